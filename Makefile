@@ -4,7 +4,8 @@
 PYTHON ?= python3
 export JOB ?= jobs/multinode.yaml
 PYTEST_ARGS ?=
-# Two processes: tests on a cluster mostly wait, the others mostly compute (tests/conftest.py).
+# Two processes: tests on a cluster mostly wait, the others mostly compute (tests/conftest.py). `make test` has
+# three, because many of its other tests wait too.
 BOTH := -n 2 --no-loadscope-reorder
 
 BIN := .venv/bin
@@ -41,7 +42,7 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, and a launch of each kind on a real cluster (docs/tests.md)
-	$(BIN)/pytest $(BOTH) -m "smoke or not cluster" $(PYTEST_ARGS)
+	$(BIN)/pytest $(BOTH) -n 3 -m "smoke or not cluster" $(PYTEST_ARGS)
 
 test-cluster: images browser ## the other tests on a real cluster, with a fault of each kind
 	$(BIN)/pytest $(BOTH) -m "cluster and not smoke" $(PYTEST_ARGS)
@@ -83,7 +84,7 @@ workflows: $(MADE) ## actionlint and shellcheck on .github/workflows and .ci
 		go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	@[ -x "$(ACTIONLINT)" ] || mv "$(ACTIONLINT).unfinished/actionlint" "$(ACTIONLINT)"
 	@rm -rf "$(ACTIONLINT).unfinished"
-	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes=
+	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes= .github/workflows/*.yml examples/*/.github/workflows/*.yml
 	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it

@@ -51,7 +51,7 @@ from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Object, condition  # noqa: E402
 from harness.evidence.io.reader import Bundle  # noqa: E402
 from harness.launch.konduktor.kubeconfig import for_launch  # noqa: E402
-from harness.launch.konduktor.program import Konduktor  # noqa: E402
+from harness.launch.konduktor.launch_process import Konduktor  # noqa: E402
 from harness.launch.konduktor.submit import JOBSET_API  # noqa: E402
 from harness.provision.images.stack import Stack, resolve  # noqa: E402
 from harness.provision.kind.cluster import KindCluster  # noqa: E402

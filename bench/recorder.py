@@ -50,15 +50,18 @@ print(json.dumps([statistics.median(seconds[True]), statistics.median(seconds[Fa
 """
 
 
-def measured(server: Server, folder: Path, calls: int, metrics: int, pause: float) -> tuple[float, float]:
+def measured(
+    server: Server, folder: Path, calls: int, metrics: int, pause: float, mode: str
+) -> tuple[float, float]:
     """Return the median seconds of one call with the recorder and without it."""
     log = folder / "log"
     log.touch()
     given = {"PYTHONPATH": str(folder / "recorder"), "HARNESS_NONCE": "0123abcd", "HARNESS_LOG": str(log)}
-    home = folder / f"home{metrics}"
+    given["HARNESS_RECORDER_MODE"] = mode
+    home = folder / f"home{metrics}{mode}"
     done = subprocess.run(
         [sys.executable, "-c", RANK, str(calls), str(metrics), str(pause)],
-        env=server.pluto_environment(home, RANK="0", PLUTO_RUN_ID=f"bench-{metrics}", **given),
+        env=server.pluto_environment(home, RANK="0", PLUTO_RUN_ID=f"bench-{metrics}{mode}", **given),
         cwd=home,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -83,10 +86,10 @@ def main() -> None:
             (folder / "recorder" / path).write_text(source.read_text())
         server = Server(folder).start()
         try:
-            for metrics in (3, 10, 30):
-                with_, without = measured(server, folder, arguments.calls, metrics, arguments.pause)
+            for mode, metrics in (("", 3), ("", 10), ("", 30), ("admitted", 10), ("admitted", 30)):
+                with_, without = measured(server, folder, arguments.calls, metrics, arguments.pause, mode)
                 added = with_ - without
-                found[f"{metrics} metrics"] = {
+                found[f"{metrics} metrics{f', {mode}' if mode else ''}"] = {
                     "log_us": round(1e6 * without),
                     "recorder_us": round(1e6 * added),
                     "÷ log()": round(added / without, 3),

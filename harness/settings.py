@@ -54,7 +54,7 @@ def home() -> Path:
         return Path.home()
     except RuntimeError:
         raise UsageError(
-            f"a home folder is expected, but HOME is not set and user id {os.getuid()} has no entry in the "
+            f"the home folder is unknown: HOME is not set, and user id {os.getuid()} has no entry in the "
             "user database",
             hint="set HOME, or set HARNESS_CACHE_DIR and HARNESS_STATE_DIR to folders that you can write to",
         ) from None
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
-        env_ignore_empty=True,  # workflows and scripts cannot unset a variable
+        env_ignore_empty=True,  # because workflows can set a variable to "", but cannot unset it
         populate_by_name=True,
         extra="forbid",
         pyproject_toml_table_header=("tool", "harness"),
@@ -249,7 +249,7 @@ class Settings(BaseSettings):
     def _replacements(cls, value: dict[str, str]) -> dict[str, str]:
         if not value:
             return value
-        from harness.core.replacements import normalized  # its imports take 10 ms
+        from harness.core.replacements import normalized  # imported here, because this takes 10 ms
 
         return normalized(value)
 
@@ -309,7 +309,7 @@ def _input_text(error: Any) -> str:
 def load(**flags: Any) -> Settings:
     """Return the settings from the flags that are not None, the environment and ./pyproject.toml.
 
-    Raises UsageError, with every invalid value.
+    Raises UsageError, which lists every invalid value.
     """
     chosen = {name: value for name, value in flags.items() if value is not None}
     _spelt()

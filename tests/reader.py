@@ -76,11 +76,25 @@ THEIRS = (
 _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
+_BISECTED = "tests/k8s/test_version_bisect.py searches the commits of a checkout"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
+_MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
+_RECORDED = "tests/k8s/test_recorder.py types it"
+_ATTACH = "tests/integration/test_attach.py and tests/k8s/test_attach.py attach to such jobs"
 ELSEWHERE = {
+    "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
+    "--newest 1": _MATRIX,
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,
+    "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace pluto-ml=.": _REPLACED,
+    "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace konduktor=.": _REPLACED,
+    "harness attach --print-rbac -n team-a": _ATTACH,
+    "harness why job/train -n team-a": _ATTACH,
+    "harness why jobset/slow -n team-a": _ATTACH,
+    "harness bisect konduktor --good 0.1.0.dev20261001": _BISECTED,
+    "harness bisect pluto-ml --bad 0.0.15 --good 0.0.8 --keep-cluster": _BISECTED,
+    "harness bisect pluto-ml --repo PATH/TO/checkout --good v0.0.28 --bad HEAD": _BISECTED,
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
@@ -96,6 +110,9 @@ ELSEWHERE = {
     "harness programs --seconds 600 --seed 1 --ledger docs/programs.json": _PROGRAMS,
     "harness programs --seed 1 --only 21": _PROGRAMS,
     "harness programs --ledger docs/programs.json --again": _PROGRAMS,
+    "harness recorder install --namespace research": _RECORDED,
+    "harness recorder status": _RECORDED,
+    "harness recorder uninstall": _RECORDED,
     "harness tracker open": "tests/k8s/test_tracker_open.py opens it in a browser",
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",

@@ -152,7 +152,7 @@ def accept(
     if (label or taint) and outcome.verdict.cause == "image.no_cuda":
         print("no node is marked, because the image cannot test a GPU", file=sys.stderr)
     elif label or taint:
-        with redirect_stdout(sys.stderr):  # stdout contains only the verdict
+        with redirect_stdout(sys.stderr):  # because stdout must contain only the verdict
             mark_nodes(
                 outcome.bundle, taint, False, force, settings.cluster_name, launch.kubeconfig, launch.context
             )

@@ -30,7 +30,7 @@ def of_namespace(
     """Return the launch in a namespace, from the launched objects, Workloads and pods in it."""
     name = str(namespace["metadata"]["name"])
     if not objects:
-        # The namespace is created before the object. An object that would restart its pods is deleted later.
+        # The namespace exists before the object, and remains when an object that restarts pods is deleted.
         return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))

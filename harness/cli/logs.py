@@ -57,10 +57,10 @@ class _Log:
         self._offset = 0
         self._rest = b""
         self._stamp: str | None = None
-        """The time of the line whose end was not read yet."""
+        """The timestamp of the line whose end has not been read yet."""
 
     def read(self, over: bool) -> Iterator[str]:
-        """Yield the lines that are complete since the last call. If `over` is set, yield the rest too."""
+        """Yield the lines completed since the last call. If `over` is set, also yield the remaining text."""
         with open_regular(self._path) as file:
             file.seek(self._offset)
             while chunk := file.read(READ_BYTES):

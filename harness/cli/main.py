@@ -13,11 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
+from harness.cli import acceptance, attach, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
+from harness.cli.bisect import bisect
 from harness.cli.launch_options import NOTHING, Launch, launching
+from harness.cli.matrix import matrix
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
+from harness.cli.recorder import recorder_app
 from harness.cli.stdout import ignore_broken_pipes, in_utf8
 from harness.cli.torchrun.commands import torchrun_app
 from harness.cli.tracker import tracker_app
@@ -39,6 +42,7 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
+app.add_typer(recorder_app, name="recorder")
 app.add_typer(torchrun_app, name="torchrun")
 app.add_typer(tracker_app, name="tracker")
 
@@ -88,7 +92,7 @@ def run(
     With --json, the paths in `bundle` and `report` are absolute.
     """
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
-    from harness.launch.konduktor.program import early
+    from harness.launch.konduktor.launch_process import early
 
     with early(job, settings) as process:  # imports konduktor in a second process, during the imports below
         from harness.launch.workload_file import load as load_workload
@@ -142,6 +146,9 @@ COMMANDS = (
     accept,
     train,
     netcheck,
+    bisect,
+    matrix,
+    *attach.COMMANDS,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,
@@ -202,8 +209,20 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
+    except Exception as error:
+        problem = _request_error(error)
+        if problem is None:
+            raise
+        print(f"harness: {problem}", file=sys.stderr)
+        code = problem.exit_code
     gc.freeze()  # otherwise the interpreter scans every object once more when it exits
     sys.exit(code)
+
+
+def _request_error(error: Exception) -> HarnessError | None:
+    """Return the HarnessError for a failed request to an API server, without importing its client."""
+    module = sys.modules.get("harness.core.kubernetes")
+    return module.request_error(error) if module else None
 
 
 def kubectl_torchrun() -> None:

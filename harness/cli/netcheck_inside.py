@@ -17,7 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
 from harness.evidence.io.reader import Bundle
 from harness.judge.case import Case
-from harness.judge.cluster import services
+from harness.judge.cluster import headless_service
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
@@ -37,7 +37,7 @@ class NetcheckResults:
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
     """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
-    service: services.ServiceProblem | str | None = None
+    service: headless_service.ServiceProblem | str | None = None
     """The problem with the Service that provides the pods' DNS names, or a text if the Service is healthy.
     None means that its state is not known.
     """
@@ -62,10 +62,10 @@ class NetcheckResults:
         if bad is None:
             return replace(own, findings=findings)
         cause, ranks = bad.cause, bad.ranks
-        wrong = self.service if isinstance(self.service, services.ServiceProblem) else None
+        wrong = self.service if isinstance(self.service, headless_service.ServiceProblem) else None
         if wrong and cause in (
             None,
-            *services.NAMES,
+            *headless_service.NAMES,
         ):  # the cause that a verdict reports for a name that does not exist
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
@@ -135,7 +135,7 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
     results, errors = together(commands, parameters)
     assert manifest is not None
     case = Case(Bundle.open(bundle.path), manifest, expected, launch, running=True)
-    service = services.problem(case) or services.healthy(case)
+    service = headless_service.problem(case) or headless_service.healthy(case)
     return NetcheckResults(expected.num_nodes, pods, frozenset(running), results, errors, service)
 
 

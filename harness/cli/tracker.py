@@ -172,7 +172,7 @@ def forwarded(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C goes to this process only, which ends kubectl below
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which then ends kubectl
         )
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None

@@ -33,6 +33,7 @@ CheckId = Literal[
     "job-status",
     "node-spread",
     "logs",
+    "recorded",
     "tracker",
     "ground-truth-complete",
     "ranks-logged",

@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Return the wait, reduced by 45 s or by a quarter of the wait, whichever is less.
+        """Return `wait`, reduced by 45 s or by a quarter of `wait`, whichever is less.
 
         Pods have a grace period of 30 s, and the harness must still observe that they have ended.
         """

@@ -38,7 +38,7 @@ from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
-"""Values of NO_PROXY that match every host, and none."""
+"""Values of NO_PROXY: one that matches every host, and one that matches no host."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -93,7 +93,7 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # Without a proxy, the client's WebSockets would read the environment, and would ignore its no_proxy.
+        # If no proxy is set, the client's WebSockets read the environment's proxy, but ignore its no_proxy.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None
@@ -361,6 +361,31 @@ def applied_by_us(document: Object) -> bool:
     return any(each.get("manager") == FIELD_MANAGER for each in managers)
 
 
+def request_error(error: Exception) -> HarnessError | None:
+    """Return the HarnessError for a failed request to an API server, or None for an error of another kind."""
+    no_response = isinstance(error, HTTPError) or (isinstance(error, ApiException) and not error.status)
+    if no_response and "certificate" in str(error).lower():
+        return HarnessError(
+            f"expected a connection to the API server, but TLS failed: {reason_of(error)}",
+            hint="compare the kubeconfig's server, tls-server-name and certificate-authority with the "
+            "server's certificate",
+            cause="cluster.unreachable",
+        )
+    if no_response:
+        return HarnessError(
+            f"expected the API server to answer, but saw {reason_of(error)}",
+            hint="check with `harness status` and `docker ps` that the control plane runs",
+            cause="cluster.unreachable",
+        )
+    if isinstance(error, ApiException):
+        return HarnessError(
+            f"expected the API server to accept a request, but saw {reason_of(error)}",
+            hint="`harness preflight` shows missing permissions and components",
+            cause="cluster.forbidden" if error.status in (401, 403) else "cluster.unhealthy",
+        )
+    return None
+
+
 @contextmanager
 def reached() -> Iterator[None]:
     """Wrap a block that needs the API server.
@@ -369,9 +394,8 @@ def reached() -> Iterator[None]:
     """
     try:
         yield
-    except HTTPError as error:
-        raise HarnessError(
-            f"expected the API server to answer, but saw {reason_of(error)}",
-            hint="check with `harness status` and `docker ps` that the control plane runs",
-            cause="cluster.unreachable",
-        ) from error
+    except (HTTPError, ApiException) as error:
+        problem = request_error(error)
+        if problem is None or problem.cause != "cluster.unreachable":
+            raise
+        raise problem from error

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 Standard = Literal["privileged", "baseline", "restricted"]
 """A Pod Security Standard."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-"""The namespace label that selects the Pod Security Standard that the API server enforces there."""
+"""The label that selects the Pod Security Standard that the API server enforces in a namespace."""
 RESTRICTED: Final = {ENFORCE: "restricted"}
 USER: Final = 65532
 """The user and group ID of the harness's own pods."""
@@ -76,7 +76,7 @@ def _confine(own: Object, given: Object) -> None:
         own["seccompProfile"] = dict(_SECCOMP)
     non_root = own.get("runAsNonRoot") or given.get("runAsNonRoot")
     own.setdefault("capabilities", {"drop": ["ALL"], **({} if non_root else {"add": [*_FILES_OF_OTHERS]})})
-    # The API server rejects allowPrivilegeEscalation: false beside this capability.
+    # The API server rejects allowPrivilegeEscalation: false together with this capability.
     added = {str(name).removeprefix("CAP_") for name in own["capabilities"].get("add") or []}
     if "SYS_ADMIN" not in added:
         own.setdefault("allowPrivilegeEscalation", False)

@@ -1,4 +1,4 @@
-"""Choose the HTTP proxy of a request, and the proxy variables of other programs.
+"""Choose the HTTP proxy for a request, and the proxy variables for other programs.
 
 Programs and libraries read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY differently: some send requests to
 loopback addresses to the proxy, some reject an entry of NO_PROXY such as `[::1]` or `fe80::/10`, some ignore
@@ -118,7 +118,7 @@ def proxy_of_cluster(
 
 
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests to a host use no proxy, whatever the proxy variables are."""
+    """Return whether requests to a host use no proxy, even if one is set."""
     name = host.lower().rstrip(".")
     if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
         return True

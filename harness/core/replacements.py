@@ -27,22 +27,33 @@ _ELSEWHERE: Final = {
     "python": "Python is part of the base image: set python and torch_base in a copy of "
     "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
     "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
-    "jobset": "set jobset in [source] or [registry.jobset] of a copy of harness/versions.toml, and "
-    "HARNESS_VERSIONS_FILE to that file",
-    "kueue": "set kueue in [source] or [registry.kueue] of a copy of harness/versions.toml, and "
-    "HARNESS_VERSIONS_FILE to that file",
 }
+CONTROLLERS: Final = ("jobset", "kueue")
+"""Controllers that can be replaced by another version."""
+_RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
 """NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 has the same meaning as NAME=>=1.0."""
+
+_DAY: Final = re.compile(r"(?P<base>.*\.dev)(?P<day>20\d{6})")
+_OF_DAY: Final = {
+    "==": ">={0}000000,<={0}235959",
+    ">=": ">={0}000000",
+    "<=": "<={0}235959",
+    "<": "<{0}000000",
+    ">": ">{0}235959",
+}
+"""A nightly's version ends with the time of its build, such as dev20261001031956. A day stands for all builds
+of that day. Otherwise, PEP 440 orders dev20261001 before every nightly, because it is the smaller number.
+"""
 
 Kind = Literal["versions", "wheel", "source", "git"]
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """A Python package that replaces the one in a lock file."""
+    """A Python package that replaces the one in a lock file, or a version of JobSet or Kueue."""
 
     name: str
     """The normalized name of the package."""
@@ -50,23 +61,24 @@ class Replacement:
     """As the user wrote it, except that a path is absolute."""
     kind: Kind
     versions: str = ""
-    """For `versions`: the version specifiers, such as `==0.0.28`. Empty means the latest version."""
+    """For `versions`: the version specifiers, such as `==0.0.28`, or the tag of a controller's release. Empty
+    means the latest version."""
     path: Path = Path()
     """For the other kinds: the wheel, the sdist, the folder or the Git repository."""
     ref: str = ""
     """For `git`: the branch, tag or commit."""
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Return the specs by name, from texts of the form NAME=SPEC. Raises UsageError."""
+def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
+    """Return the specs by name, from texts NAME=SPEC of the option. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         matched = _PAIR.fullmatch(text.strip())
         if matched is None:
-            raise UsageError(f"--replace: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
+            raise UsageError(f"{option}: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
         name, spec = matched["name"], matched["spec"].strip()
         if found.setdefault(name, spec) != spec:
-            raise UsageError(f"--replace: {name} is replaced twice, by {found[name]} and by {spec}")
+            raise UsageError(f"{option}: {name} is replaced twice, by {found[name]} and by {spec}")
     return found
 
 
@@ -83,9 +95,12 @@ def parse(name: str, spec: str) -> Replacement:
     if package in _ELSEWHERE:
         raise UsageError(f"--replace cannot replace {package}", hint=_ELSEWHERE[package])
     package = _ALIASES.get(package, package)
-    if spec == "latest":
-        return Replacement(package, spec, "versions")
+    if package in CONTROLLERS or spec == "latest":
+        tag = _release(package, spec) if package in CONTROLLERS else ""
+        return Replacement(package, spec, "versions", tag)
     if (versions := _versions(spec)) is not None:
+        if package == KONDUKTOR:
+            versions = ",".join(map(_of_day, versions.split(",")))
         return Replacement(package, spec, "versions", versions=versions)
     if spec.startswith("git+"):
         return _git(package, spec)
@@ -104,6 +119,18 @@ def parse(name: str, spec: str) -> Replacement:
     raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
 
 
+def _release(name: str, spec: str) -> str:
+    """Return the tag of a release of JobSet or Kueue, such as `v0.11.1`. Raises UsageError."""
+    if (matched := _RELEASE.fullmatch(spec.strip())) is None:
+        raise UsageError(f"--replace {name}: expected a version such as v0.11.1, found {shown(spec)}")
+    return f"v{matched['version']}"
+
+
+def controller_version(name: str, specs: Mapping[str, str]) -> str | None:
+    """Return the tag of the release that replaces JobSet or Kueue, or None if it is not replaced."""
+    return parse(name, specs[name]).versions if name in specs else None
+
+
 def _versions(spec: str) -> str | None:
     try:
         return f"=={Version(spec)}"
@@ -113,6 +140,13 @@ def _versions(spec: str) -> str | None:
         return str(SpecifierSet(spec)) or None
     except InvalidSpecifier:
         return None
+
+
+def _of_day(specifier: str) -> str:
+    """Return version specifiers for the builds of a day, if the specifier ends with a day."""
+    operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
+    day = _DAY.fullmatch(specifier.removeprefix(operator))
+    return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])
 
 
 def _git(package: str, spec: str) -> Replacement:

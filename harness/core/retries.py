@@ -40,7 +40,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # each connection reports errors in the files
+        with suppress(OSError):  # each connection will report an unreadable certificate file
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -111,6 +111,8 @@ def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
 def reason_of(error: ApiException | HTTPError) -> str:
     """Return the API server's error message, or urllib3's reason without the connection pool and the URL."""
     if isinstance(error, ApiException):
+        if not error.status:  # the client's form of a failed TLS handshake
+            return " ".join(str(error.reason).split())
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
         except (ValueError, TypeError, KeyError):

@@ -1,8 +1,8 @@
-"""Rules that recognize secrets unknown to the launch, by the name before a value or by the form of the value.
+"""Rules that recognize secrets unknown to the launch, by the name before a value or by the value's format.
 
-Logs, bundles and the tracker's pages use these rules. Known secrets, in all their encodings, are the task of
-`harness.evidence.io.known_secrets`. The module needs only the standard library, because the tracker's image
-contains little else.
+Logs, bundles and the tracker's pages use these rules. `harness.evidence.io.known_secrets` finds known secrets
+in all their encodings. This module needs only the standard library, because the tracker's image contains
+little else.
 
 A number is not a secret, unless its name ends with a word such as "password" or "api_key": metrics are often
 named "token" or "secret". Every pattern takes linear time.
@@ -23,7 +23,7 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What the kubelet or a program writes before a line: times, ranks, levels. Valid in Python and RE2."""
+"""What the kubelet or a program writes at the start of a line: times, ranks, levels. Also valid in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 """The end of a line, also as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
@@ -48,7 +48,7 @@ _WEAK = (
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Ends of names. Their value is a secret if the name has another part, or if the value looks random."""
+"""Ends of names. Such a name's value is a secret if the name has another part or the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
 """Last words of names. In a document, words of the second group denote a secret only after another word."""
@@ -68,13 +68,13 @@ _REFERENCE = re.compile(
     r"(?ai)(?:.*[-._])?(?:topology|label|taint|partition|primary|foreign|sort|cache|public)[-_]?key"
     r"|.*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
 )
-"""Names that contain such a word but denote a place, a number or an object: secretName, topologyKey."""
+"""Names that contain a word for a secret but denote a location, a number or an object, such as secretName."""
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
     r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?$"
 )
-"""The text before "token" if it is a token of a language model, or of a parser's error message."""
+"""Text before "token" if this word means a token of a language model or in a parser's error message."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
 _LITERAL = re.compile(
     r"(?i)[-+]?[\d.,_]+(?:e[-+]?\d+)?%?|true|false|none|null|nan|-?inf(?:inity)?|yes|no|on|off|\**|str|bytes|int|any"
@@ -104,8 +104,8 @@ def redact(name: str, value: Any) -> Any:
 
     This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
     "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
-    or "api_key". The result has the type of `value`, except for a number that is replaced. Lists and mappings
-    are the caller's task.
+    or "api_key". The result has the type of `value`, except for a number that is replaced. The caller must
+    handle lists and mappings.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -146,7 +146,7 @@ _TAILS = (
 )
 """The last words of the names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""How many characters of a name are checked, and how many before it: a name can be two words ("api key")."""
+"""How many characters of a name and before the name are checked. A name can be two words ("api key")."""
 _OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
 _YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
@@ -215,16 +215,16 @@ HINTS = (
 
 
 def spans(text: str) -> list[Span]:
-    """Return the places of the secrets that the rules find in a text.
+    """Return the positions of the secrets that the rules find in a text.
 
-    Lines that ranks write for the harness contain none.
+    Lines that ranks write for the harness contain no secrets.
     """
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the places of the frames that ranks write for the harness."""
+    """Return the positions of the frames that ranks write for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
@@ -245,7 +245,7 @@ def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
 
 
 def masked(text: str, found: Iterable[Span]) -> str:
-    """Return the text with *** in place of each span. Each line of a span keeps its prefix and its end."""
+    """Return the text with each line of each span replaced by ***, except for line prefixes and line ends."""
     parts, at = [], 0
     for start, end in merged(found):
         low = start
@@ -294,7 +294,7 @@ def _named(text: str) -> Iterator[Span]:
 
 
 def _value(text: str, at: int) -> Span | None:
-    """Return the place of the value at a position: the content of a quoted string, or a word."""
+    """Return the span of the value that begins at a position: the content of a quoted string, or a word."""
     block = _YAML_BLOCK.match(text, at)
     at = block.end() if block else at
     opened = _OPENED.match(text, at)
@@ -310,9 +310,9 @@ def _value(text: str, at: int) -> Span | None:
 
 
 def _header(text: str, at: int, name: str) -> Span | None:
-    """Return the place of the credentials in a header, or None if there is no such header at the position.
+    """Return the span of the credentials in a header, or None if there is no such header at the position.
 
-    They extend to the end of the line or string. For some schemes, they are only the next word.
+    Credentials extend to the end of the line or string. For some schemes, they are only the next word.
     """
     if name not in ("authorization", "cookie"):
         return None
@@ -368,7 +368,7 @@ def _shaped(text: str) -> Iterator[Span]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the places of private keys, between the first and the last line.
+    """Yield the spans of private keys, between the first and the last line.
 
     If the last line is missing, yield the following lines that look like lines of a key.
     """

@@ -4,7 +4,7 @@ The terminal has COLUMNS columns and ROWS rows, on which the cursor can move. Ro
 returned, and never change again. Memory is bounded by the size of the screen, and time is linear in the size
 of the input.
 
-In two respects the result is more than the screen of a terminal:
+In two respects, the result contains more than the screen of a terminal:
 
 - A row counts how often its text was replaced, for example by a progress bar.
 - If replaced text has words that neither the final row nor the next rows have, such as an error message below
@@ -27,9 +27,9 @@ Mark = TypeVar("Mark")
 COLUMNS = 1024
 ROWS = 100
 LONGEST = 1 << 20
-"""The longest line that is returned. A longer line is returned in parts."""
+"""The maximum length of a returned line. A longer line is returned in parts."""
 MAX_REPLACED = 50
-"""How many replaced texts are kept for each row."""
+"""Maximum number of replaced texts that are kept for each row."""
 _MAX_SEQUENCE = 1 << 20
 _WORD_END = 64
 """How many characters around a replaced text are examined for the rest of its first and last word."""
@@ -54,7 +54,7 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it. The marks are those of the input that began it and changed it last."""
+    """A line as a terminal shows it, with the marks of the inputs that began it and that last changed it."""
 
     text: str
     first: Mark
@@ -88,7 +88,8 @@ def rows(text: str) -> list[Row[None]]:
 class Terminal(Generic[Mark]):
     """Reads output piece by piece, and returns the rows that can no longer change.
 
-    If `live` is set, a row is returned as soon as it is complete, and once more at its end if it changed.
+    If `live` is set, a row is returned as soon as it is complete. If it then changes, it is returned again
+    when it can no longer change.
     """
 
     def __init__(self, live: bool = False) -> None:
@@ -158,7 +159,7 @@ class Terminal(Generic[Mark]):
 
     # -- lines -----------------------------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a line with its end, or a part of a line."""
+        """Process a line with its line ending, or a part of a line."""
         ended = line.endswith("\n")
         body = line[:-1] if ended else line
         row = self._row(mark)
@@ -323,7 +324,7 @@ class Terminal(Generic[Mark]):
             row.erase(0, COLUMNS, self._jumps, mark)
 
     def _clear_screen(self, mark: Mark, move: bool = True) -> None:
-        """Erase what was written since the cursor's first absolute position. Earlier output is kept."""
+        """Erase the text written since the first move to an absolute position. Earlier text is kept."""
         if self._home is None:
             self._move_to(0, 0, mark)
             return
@@ -333,7 +334,7 @@ class Terminal(Generic[Mark]):
             self._jump(self._home, 0)
 
     def _move_to(self, row: int, column: int, mark: Mark) -> None:
-        """Move to an absolute position. The first one begins a new screen below the output so far."""
+        """Move to an absolute position. The first such move begins a new screen below the output so far."""
         if self._home is None:
             if not self._row(mark).blank or self._at != len(self._rows) - 1:
                 self._rows.append(_Row("", mark))
@@ -388,7 +389,7 @@ class _Row(Generic[Mark]):
         return text if self._jump < 0 else text.rstrip(" ")
 
     def complete(self) -> Row[Mark] | None:
-        """Return the row if it was not returned yet, or if it now has other words."""
+        """Return the row if it was not returned yet or now has different words. Otherwise return None."""
         text = self.text()
         if self.shown is None or not _similar(_words(text), _words(self.shown)):
             self.shown = text
@@ -396,7 +397,7 @@ class _Row(Generic[Mark]):
         return None
 
     def put(self, column: int, cells: list[str], jump: int, mark: Mark) -> None:
-        """Write cells from a column on."""
+        """Write cells, starting at a column."""
         own = self._list()
         if not own and not self.updates:
             self.first = mark
@@ -458,7 +459,7 @@ class _Row(Generic[Mark]):
         return kept
 
     def has(self, words: set[str]) -> bool:
-        """Return whether the words are in the row, or were replaced there last."""
+        """Return whether the words are in the row or in the text that was replaced there last."""
         self._settle()
         return _similar(words, _words(self.text())) or any(
             _similar(words, _words(one)) for one in self._lost[-1:]
@@ -470,7 +471,7 @@ class _Row(Generic[Mark]):
         return self.cells
 
     def _replace(self, start: int, end: int, jump: int) -> None:
-        """Note that the cells from `start` to `end` are about to be replaced."""
+        """Record that the cells from `start` to `end` are about to be replaced."""
         own = self._list()
         text = "".join(own[start:end])
         if not text.strip():
@@ -528,7 +529,7 @@ def _range(kind: int, column: int) -> tuple[int, int]:
 
 
 def _cells(text: str) -> list[str]:
-    """Return one string for each column. A wide character is followed by "", and has its combining marks."""
+    """Return one string per column: a character with its combining marks, or "" after a wide character."""
     if text.isascii():
         return list(text)
     cells: list[str] = []

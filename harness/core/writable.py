@@ -9,7 +9,7 @@ from harness.core.errors import HarnessError, UsageError
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if it cannot be determined, unlike Path.exists()."""
+    """Return whether a path exists. Unlike Path.exists(), raises OSError if this cannot be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -61,7 +61,7 @@ class ProcessRecord:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return the last end of the process, or None if the process was killed or called exec."""
+        """Return the last recorded end of the process, or None if the process was killed or called exec."""
         last = self.ends[-1] if self.ends else None
         return last if last is not None and last.how != "exec" else None
 
@@ -134,7 +134,7 @@ class PodProcesses:
     def lives(self) -> list[RankLife]:
         """Return the last lifetime of each rank in the pod.
 
-        These are the ranks that each torchrun agent started last, and the ranks without torchrun.
+        These are the ranks that each torchrun agent started last, and the ranks that run without torchrun.
         """
         lives: list[RankLife] = []
         taken: set[str] = set()
@@ -302,7 +302,7 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world. If the job file contains the number of ranks, its size must match."""
+    """Return whether there is a world, with the number of ranks in the job file if the file contains it."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 

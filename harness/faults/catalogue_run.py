@@ -1,8 +1,9 @@
 """Run all faults on one cluster, with launches of a healthy job (controls) between them.
 
 Faults of scope `launch` disturb only their own launch, so several of them run at the same time, with controls
-among them. Other faults run alone, with a control after one or a few of them. If a control is not a PASS, the
-faults before it do not count as right: they were not undone, or they disturbed other launches.
+between them. Each other fault runs alone, and a control follows after one or a few of these faults. If a
+control does not PASS, the preceding faults do not count as right, because they were not undone or disturbed
+other launches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Classify faults by the ways in which they are injected.
 
-A way is a kind of command at a moment, a signal, a change of the job, a scope or a target. `make test`
-injects at least one fault for each way, family of causes and kind of verdict
+A way is a scope, a target, a kind of change to the job, or a kind of command or signal with its moment. `make
+test` injects at least one fault for each way, each family of causes and each kind of verdict
 (tests/unit/faults/test_classification.py).
 """
 
@@ -25,7 +25,7 @@ def moment(fault: Fault) -> str:
 def ways(fault: Fault) -> set[str]:
     """Return the ways in which a fault is injected.
 
-    If the fault has steps that inject it, changes of its job are not counted as ways.
+    If the fault has steps that inject it, changes to its job are not counted as ways.
     """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
@@ -44,8 +44,8 @@ def ways(fault: Fault) -> set[str]:
 def family(fault: Fault) -> str | None:
     """Return the family of the expected cause. None means that a PASS or a refusal is expected.
 
-    All causes of netcheck are reasons why ranks cannot meet, so they belong to the family rendezvous. All
-    causes of acceptance tests are one family.
+    All causes that netcheck reports are reasons why ranks cannot meet, so they belong to the family
+    `rendezvous`. All causes of acceptance tests form one family.
     """
     if fault.target == "acceptance":
         return "acceptance"

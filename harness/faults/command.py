@@ -10,7 +10,34 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.core import processes
+from harness.settings import Settings
+
+CPU_REQUEST = "150m"
+"""CPU request of each pod, so that several launches fit at the same time."""
 HARNESS = Path(sys.executable).with_name("harness")
+
+
+def launch_environment(settings: Settings, runs: Path, several: bool) -> dict[str, str]:
+    """Return the user's environment for a `harness run` on the cluster of the settings.
+
+    Its bundle is in `runs`, and is not removed. `several` means that other launches run at the same time.
+    """
+    own: dict[str, str | None] = {
+        "HARNESS_CLUSTER_NAME": settings.cluster_name,
+        "HARNESS_WORKERS": str(settings.workers),
+        "HARNESS_KUBERNETES": settings.kubernetes,
+        "HARNESS_KUBECONFIG": str(settings.kubeconfig.absolute()) if settings.kubeconfig else None,
+        "HARNESS_CONTEXT": settings.context,
+        "HARNESS_IMAGES": settings.images,
+        "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
+        "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
+        "HARNESS_RUNS_DIR": str(runs.absolute()),
+        "HARNESS_KEEP_RUNS": "all",
+        "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
+    }
+    shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if several else {}
+    return {**shared, **processes.environment(own, without=("KEEP_CLUSTER", "PLUTO_RUN_ID"))}
 
 
 class Command:
@@ -69,5 +96,5 @@ class Command:
 
 
 def _interruptible() -> None:
-    """Restore the default handler of SIGINT, because processes in the background ignore this signal."""
+    """Restore the default handler of SIGINT, because background processes otherwise ignore this signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -36,7 +36,7 @@ injector waits until the cluster works again."""
 def chosen(names: list[str]) -> list[Fault]:
     """Return the faults with the given names, targets or files, or all faults if there are no names.
 
-    The name of a drawn fault repeats this fault. Raises UsageError for an unknown name.
+    The name of a drawn fault selects the same fault again. Raises UsageError for an unknown name.
     """
     known = catalogue()
     if not names:

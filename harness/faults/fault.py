@@ -41,8 +41,9 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""What a fault disturbs. launch: only its own launch, so that other faults can run at the same time. cluster,
-machine: the fault runs alone. own: the fault runs alone on its own cluster, which it creates and removes."""
+"""What a fault disturbs. With `launch`, it disturbs only its own launch, so other faults can run at the same
+time. With `cluster` or `machine`, it runs alone. With `own`, it runs alone, on a cluster that it creates and
+removes."""
 
 
 class Strict(BaseModel):
@@ -148,9 +149,9 @@ class Expect(Strict):
 
 
 class Fault(Strict):
-    """A fault.
+    """A fault, as described by its file.
 
-    `name` is the name of its file without the extension. `cannot` is the reason if the fault cannot be
+    `name` is the name of the file without the extension. `cannot` is the reason if the fault cannot be
     injected on this kind of machine.
     """
 

@@ -23,7 +23,7 @@ TRAINER = (
 
 
 def variant(job: JobFile, change: Job) -> str:
-    """Return the job file of a fault. Raises UsageError if the fault changes a text that the job lacks."""
+    """Return the job file of a fault. Raises UsageError if the job lacks a text that the fault replaces."""
     if change.text is not None:
         return change.text
     if change.manifest is None:
@@ -32,7 +32,7 @@ def variant(job: JobFile, change: Job) -> str:
         return yaml.safe_dump(document, sort_keys=False)
     source, text = _manifest(change.manifest)
     documents = list(yaml.safe_load_all(text))
-    # The files of the acceptance tests are in several ConfigMaps, which no path refers to.
+    # The acceptance tests have several ConfigMaps, so these are identified by name instead of kind.
     objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
         raise UsageError(f"{source} has two objects of a kind: a path could mean either")
@@ -42,7 +42,7 @@ def variant(job: JobFile, change: Job) -> str:
 
 
 def training(change: Train) -> list[str]:
-    """Return the arguments of `harness train` for a few seconds of a small model on four pods."""
+    """Return the arguments of `harness train` to train a small model on four pods for a few seconds."""
     words = ["train", "--kind", change.kind, f"--restarts={change.restarts}"]
     if change.defect is not None:
         words += ["--trainer", f"training.faulty {change.defect}"]
@@ -50,7 +50,7 @@ def training(change: Train) -> list[str]:
 
 
 def _manifest(name: str) -> tuple[str, str]:
-    """Return the source and text of a manifest, which is a file or the acceptance tests on CPUs.
+    """Return the source and text of a manifest: a file's, or that of the acceptance tests on CPUs.
 
     The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
     adds this folder to the path.

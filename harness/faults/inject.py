@@ -17,7 +17,7 @@ from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.faults import fault_job, step_variables
-from harness.faults.command import Command
+from harness.faults.command import CPU_REQUEST, Command
 from harness.faults.fault import Fault, Step, When
 from harness.faults.random import oracle
 from harness.faults.results import Row, judge_row, visible_seconds
@@ -30,14 +30,12 @@ AT_SECONDS = 180.0
 LOOK_SECONDS = 0.02
 """Seconds between two polls of the files that the harness writes.
 
-The shortest stage in which a fault is injected is the start of the watches. It takes a tenth of a second.
+The interval must be short, because the shortest stage in which a fault is injected takes only 0.1 s.
 """
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
-"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. A fault that makes its launch run into
-the deadline sets fewer seconds."""
-CPU_REQUEST = "150m"
-"""CPU request of each pod, so that several launches fit at the same time."""
+"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. A fault that makes its launch exceed
+this timeout sets a shorter one."""
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Injector:
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its result.
 
-        A HarnessError is not raised, but recorded in the result, which is then not right. Raises UsageError.
+        A HarnessError is recorded in the result, which is then not right. A UsageError is raised.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +115,7 @@ class Injector:
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """Return the user's environment, changed for a launch with the fault.
 
-        It contains the fault's variables, but no other variables that select a cluster.
+        The user's variables that select a cluster are replaced by those for this launch.
         """
         settings = self.settings
         own = fault.scope == "own"
@@ -163,7 +161,7 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
     if step.is_command:
         step_variables.command(step, values, fault).run()
     elif step.sleep is not None:
-        time.sleep(step.sleep)  # the fault lasts during the sleep
+        time.sleep(step.sleep)  # the fault lasts as long as this sleep
     elif run is None:
         raise UsageError(f"fault {fault}: there is no harness yet to signal")
     elif step.signal is not None:
@@ -202,7 +200,7 @@ def _await_effect(awaited: str, run: Command, condition: Callable[[], bool]) -> 
 
 
 def begun(bundle: Path, stage: str) -> bool:
-    """Return whether a stage has begun or already ended, according to a bundle that is being written."""
+    """Return whether a stage has begun or has already ended, according to a bundle that is being written."""
     manifest = Bundle.open(bundle).manifest if bundle.exists() else None
     if manifest is None:
         return False

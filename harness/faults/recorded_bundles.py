@@ -1,7 +1,7 @@
 """Make small copies of bundles, which are committed to the repository as test data for the judges.
 
-The copies omit everything that no judge reads: reports, kind's export, the launcher's own files, the sizes of
-a node's images, frames of ground truth in logs, and the middle of a long log. Paths on the
+The copies omit everything that no judge reads: reports, the logs that kind exports, the launcher's own files,
+the sizes of images on nodes, frames of ground truth in logs, and the middle of long logs. Paths on the
 machine are replaced by placeholders, and its boot ids by hashes.
 """
 
@@ -22,13 +22,13 @@ KEPT = (
     *("objects/*", "logs/*", "truth/*", "tracker/*"),
 )
 LOG_LINES = 600
-"""Number of lines that are kept at the start of a log and at its end. This is more than any judge reads."""
+"""Number of lines that are kept both at the start and at the end of a log, more than any judge reads."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
     """Write `archive` (.tar.xz) reproducibly, and return its size in bytes.
 
-    `places` maps the texts that are replaced to their placeholders.
+    `places` maps each text that is replaced to its placeholder.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if path.parent.name == "objects" or path.name == "events.jsonl":
         yield from map(_slim, lines)
     elif path.suffix == ".log":
-        # These frames are most of a log. Their rows are also in truth/.
+        # These frames make up most of a log, and their points are also in truth/.
         lines = [line for line in lines if MARK.encode() not in line and PROCESS_MARK.encode() not in line]
         yield from lines[:LOG_LINES]
         yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
@@ -69,12 +69,12 @@ def _slim(line: bytes) -> bytes:
     try:
         delivery = json.loads(line)
         status = delivery["object"].get("status") or {}
-        for image in status.get("images") or []:  # a judge reads only the tags
+        for image in status.get("images") or []:  # judges read only the tags
             image.pop("sizeBytes", None)
         node = status.get("nodeInfo") or {}
         for identity in ("machineID", "systemUUID"):
             node.pop(identity, None)
-        if "bootID" in node:  # a judge compares the boot ids of a node
+        if "bootID" in node:  # judges compare a node's boot ids
             node["bootID"] = hashlib.sha256(node["bootID"].encode()).hexdigest()[:12]
     except (ValueError, KeyError, TypeError, AttributeError):
         return line

@@ -1,4 +1,4 @@
-"""The result of a fault, a line of a ledger: the expected and actual results, and the duration."""
+"""The result of a fault, as a line of a ledger: the expected and the actual result, and the duration."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Row(BaseModel):
     """Seconds from the first state that shows the fault to the verdict. None if no state shows the fault."""
     bundle: str | None = None
     oracle: Word | None = None
-    """The oracle's decision about a drawn fault. `borne` means that the verdict is PASS and right."""
+    """The oracle's decision about a drawn fault. `borne` means that a PASS verdict is right."""
     lost: str = ""
-    """A text about the logged points that the tracker lacks."""
+    """A text that describes the logged points that the tracker lacks."""
     control: str | None = None
     """The verdict of the first control after the fault."""
     control_bundle: str | None = None
@@ -81,9 +81,8 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
     if expect.ranks is not None and verdict is not None and verdict.ranks != expect.ranks:
         wrong.append(f"ranks {verdict.ranks}")
     told = explanation
-    if (
-        verdict is not None and verdict.verdict == "PASS"
-    ):  # a check reports a disturbance that the launch survived
+    if verdict is not None and verdict.verdict == "PASS":
+        # A PASS mentions a disturbance only in the explanations of its checks.
         told = "\n".join(check.explanation for check in verdict.checks)
     if expect.message_pattern and not re.search(expect.message_pattern, told, re.DOTALL):
         wrong.append(f"its explanation does not say {expect.message_pattern!r}")
@@ -103,7 +102,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
 
 
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
-    """Return the seconds from the earliest evidence in the cluster to the end of the run.
+    """Return the seconds from the earliest evidence of the fault in the cluster to the end of the run.
 
     Evidence from the tracker and the ground truth counts from the end of the job, because a missing point
     could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.

@@ -17,8 +17,8 @@ from harness.faults.fault import Fault
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Duration of a control. There is a control after each fault that runs alone, and after every CONTROL_EVERY
-other faults."""
+"""Duration of a control. A control runs after each fault that runs alone, and after every CONTROL_EVERY other
+faults."""
 PARALLEL = 2
 """Number of faults of scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")

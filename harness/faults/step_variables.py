@@ -9,7 +9,7 @@
     python kubectl                               the harness's Python interpreter, kubectl for this cluster
     files                                        path of harness/faults/files
 
-A step that uses a variable before its value is known, such as a pod's name before the launch, is an error.
+A step must not use a variable before its value is known, such as a pod's name before the launch.
 """
 
 from __future__ import annotations

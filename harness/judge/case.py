@@ -31,13 +31,13 @@ class Restart:
     by_script: bool = False
     """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
-    """Whether torchrun formed a world of another size. This does not count as one of the job's restarts."""
+    """Whether torchrun formed a world of a different size. This is not counted as a restart of the job."""
 
 
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with another code.
+    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with any other code.
 
     Returns None while commands are running. `pods` are the last pods of the nodes. `until` is the time at
     which the deadline or an interruption by the user ended the wait. After that time, the harness itself
@@ -99,6 +99,23 @@ def _with_state(before: ObjectState, container: str, state: dict[str, Any], ref:
         if status.get("name") == container:
             status["state"] = state
     return replace(before, ref=ref, type="MODIFIED", received_at=at, object=changed)
+
+
+_ENDS = (
+    *(("Completed", "Completed"), ("Complete", "Completed"), ("Succeeded", "Completed")),
+    ("Failed", "Failed"),
+)
+"""Condition of a launched object that has ended → the word for its end."""
+_PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Cancelled"), "Failed")}
+"""Phase of a TorchrunJob that has ended → the word for its end."""
+
+
+def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | None:
+    """Return how pods without a controller ended, or None while one of them has not ended."""
+    phases = {str(mapping(pod.object, "status").get("phase")) for pod in pods}
+    if not phases or phases - {"Succeeded", "Failed"}:
+        return None
+    return "Failed" if "Failed" in phases else "Completed"
 
 
 OBSERVE_STAGE = "observe"
@@ -308,13 +325,28 @@ class Case:
         if self.launch.held:
             pods = self._not_scaled_away.values()
             return terminal(self.bundle, pods, self.expected.num_nodes, self.interrupted_at)
+        if self.launch.kind == "Pod":
+            return _of_phases(pod.last for pod in self._not_scaled_away.values())
         for state in reversed(self.jobsets):
-            for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
+            phase = str(mapping(state.object, "status").get("phase"))
+            if self.launch.kind == "TorchrunJob" and phase in _PHASES:
+                return _PHASES[phase]
+            for kind, word in _ENDS:
                 if mapping(state.object, "status").get("terminalState") == kind:
                     return word
                 if condition(state, kind).get("status") == "True":
                     return word
         return None
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether the ranks recorded what they logged. Ranks that the harness launches always do."""
+        return not self.launch.attached or self.launch.recorder
+
+    @property
+    def since(self) -> float | None:
+        """Return the time since which all changes are recorded, in seconds since the epoch, or None."""
+        return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 
     @cached_property
     def workload(self) -> list[ObjectState]:
@@ -352,7 +384,12 @@ class Case:
 
     @property
     def cut_short(self) -> bool:
-        """Return whether the harness stopped before the job ended, for a reason other than a deadline."""
+        """Return whether the harness stopped before the job ended, for a reason other than a deadline.
+
+        A picture of a job that has not ended shows the job too early as well.
+        """
+        if self.launch.attached and self.terminal is None:
+            return True
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
         stopped = self.by_signal or failed or self.manifest.ended_at is None
         return (stopped or self.given_up) and self.terminal is None

@@ -68,6 +68,21 @@ class Requirement:
     missing: str = ""
 
 
+Applies = Literal[
+    "always",
+    "tracked",
+    "ranks",
+    "attached",
+    "processes",
+    "netcheck",
+    "acceptance",
+    "training",
+    "upload",
+    "torchrun",
+    "keys",
+]
+
+
 @dataclass(frozen=True)
 class Entry:
     """A check: the statement that it proves, the phase of its causes, and its needs."""
@@ -79,14 +94,15 @@ class Entry:
     """The check runs only if this need is met."""
     passes_with: Need | None = None
     """The check can pass only if this need is met, but it can fail without it."""
-    applies: Literal[
-        "always", "tracked", "processes", "netcheck", "acceptance", "training", "upload", "torchrun", "keys"
-    ] = "always"
+    objects: tuple[str, ...] = ()
+    """The kinds of objects without which the check proves nothing, by the names of their files."""
+    applies: Applies = "always"
     """The launches for which the check runs. The verdict on any other launch does not list it.
 
-    The values mean, in order: all launches; launches whose ranks log with Pluto; launches with recorded
-    processes; launches whose pods run netcheck; acceptance tests; trainings; launches with --upload;
-    TorchrunJobs; launches whose recorder counts the values of each key.
+    The values mean, in order: all launches; launches whose ranks log with Pluto, as far as that was recorded;
+    launches whose pods are ranks of one job; jobs of others; launches with recorded processes; launches whose
+    pods run netcheck; acceptance tests; trainings; launches with --upload; TorchrunJobs; launches whose
+    recorder counts the values of each key.
     """
 
     @property

@@ -109,8 +109,22 @@ class Facts:
 
     @property
     def tracked(self) -> bool:
-        """Return whether the ranks of this launch log with Pluto. True if the manifest is missing."""
+        """Return whether it was recorded what the ranks logged with Pluto. True if the manifest is missing.
+
+        Of an attached job, that is known if its ranks have a recorder and the tracker was read.
+        """
+        attached = self.attached_to_others and not (self.case.recorded and self.bundle.summary)
+        return self._of_ranks and not attached
+
+    @property
+    def _of_ranks(self) -> bool:
         return self._netcheck != "alone" and self._acceptance is None
+
+    @property
+    def attached_to_others(self) -> bool:
+        """Return whether somebody else launched the job."""
+        manifest = self.bundle.manifest
+        return bool(manifest and manifest.launch and manifest.launch.attached and manifest.expected)
 
     @property
     def _netcheck(self) -> str | None:
@@ -152,6 +166,8 @@ class Facts:
         met = {
             "always": True,
             "tracked": self.tracked,
+            "ranks": self._of_ranks,
+            "attached": self.attached_to_others,
             "processes": self._processes,
             "netcheck": self._netcheck is not None,
             "acceptance": self._acceptance is not None,

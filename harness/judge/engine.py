@@ -24,10 +24,18 @@ from harness.judge.cluster import (
 )
 from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
-from harness.judge.finding import Finding, counted, decisive, explanation, not_passed, unknown
-from harness.judge.points import client_rewrites, foreign_writers, keys, shared_run, tracker_faults
+from harness.judge.finding import Finding, counted, decisive, explanation, in_phases, not_passed, unknown
+from harness.judge.points import (
+    client_rewrites,
+    foreign_writers,
+    keys,
+    recording,
+    shared_run,
+    tracker_faults,
+)
 from harness.judge.ranks import code, completion, exit_codes, job_status, pods, processes, restarts, worlds
 from harness.judge.training import checkpoints, data_order, upload
+from harness.judge.unwatched import softened
 
 Judge = Callable[[Facts], Finding | list[Finding]]
 
@@ -69,6 +77,7 @@ CHECKS: dict[CheckId, Judge] = {
     "job-status": lambda facts: job_status.check(facts.case, facts.ends),
     "node-spread": lambda facts: pods.spread(facts.case),
     "logs": lambda facts: pods.logs(facts.case),
+    "recorded": lambda facts: recording.recorded(facts.case),
     "tracker": unification.tracker_evidence,
     "ground-truth-complete": unification.truth_complete,
     "ranks-logged": unification.ranks_logged,
@@ -117,7 +126,7 @@ UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that follow from an unreadable log, because recorders write into the log."""
+"""Causes that follow from an unreadable log, because recorders write to the log."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
@@ -132,7 +141,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
             facts.findings.append(finding)
     ours = _in_time(facts)
     theirs = user_checks.findings(bundle.path, judges) if facts.tracked and facts.passed("launched") else []
-    ordered = [*decisive(ours), *decisive(theirs)]
+    ordered = [*(in_phases(ours) if facts.attached_to_others else decisive(ours)), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
         text = _praise(facts, ours, accounted(facts))
@@ -177,12 +186,22 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
         if (lack := facts.lacks(entry.needs)) is not None:
             return _unmet(entry.id, *lack)
         finding = _run_check(facts, entry.id)
+        if (unread := _unread(facts, entry)) and (finding.result != "UNKNOWN" or finding.cause is None):
+            return unknown(entry.id, f"not judged: {unread}")
         if finding.result == "PASS" and entry.passes_with and (lack := facts.lacks(entry.passes_with)):
             return _unmet(entry.id, *lack)
         return finding
     except Exception as error:
         text = f"the check {entry.id} failed with {type(error).__name__}: {error}"
         return not_passed(entry.id, "run.judge_error", text)
+
+
+def _unread(facts: Facts, entry: Entry) -> str:
+    """Return why objects that a check needs could not be read, or ""."""
+    unread = facts.bundle.manifest.unread if facts.bundle.manifest else {}
+    return "; ".join(
+        f"{kind} objects could not be read ({unread[kind]})" for kind in entry.objects if kind in unread
+    )
 
 
 def _run_check(facts: Facts, id_: CheckId) -> Finding:
@@ -211,6 +230,8 @@ def _in_time(facts: Facts) -> list[Finding]:
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     """Return the finding. It becomes UNKNOWN if its cause is an absence and the harness stopped early."""
+    if facts.attached_to_others:
+        return softened(facts.case, finding)
     absent = finding.cause is not None and CAUSES[finding.cause].absence
     # A stage that failed had already waited long enough for the missing object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:

@@ -63,6 +63,18 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
+def in_phases(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings about an attached job that did not pass, ordered so that the first one decides.
+
+    A cause of an earlier phase precedes a FAIL of a later one, even if it is UNKNOWN, because the FAIL may be
+    its consequence.
+    """
+    return sorted(
+        (f for f in findings if f.result != "PASS"),
+        key=lambda f: (f.cause is None, f.phase, f.result != "FAIL", f.at),
+    )
+
+
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
     """Return the head with its details, followed by the sentences in `why`.
 

@@ -221,7 +221,7 @@ def collisions(facts: Facts) -> Finding:
 def _own_collisions(facts: Facts) -> Finding:
     """Return the finding for points that a rank overwrote with its own later points.
 
-    Some kinds of overwriting pass, and the finding then lists them as details.
+    Some kinds of overwriting are allowed. The finding then passes and lists them as details.
     """
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]

@@ -30,9 +30,9 @@ NAME = "ephemeral-storage"
 
 
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
-    """Limit the ephemeral storage of the namespace's containers, by the settings or the cluster's default.
+    """Limit the ephemeral storage of each container in the namespace to the setting or the cluster's default.
 
-    The kubelet evicts a pod that exceeds the limit, and reports the amount. A container's own limit takes
+    The kubelet evicts a pod that exceeds the limit, and reports the limit. A container's own limit takes
     precedence.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage

@@ -94,7 +94,7 @@ def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
     """Return the description of the launch.
 
-    The name and UID of its object are added after it is submitted.
+    The name and UID of the launched object are added after the submission.
     """
     return Launch(
         launcher=workload.launcher,

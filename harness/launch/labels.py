@@ -13,7 +13,7 @@ RESTARTS = "pluto-e2e-harness/restarts"
 """Annotation of a workload: the permitted number of restarts per rank, for any reason. With more restarts,
 the verdict is FAIL."""
 TRAINING = "pluto-e2e-harness/training"
-"""Annotation of a printed StatefulSet or Indexed Job. "true" means that its checkpoints are audited."""
+"""Annotation of a training that --print-manifests printed. "true" means that its checkpoints are audited."""
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 """Annotation of a workload, or label of a konduktor job: the ranks that must log ("0", "0,4", "0-3").
 

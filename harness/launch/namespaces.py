@@ -85,7 +85,7 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete jobs that killed harnesses left, and wait until their pods have ended. They would use quota.
+    """Delete the jobs of killed harnesses, which use quota, and wait until their pods have ended.
 
     If this fails, the error is reported and the launch continues.
     """
@@ -123,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return the launched objects of a kind in the given namespaces that have not ended."""
+    """Return the launched objects of a kind that have not ended, in the given namespaces."""
     return [
         item
         for item in launched(kube, kind)

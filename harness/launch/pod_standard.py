@@ -20,7 +20,7 @@ from harness.settings import Settings
 
 
 def check(workload: Workload, settings: Settings) -> None:
-    """Raise UsageError if the setting `pod_security` rejects pods that the workload's launcher creates."""
+    """Raise UsageError if the setting `pod_security` is a standard that rejects the launcher's pods."""
     if workload.pod_standard == "privileged" and settings.pod_security in ("baseline", "restricted"):
         raise UsageError(_unsuitable(settings.pod_security), hint=pod_rules.ALLOW)
 
@@ -57,7 +57,7 @@ def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, 
 def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
     """Return the message with which a rule of the cluster rejects a pod, or None.
 
-    Access control (RBAC) does not count as such a rule, because controllers create the pods.
+    A rejection by access control (RBAC) does not count, because controllers create the pods of a launch.
     """
     message = pod_rules.refused(kube, namespace, spec)
     return message if message and refusals.rule_of(message) else None

@@ -92,7 +92,7 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # On the user's cluster, a PASS would hide that the job cannot start there without the harness.
+            # Not on a user's cluster, where a PASS would hide that the job cannot start without the harness.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},
@@ -125,7 +125,7 @@ def netcheck_first(workload: Workload, settings: Settings) -> bool:
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload: Workload) -> Object:
-    """Delete leftover jobs, and lease and create the launch's namespace. Return the namespace."""
+    """Delete leftover jobs, then lease and create the launch's namespace. Return the namespace."""
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
@@ -150,7 +150,7 @@ def _secret(namespace: str, values: dict[str, str]) -> Object:
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Create the LocalQueue, if Kueue can admit the workload."""
+    """Create the LocalQueue, if the workload is of a kind that Kueue admits."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.core.replacements import KONDUKTOR, parse
+from harness.core.replacements import CONTROLLERS, KONDUKTOR, Replacement, parse
 from harness.evidence.schema.bundle import Replaced
 from harness.launch.workloads.base import Workload
 from harness.provision.cluster import Ready
-from harness.provision.images import replaced_image, scripts
+from harness.provision.images import replaced_image, scripts, versions
+from harness.provision.images.origin import origin
 from harness.provision.konduktor import replaced_konduktor
 from harness.provision.replaced import Change, version_texts
+from harness.provision.source import versions as source_versions
+from harness.provision.source.golang import digest_of
 from harness.settings import Settings
 
 
@@ -22,6 +26,8 @@ class Packages:
 
     worker: Change | None = None
     konduktor: tuple[Replaced, ...] = ()
+    controllers: tuple[Replaced, ...] = ()
+    """JobSet and Kueue. The cluster has been created with these versions."""
 
     def applied(self, ready: Ready, context: RunContext) -> Ready:
         """Return the cluster with the changed worker image in its nodes, and with the versions in use."""
@@ -30,7 +36,7 @@ class Packages:
             ready.cluster.provide_image(worker.tag, context)
             named = {"worker": scripts.version_text(worker.tag, worker.changed)}
             ready = replace(ready, worker=worker, versions=ready.versions | named)
-        used = (*self.konduktor, *(self.worker.replaced if self.worker else ()))
+        used = (*self.controllers, *self.konduktor, *(self.worker.replaced if self.worker else ()))
         versions = version_texts(used)
         if self.konduktor:
             versions["konduktor"] = self.konduktor[0].version
@@ -39,22 +45,63 @@ class Packages:
 
 def check(workload: Workload, settings: Settings) -> None:
     """Raise UsageError if a package is to be replaced in an image that the harness does not build."""
-    packages = [name for name in settings.replace if name != KONDUKTOR]
+    if problems := unusable(workload, settings):
+        raise next(iter(problems.values()))
+
+
+def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
+    """Return the packages in settings.replace that a launch of this workload cannot use, with the reason."""
+    problems: dict[str, UsageError] = {}
+    packages = [name for name in settings.replace if name not in (KONDUKTOR, *CONTROLLERS)]
+    if settings.kubeconfig is not None:
+        hint = "install that version there"
+        problems |= {
+            name: UsageError(f"--replace cannot change {name} on a cluster of your own", hint=hint)
+            for name in CONTROLLERS
+            if name in settings.replace
+        }
     if KONDUKTOR in settings.replace and workload.launcher != "konduktor":
-        raise UsageError(f"--replace konduktor: {workload.name} is not a konduktor job")
+        problems[KONDUKTOR] = UsageError(f"--replace konduktor: {workload.name} is not a konduktor job")
     if packages and (settings.kubeconfig is not None or not workload.uses_worker_image):
         image = settings.worker_image if settings.kubeconfig is not None else None
-        raise UsageError(
+        error = UsageError(
             f"--replace cannot change {', '.join(packages)} in {image or 'an image of your own'}",
             hint="it applies to the worker image on a kind cluster; install the package in your image",
         )
+        problems |= dict.fromkeys(packages, error)
+    return problems
 
 
 def resolved(context: RunContext) -> Packages:
     """Return what settings.replace changes. Raises UsageError if a package cannot be resolved or built."""
     wanted = [parse(name, spec) for name, spec in context.settings.replace.items()]
-    of_worker = [each for each in wanted if each.name != KONDUKTOR]
+    of_worker = [each for each in wanted if each.name not in (KONDUKTOR, *CONTROLLERS)]
     return Packages(
         replaced_image.change_of(of_worker, context) if of_worker else None,
-        replaced_konduktor(context)[1] if len(of_worker) < len(wanted) else (),
+        replaced_konduktor(context)[1] if KONDUKTOR in context.settings.replace else (),
+        tuple(_controller(each, context) for each in wanted if each.name in CONTROLLERS),
+    )
+
+
+def _controller(each: Replacement, context: RunContext) -> Replaced:
+    """Return the record of a replaced controller.
+
+    Raises UsageError if it is to be built in a version that does not exist.
+    """
+    settings = context.settings
+    locked = source_versions.load(settings.model_copy(update={"replace": {}}))
+    path, digest = f"sigs.k8s.io/{each.name}", ""
+    if settings.images != "registry" and shutil.which("go"):
+        try:
+            digest = digest_of(path, each.versions)
+        except UsageError as error:
+            if origin(versions.load(settings), context).way == "source":
+                raise UsageError(f"--replace {each.name}: {error.message}") from None
+    return Replaced(
+        name=each.name,
+        spec=each.spec,
+        version=each.versions,
+        digest=digest,
+        origin=f"Go module {path}" if digest else "the published release",
+        locked=getattr(locked, each.name),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.evidence.schema.bundle import SentCode
-from harness.provision.images import docker, scripts
+from harness.provision.images import docker_images, scripts
 from harness.provision.images.build import ImageRef
 
 
@@ -26,6 +26,6 @@ def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> Sen
         whole=[scripts.WORKSPACE] if built else [],
         image=image,
         ours=built,
-        image_id=docker.status_id(ours.image_id) if ours and ours.image_id else None,
+        image_id=docker_images.status_id(ours.image_id) if ours and ours.image_id else None,
         versions={"pluto": ours.components["pluto"]} if ours and "pluto" in ours.components else {},
     )

@@ -71,7 +71,7 @@ class Launching:
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
     def upload(self, ended: bool) -> None:
-        """Upload the run to the storage of --upload if `ended` is true. Record the result or the error."""
+        """Upload the run to the URL of --upload if `ended` is true. Record the result or the error."""
         assert isinstance(self.workload, Training)
         document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
         if ended:

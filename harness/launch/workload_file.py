@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.core.user_yaml import yaml_documents
 from harness.launch.konduktor.job_file import JobFile
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.workloads.base import Workload
 

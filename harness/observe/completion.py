@@ -64,8 +64,8 @@ GRACE = {
 - controller: A controller is scaled to 0, and the launch makes no progress.
 - idle: The launch makes no progress for any other reason.
 - doubtful: The launch makes no progress. After this time, the observer sends a dry run.
-- helper: Other containers of the pods still run after the ranks have ended.
-- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run.
+- helper: Other containers of the pods are still running after the ranks have ended.
+- masked: A pod ended with exit code 0 although its ranks had failed, and other pods are still running.
 """
 INIT_RESTARTS = 3
 """The number of restarts after which a failing init container counts as permanently failed."""
@@ -90,7 +90,7 @@ class CompletionDetector(LaunchState):
     container: str = ""
     """The name of the container in which a rank runs."""
     admission_seconds: float = 300.0
-    """Time limit for Kueue to admit the job, in seconds. Later, the job would not have enough time to run."""
+    """Seconds within which Kueue must admit the job. Later, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
     """Controller actions that the API server refuses because of a rule of the cluster."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class CompletionDetector(LaunchState):
         )
 
     def lingers(self) -> bool:
-        """Return whether the launched object has ended while some of its pods still run."""
+        """Return whether the launched object has ended while some of its pods are still running."""
         ended = [item for item in self.all(self.launched) if ended_as(item)]
         return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
 
@@ -329,7 +329,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _helpers(self) -> str | None:
-        """Return a sentence if all ranks have ended, but other containers of their pods still run.
+        """Return a sentence if all ranks have ended, but other containers of their pods are still running.
 
         Native sidecars do not count, because they are init containers and end with their pods.
         """
@@ -378,7 +378,7 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken an action that it should have taken at once."""
+        """Return a sentence if a controller has not taken an action that it should have taken immediately."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
@@ -450,8 +450,8 @@ class CompletionDetector(LaunchState):
 def pods_in_line(doing: Mapping[str, str]) -> str:
     """Return the state of each pod in one line.
 
-    If there are more than NAMED_PODS pods, return the number of pods in each state, followed by their names
-    if the state has at most NAMED_EXCEPTIONS pods.
+    If there are more than NAMED_PODS pods, return the number of pods in each state instead, with the names of
+    the pods only for states with at most NAMED_EXCEPTIONS pods.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

@@ -14,12 +14,12 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""The number of pods that the kubelet of a node must reject before its node counts as unable to run one."""
+"""The number of pods that the kubelet of a node must reject before the node counts as unable to run one."""
 
 
 @dataclass
 class IndependentPods(CompletionDetector):
-    """Processes every watch event. The launch is over when no remaining command can still end."""
+    """Processes every watch event. The launch is over when every command has ended or can never end."""
 
     rejected: dict[str, dict[str, str]] = field(default_factory=dict)
     """Node → uid of a pod that its kubelet rejected → the message. The controller replaces such pods."""

@@ -6,9 +6,9 @@ cannot be read to its end, `on_gap` is called. A line without a timestamp is a m
 container that it has removed, or while containerd restarts, it responds with 200 and "unable to retrieve
 container logs".
 
-The kubelet sends a followed log line by line, which is several times slower than a log without `follow`. If a
-thread still reads some time after the end of the container, it therefore reads the remaining lines without
-`follow`.
+The kubelet sends a followed log line by line, which is several times slower than a log without `follow`.
+Therefore, if a thread is still reading some time after the end of the container, it reads the remaining lines
+without `follow`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from harness.observe.known_lines import KnownLines
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
 """The first and the longest delay between retries, in seconds.
 
-Each delay is 1.5 times the previous one, to limit the load on the API server. 256 pods without logs and three
-retries a second caused 22 000 requests.
+Each delay is 1.5 times the previous one, to limit the load on the API server. With three retries a second,
+256 pods without logs caused 22 000 requests.
 """
 MAX_RETRIES = 20
 """The maximum number of retries in a row. They take about half a minute.
@@ -38,7 +38,7 @@ MAX_RETRIES = 20
 A kubelet that restarts on a busy machine is unavailable for many seconds.
 """
 BEHIND_SECONDS = 3.0
-"""If a thread still reads a log this many seconds after the container's end, it counts as behind."""
+"""If a thread is still reading a log this many seconds after the container's end, it counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
 """Seconds after which `finish` probes the kubelets whose logs are still being read."""

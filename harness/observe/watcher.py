@@ -101,7 +101,8 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # After a restart, the API server refuses some requests, so only the first response counts.
+                # A refusal counts only as the first response, because the API server also refuses some
+                # requests just after a restart.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")

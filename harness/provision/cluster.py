@@ -25,7 +25,7 @@ class SharedFolder:
 class Cluster(Protocol):
     """The interface of a cluster that a run prepares, uses and leaves.
 
-    Only `provision` knows the implementations.
+    Only the package `provision` uses the implementations directly.
     """
 
     name: str

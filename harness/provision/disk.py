@@ -1,4 +1,4 @@
-"""Find what uses the most space on a full disk, and the commands that free it."""
+"""Find what uses the most space on a full disk, and the commands that free this space."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ExistingCluster:
     """A cluster that the harness did not create. Missing requirements are reported, not installed."""
 
     owns_namespaces = False
-    """Others launch on the cluster too, so a namespace without a lock on this machine belongs to them."""
+    """Others also launch on the cluster, so a namespace without a lock on this machine belongs to them."""
     ephemeral_storage = None
     """The harness sets no limit, because the cluster's administrators set the limits."""
     shared_folder = None

@@ -86,20 +86,23 @@ def konduktor_bin(context: RunContext) -> Path:
     return program
 
 
+def target_options() -> list[str]:
+    """Return uv's options for the Python version of konduktor's environment."""
+    return ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
+
+
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
-    Its environment has the packages of the lock, except those that differ. `konduktor_bin` then returns this
-    program, so that a launch runs what its evidence records, even if a checkout is edited meanwhile. Raises
-    UsageError if konduktor cannot be resolved, built or installed.
+    Its environment has the locked packages, except those that the replacement changes. `konduktor_bin` then
+    returns this program, so that a launch runs the version that its evidence records, even if a checkout is
+    edited meanwhile. Raises UsageError if konduktor cannot be resolved, built or installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install
 
     one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
-    found = change(
-        [one], LOCK, ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"], context
-    )
+    found = change([one], LOCK, target_options(), context)
     locked_home = environment_dir(context.settings)
     home = locked_home.with_name(f"{locked_home.name}-{found.key}")
     program = home / "bin" / "konduktor"

@@ -1,4 +1,4 @@
-"""The target platform of images, which is the Docker server's, under the names that each tool uses for it."""
+"""The target platform of images (that of the Docker server), and the platform's name in each tool."""
 
 from __future__ import annotations
 

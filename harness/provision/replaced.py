@@ -44,7 +44,7 @@ _IGNORED: Final = (
 _MAX_BYTES: Final = 512 << 20
 """Limit of a checkout. A larger one contains data or environments that do not belong to the package."""
 _NEVER: Final = "; sys_platform == 'never'"
-_PYTHON: Final = ("--python", sys.executable)
+PYTHON: Final = ("--python", sys.executable)
 """The interpreter that uv starts. Otherwise uv queries every interpreter on PATH, which can take 10 s."""
 BASE: Final = ("torch",)
 """Packages of the base image, which are neither installed nor resolved."""
@@ -76,7 +76,7 @@ def change(
     A path or a Git reference is first built into a wheel in the cache. Raises UsageError if a version does
     not exist, a package cannot be built, or the requirements conflict with the lock.
     """
-    wheels = {each.name: _wheel(each, context) for each in replacements if each.kind != "versions"}
+    wheels = {each.name: wheel_of(each, context) for each in replacements if each.kind != "versions"}
     locked, names = pins(lock.read_text()), {each.name for each in replacements}
     others = [f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)]
     wanted = [
@@ -101,12 +101,13 @@ def install(change: Change, options: Sequence[str]) -> None:
     with tempfile.NamedTemporaryFile("w", prefix="replace-", suffix=".txt") as file:
         file.write(change.pins)
         file.flush()
-        command = [_uv(), "pip", "install", "--quiet", "--no-deps", "--no-build", "--link-mode", "copy"]
+        command = [uv_program(), "pip", "install", "--quiet"]
+        command += ["--no-deps", "--no-build", "--link-mode", "copy"]
         try:
             processes.run([*command, *options, "-r", file.name], timeout=SECONDS)
         except ToolError as error:
             raise UsageError(
-                f"--replace: {', '.join(change.changed)} cannot be installed: {_reason(error.output)}",
+                f"--replace: {', '.join(change.changed)} cannot be installed: {reason(error.output)}",
                 hint="the wheel must be pure Python or for the platform of the image",
             ) from None
 
@@ -114,8 +115,8 @@ def install(change: Change, options: Sequence[str]) -> None:
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
     """Return the replaced packages as entries for the versions in a manifest."""
     return {
-        f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}, "
-        f"sha256 {each.digest[:12]}"
+        f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
+        + (f", sha256 {each.digest[:12]}" if each.digest else "")
         for each in replaced
     }
 
@@ -138,13 +139,21 @@ def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) ->
         wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
         wanted.write_text("\n".join([*requirements, ""]))
         overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
-        command = [_uv(), "pip", "compile", str(wanted), "--overrides", str(overrides), "--quiet", *_PYTHON]
-        command += ["--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", *options]
+        command = [uv_program(), "pip", "compile", str(wanted), "--overrides", str(overrides)]
+        command += [
+            "--quiet",
+            *PYTHON,
+            "--no-header",
+            "--no-annotate",
+            "--generate-hashes",
+            "--no-emit-index-url",
+            *options,
+        ]
         try:
             return processes.run(command, timeout=SECONDS).stdout
         except ToolError as error:
             raise UsageError(
-                f"--replace {text} does not resolve: {_reason(error.output)}",
+                f"--replace {text} does not resolve: {reason(error.output)}",
                 hint="choose a version that exists and fits the lock, or replace the conflicting package too",
             ) from None
 
@@ -154,7 +163,7 @@ def _replaced(
 ) -> Replaced:
     if (wheel := wheels.get(each.name)) is not None:
         version = str(parse_wheel_filename(wheel.name)[1])
-        digest, origin = _digest(wheel), each.spec
+        digest, origin = digest_of(wheel), each.spec
     else:
         version, origin = str(_version(block)), "the package index"
         hashes = sorted(re.findall(r"--hash=sha256:([0-9a-f]{64})", block))
@@ -181,7 +190,7 @@ def _version(block: str) -> str | None:
     return found[1] if found else None
 
 
-def _wheel(each: Replacement, context: RunContext) -> Path:
+def wheel_of(each: Replacement, context: RunContext) -> Path:
     """Return the wheel of a path or a Git reference. Raises UsageError if it cannot be built."""
     if each.kind == "wheel":
         wheel = each.path
@@ -228,7 +237,7 @@ def _clone(each: Replacement, copy: Path) -> None:
         ):
             processes.run(["git", *words], timeout=SECONDS, env=env)
     except ToolError as error:
-        raise UsageError(f"--replace {each.name}: git failed: {_reason(error.output)}") from None
+        raise UsageError(f"--replace {each.name}: git failed: {reason(error.output)}") from None
 
 
 def _copy(each: Replacement, copy: Path) -> None:
@@ -263,24 +272,25 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
     out.mkdir(parents=True)
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH")) | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        command = [_uv(), "build", *_PYTHON, "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
+        command = [uv_program(), "build", *PYTHON, "--wheel", "--no-progress"]
+        command += ["--out-dir", str(out), str(source)]
         processes.run(command, timeout=SECONDS, env=env)
         (built,) = out.glob("*.whl")
-        target = out.parent / _digest(built)[:12] / built.name
+        target = out.parent / digest_of(built)[:12] / built.name
         target.parent.mkdir(exist_ok=True)
         if not target.exists():  # another process may be installing it, and checks its hash
             built.replace(target)
         return target
     except ToolError as error:
         raise UsageError(
-            f"--replace {each.name}: {each.spec} cannot be built: {_reason(error.output)}",
+            f"--replace {each.name}: {each.spec} cannot be built: {reason(error.output)}",
             hint=f"build it by hand to see the whole output: `uv build --wheel {each.path}`",
         ) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _digest(wheel: Path) -> str:
+def digest_of(wheel: Path) -> str:
     """Return the SHA-256 of the files in a wheel. Their times, which differ in each build, do not count."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
@@ -289,7 +299,7 @@ def _digest(wheel: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(output: str) -> str:
+def reason(output: str) -> str:
     """Return uv's explanation, or the end of a build's output, in one line of at most 600 characters."""
     lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
     lines = [re.sub(r"^(error|cause): ", "", line) for line in lines if line and not line.startswith("hint:")]
@@ -297,7 +307,7 @@ def _reason(output: str) -> str:
 
 
 @cache
-def _uv() -> str:
+def uv_program() -> str:
     program = uv()
     if program is None:
         raise UsageError("--replace needs uv, which is not on PATH", hint="install it: pip install uv")

@@ -63,7 +63,7 @@ def _row(param: Any) -> tuple[str, str, str]:
 def _tracker() -> list[tuple[str, str, str]]:
     """Return the options of `harness tracker serve` from the tracker's own argparse parser.
 
-    The tracker does not use typer, so that its image can run it without typer.
+    The tracker does not use typer, so that its image does not need typer.
     """
     rows = []
     for action in parser()._actions:

@@ -26,7 +26,7 @@ def soak(
     """Run a soak on one cluster, which is created if necessary, and deleted afterwards unless it is kept.
 
     Raises UsageError for an invalid job, before anything is created. If the soak is stopped, the ledger
-    contains the launches until then.
+    contains the launches that had ended by then.
     """
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"

@@ -12,8 +12,8 @@ MIB = 2**20
 class Snapshot(BaseModel):
     """Measurements before or after the launches.
 
-    `things` maps a kind of object to the names of its objects. `sizes` maps a user of memory or disk space to
-    bytes.
+    `things` maps a kind of object to the names of its objects. `sizes` maps a consumer of memory or disk
+    space to bytes.
     """
 
     things: dict[str, list[str]]
@@ -21,7 +21,7 @@ class Snapshot(BaseModel):
 
 
 class Growth(BaseModel):
-    """The growth of one measure. `leak` describes excessive growth; otherwise it is empty."""
+    """The growth of one measurement. `leak` describes excessive growth; otherwise it is empty."""
 
     what: str
     before: str
@@ -38,7 +38,7 @@ class Allowed(BaseModel):
     bytes: dict[str, tuple[int, float, str]]
     """Maps the prefix of a size's name to its allowed growth and the reason.
 
-    The growth is the larger of a number of bytes and a share of the first size.
+    The allowed growth is a number of bytes or a share of the first size, whichever is larger.
     """
 
 
@@ -62,7 +62,7 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
 
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
-    """Compare all measures. Return their growth, first of the objects and then of the sizes."""
+    """Compare all measurements. Return how much each has grown: objects first, then sizes."""
     found = []
     for kind, names in after.things.items():
         there = before.things.get(kind, [])

@@ -79,8 +79,8 @@ class Numbers(BaseModel):
     """Maps a verdict such as "FAIL rank.crashed" to its count."""
     retries: int
     seconds: dict[str, dict[str, float]]
-    """Maps "whole", "launch" and "observe" to the percentiles p50, p90, p99 and the maximum of the
-    seconds."""
+    """Maps "whole", "launch" and "observe" to the percentiles p50, p90, p99 and the maximum of their
+    durations."""
 
 
 def numbers(entries: Sequence[Entry]) -> Numbers:

@@ -1,4 +1,4 @@
-"""Record all objects in the cluster and in Docker, files and processes that a launch can leave behind."""
+"""Record what a launch can leave behind: objects in the cluster and in Docker, files, and processes."""
 
 from __future__ import annotations
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.core import processes
 from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.progress import Progress
 from harness.evidence.io.folder import Keep
 from harness.evidence.io.reader import Bundle
-from harness.faults.command import Command
-from harness.faults.inject import CPU_REQUEST
+from harness.faults.command import Command, launch_environment
 from harness.launch.namespaces import KEPT
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -91,7 +89,7 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # objects that disappear by themselves cannot all be watched
+            time.sleep(5)  # poll, because not every object that disappears by itself can be watched
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -157,20 +155,8 @@ class Soak:
 
         It has separate folders for bundles and temporary files.
         """
-        settings = self._settings
-        shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
-        own = {
-            "HARNESS_CLUSTER_NAME": settings.cluster_name,
-            "HARNESS_WORKERS": str(settings.workers),
-            "HARNESS_IMAGES": settings.images,
-            "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
-            "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
-            "HARNESS_RUNS_DIR": str(runs.absolute()),
-            "HARNESS_KEEP_RUNS": "all",  # the ledger removes bundles
-            "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
-            "TMPDIR": str((self._folder / "tmp").absolute()),
-        }
-        return {**shared, **processes.environment(own, without=("KEEP_CLUSTER", "PLUTO_RUN_ID"))}
+        temporary = str((self._folder / "tmp").absolute())
+        return {**launch_environment(self._settings, runs, self._parallel > 1), "TMPDIR": temporary}
 
 
 def _recorded(runs: Path) -> dict[str, object]:

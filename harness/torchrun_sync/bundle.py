@@ -1,4 +1,4 @@
-"""Pack the modules of pod/ into one Python script, which runs by an exec or as a container's command."""
+"""Pack the modules of pod/ into one Python script, which is run by an exec or as a container's command."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
 
 
 def _carried(modules: Sequence[str], shared: str = SHARED) -> list[str]:
-    # The text must not contain `$`, because Kubernetes replaces `$$` by `$` in a container's command.
+    # The text must not contain `$`, because Kubernetes replaces `$$` with `$` in a container's command.
     packed = base64.b64encode(_packed(modules, shared)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
     text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"

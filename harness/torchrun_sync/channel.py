@@ -10,7 +10,7 @@ from harness.core.errors import HarnessError
 
 
 class Cut(HarnessError):
-    """The connection ended or timed out. The pod keeps the received data for the next connection."""
+    """Raised if the connection ended or timed out. The pod keeps the received data for the next one."""
 
 
 class PodRefused(HarnessError):

@@ -1,4 +1,4 @@
-"""A channel to a command in a container. The command runs by a Kubernetes exec over a WebSocket."""
+"""A channel to a command in a container. The command is run by a Kubernetes exec over a WebSocket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
-"""How many bytes of the command's stderr are kept, at most. Its last lines explain why it ended."""
+"""The maximum number of bytes of stderr that are kept. The last lines explain why the command ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"

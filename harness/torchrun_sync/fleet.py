@@ -42,7 +42,7 @@ class Synced:
     """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The number of files sent, and the number of bytes sent, both summed over all pods."""
+    """The numbers of files and bytes sent, each summed across all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """List the files of a git work tree as git does: tracked files, and untracked files that no rule ignores.
 
-To git, an ignore rule has no effect on a tracked file, and rules come from more places than .gitignore files:
-the folders above, .git/info/exclude, and the user's global file. Only git itself knows all of them.
+In git, an ignore rule has no effect on a tracked file, and rules are read not only from .gitignore files in
+the folder, but also from the folders above, .git/info/exclude, and the user's global file. Only git itself
+knows all rules.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ IGNORED = "git ignores it"
 _REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
 _TRUST = re.compile(r"git config --global --add safe\.directory .*")
 _KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""Prefixes of git's variables that may stay. Others, such as GIT_DIR in a hook, name another repository."""
+"""Prefixes of the environment variables that git may read. Other variables, such as GIT_DIR in a hook, can
+name another repository."""
 
 
 class NoWorkTree(Exception):
-    """Git does not regard the folder as a part of a work tree. The text is git's reason."""
+    """Raised if git does not regard the folder as part of a work tree. The message is git's reason."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class GitFiles:
     """Untracked files that are not ignored."""
     submodules: frozenset[str]
     repositories: frozenset[str]
-    """Folders of untracked repositories inside of the work tree."""
+    """Folders of untracked repositories inside the work tree."""
     ignored_folders: frozenset[str]
     _tracked_folders: frozenset[str] = field(init=False)
 
@@ -80,10 +82,10 @@ def git_files(folder: Path) -> GitFiles:
     listed = tracked or untracked or submodules or repositories
     if not listed and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
-    # Without a listed file, the folder may be a part of an ignored one, for which this option fails in git.
+    # If git lists nothing, the folder may be inside an ignored folder, for which this command fails.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if listed else []
-    # A folder whose files are all ignored is listed like an ignored folder, but its files are listed, too.
+    # Git also lists a folder that is not ignored if all its files are, but then it lists these files, too.
     inside = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
     return GitFiles(
@@ -92,7 +94,7 @@ def git_files(folder: Path) -> GitFiles:
 
 
 def is_in_repository(folder: Path) -> Path | None:
-    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be unusable."""
+    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be invalid."""
     top = folder.resolve()
     return next((each / ".git" for each in (top, *top.parents) if os.path.lexists(each / ".git")), None)
 

@@ -1,4 +1,4 @@
-"""Ignore rules outside of git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
+"""Ignore rules outside git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
 
 The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
 ignored folder cannot be included again. The path of a folder ends with a slash.
@@ -33,7 +33,7 @@ class OwnRules:
         self._spec = _spec(top / OWN)
 
     def decision(self, path: str) -> bool | None:
-        """Return True if the rules exclude a path, False if they include it again, None without a rule."""
+        """Return True if the rules exclude a path, False if they include it again, None if none matches."""
         return _ignored(self._spec, path)
 
 
@@ -50,7 +50,7 @@ class Ignored:
             self._by_folder[folder] = spec
 
     def decision(self, path: str) -> bool | None:
-        """Return whether the nearest .gitignore with a rule for a path ignores it; None without a rule."""
+        """Return whether the nearest .gitignore with a rule for a path ignores it, or None without a rule."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])
@@ -68,7 +68,7 @@ def is_never_meant(path: str) -> bool:
 def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     """Return whether the last matching rule of an ignore file ignores the path; None if no rule matches.
 
-    pathspec applies the rule `a/` also to everything inside of `a`, and the rule `a/**` also to `a` itself.
+    pathspec applies the rule `a/` also to everything inside `a`, and the rule `a/**` also to `a` itself.
     This function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its
     content. Each path of a walk is checked separately.
     """

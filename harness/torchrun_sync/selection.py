@@ -1,4 +1,4 @@
-"""Select what of a folder is sent. The first of these rules that applies to a path decides:
+"""Select the files of a folder that are sent. The first of these rules that applies to a path decides:
 
 1. the folder's .torchrunignore; a folder that it includes again is sent with its whole content;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
@@ -83,7 +83,7 @@ class Selection:
     skipped: list[str] = field(default_factory=list)
     """Paths of sockets, pipes and devices, which have no content to send."""
     notices: list[str] = field(default_factory=list)
-    """What the user may not expect about the rules, one sentence each."""
+    """Effects of the rules that the user may not expect, with one sentence each."""
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield each selected file, folder and link, with its status. Raises UsageError."""
@@ -91,7 +91,7 @@ class Selection:
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Walk through a folder, to whose part `rules` apply. Their paths are relative to `base`."""
+        """Walk through a folder to which `rules` apply. The paths in the rules are relative to `base`."""
         rules.enter(_below(folder, base))
         try:
             inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
@@ -114,7 +114,7 @@ class Selection:
                 rules.excluded(_below(named, base)) if own is None else f"{OWN} excludes it" if own else ""
             )
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                if reason in ("", IGNORED):  # git lists none of them
+                if reason in ("", IGNORED):  # Git lists no sockets, pipes and devices, so they look ignored.
                     self.skipped.append(path)
             elif reason:
                 self.excluded.append((named, reason))

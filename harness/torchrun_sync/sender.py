@@ -25,9 +25,10 @@ WINDOW = 16 << 20
 CONTENT = ("data", "zdata")
 """The types of frames that contain a part of a file, uncompressed and compressed."""
 WORTH = 0.9
-"""The ratio of sizes up to which a piece is sent compressed."""
+"""The maximum ratio of compressed to uncompressed size at which a piece is sent compressed."""
 PROBE = 4096
-"""The size of the start of a piece that shows whether the piece shrinks. Images and weights do not."""
+"""The number of bytes of a piece that are compressed first, to find out whether to compress the whole piece.
+Images and weights do not shrink."""
 _Answer = TypeVar("_Answer")
 
 
@@ -80,7 +81,7 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of bytes sent of file contents, compressed, including bytes on lost connections."""
+        """The bytes of (compressed) file contents that were sent, including those on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:

@@ -70,7 +70,7 @@ class Walker:
     def scan(self) -> Tree:
         """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file.
 
-        Everything that is sent was scanned before, so `warn` is called before it is sent.
+        All content is scanned before it is sent, so `warn` is called before the content is sent.
         """
         selection = Selection(self.top)
         entries: list[Entry] = []

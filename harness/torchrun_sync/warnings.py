@@ -12,7 +12,7 @@ from harness.torchrun_sync.pod.entries import Entry
 from harness.torchrun_sync.selection import BUILT_IN
 
 LARGE_BYTES = 10_000_000
-"""The size in bytes from which a file is large for code."""
+"""The size in bytes from which a file counts as large."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -28,7 +28,7 @@ _SECRETS = (
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
-"""The ends with which editors and people name a copy."""
+"""Suffixes that editors and people append to the name of a copy."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024

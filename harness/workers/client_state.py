@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-if __package__:  # The recorder imports a package (outside.py). A worker imports plain modules.
+if __package__:  # The recorder imports this module from a package (outside.py), a worker does not.
     from . import client_rules
 else:
     import client_rules  # type: ignore[no-redef]

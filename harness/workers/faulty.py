@@ -148,7 +148,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception in the first attempt only. If torchrun restarts the rank, there is no fault."""
+    """Raise an exception in the first attempt only. After a restart by torchrun, the rank has no fault."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()

@@ -21,7 +21,10 @@ from typing import Any
 CLIENT = "pluto.op"
 """The module of the client that defines the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
-LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS", "HARNESS_CPU_FREQUENCY")
+MODE = "HARNESS_RECORDER_MODE"
+"""The variable of a recorder's mode. An admission policy sets it to ADMITTED."""
+ADMITTED = "admitted"
+LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS", "HARNESS_CPU_FREQUENCY", MODE)
 """Variables of the launch. A process with a clean environment copies them from an ancestor."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -58,11 +61,11 @@ def install() -> None:
     # Exit handlers run in reverse order, so this one is registered early in order to run late. `is_rank` is
     # computed now, because the parent process can end before this one.
     atexit.register(_at_exit, os.getpid(), is_rank)
-    for name in _WRAPPED:
+    for name in _wrapped():
         if name in sys.modules:
             _wrap(sys.modules[name])
     sys.meta_path.insert(0, _Finder())
-    if is_rank or launcher(command_line()):
+    if not admitted() and (is_rank or launcher(command_line())):
         try:
             from . import outside_process
 
@@ -106,7 +109,7 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return another finder's spec with a loader that wraps the module, or None for other modules."""
-        if name not in _WRAPPED:
+        if name not in _wrapped():
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
             find = getattr(finder, "find_spec", None)
@@ -133,14 +136,14 @@ def _after_loading(spec: ModuleSpec) -> None:
 
 def _wrap(module: ModuleType) -> None:
     """Wrap the functions of a module. If the module has an unexpected form, write a message to the log."""
-    for ours, function in _WRAPPED[module.__name__]:
+    for ours, function in _wrapped()[module.__name__]:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
         except Exception as error:
             say(f"does not know this {module.__name__}: {error!r}")
 
 
-_WRAPPED = {
+_WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     CLIENT: (("outside_client", "wrap"), ("outside_process", "wrap_run")),
     "pluto.iface": (("outside_process", "wrap_interface"),),
     "pluto.sys": (("outside_client", "wrap_system"),),
@@ -149,6 +152,16 @@ _WRAPPED = {
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
 """Module → its wrappers, as (module of this package, function). They are imported only when needed."""
+_WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("outside_client", "wrap"),)}
+
+
+def admitted() -> bool:
+    """Return whether an admission policy, and not a launch of the harness, brought the recorder."""
+    return variable(MODE) == ADMITTED
+
+
+def _wrapped() -> dict[str, tuple[tuple[str, str], ...]]:
+    return _WRAPPED_ADMITTED if admitted() else _WRAPPED
 
 
 def _at_exit(process: int, is_rank: bool) -> None:

@@ -36,11 +36,16 @@ class Queued:
 class Queue:
     """Records what one run of the client adds to its queue (pluto.sync.store.SyncStore)."""
 
-    def __init__(self, store: Any, past: Callable[[Mapping[str, Any], Any, Any], None]) -> None:
+    def __init__(
+        self,
+        store: Any,
+        past: Callable[[Mapping[str, Any], Any, Any], None],
+        queued: Callable[[Mapping[str, Any], Any, Any], None] | None = None,
+    ) -> None:
         """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a supported client.
 
         `past` is called for each record that is queued outside a call of `log`, with its numbers, step and
-        time (ms).
+        time (ms). `queued` is called for each record after it was queued.
         """
         self._calls = threading.local()
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
@@ -52,13 +57,19 @@ class Queue:
                 past(payload, step, timestamp_ms)
             done = enqueue(run_id, record_type, payload, timestamp_ms, step, **more)
             self._after(record_type, payload, step)
+            if queued is not None and record_type == METRIC:
+                queued(payload, step, timestamp_ms)
             return done
 
         def batch_(records: Any, *rest: Any, **named: Any) -> Any:
             for _, kind, payload, time_ms, step in records:
                 if kind == METRIC:
                     past(payload, step, time_ms)
-            return batch(records, *rest, **named)
+            done = batch(records, *rest, **named)
+            for _, kind, payload, time_ms, step in records:
+                if queued is not None and kind == METRIC:
+                    queued(payload, step, time_ms)
+            return done
 
         def file_(*given: Any, **named: Any) -> Any:
             done = file(*given, **named)

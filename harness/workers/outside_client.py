@@ -174,11 +174,14 @@ class Outside:
             if manager is not None:
                 self.queue = str(manager.db_path)
                 try:
-                    queue = Queue(manager.store, functools.partial(self.past, op))
+                    queue = self._queue_of(op, manager)
                 except Exception as error:
                     self._account.unseen = f"this client's queue is not known ({error!r})"[:300]
             self._runs[op] = number, run == self._first_run[0], queue
             return self._runs[op]
+
+    def _queue_of(self, op: Any, manager: Any) -> Queue:
+        return Queue(manager.store, functools.partial(self.past, op))
 
     def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
         """Record one call of `log`, and return the call to pass to the client.
@@ -327,6 +330,10 @@ def wrap(module: ModuleType) -> None:
     """Wrap the run class of the client's module `pluto.op`. Raises AttributeError if the class is missing."""
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
+    if outside.admitted():
+        from . import outside_admitted
+
+        outside_admitted.wrap_finish(module)
 
 
 def at_exit(is_rank: bool) -> None:
@@ -348,6 +355,9 @@ def begin() -> None:
     if _recording is not None and _recording.here:
         return
     rank = outside.rank_here()
+    if outside.admitted():
+        _begin_admitted(rank)
+        return
     if rank is None:
         return
     parent = outside.recorded_by(os.environ, rank)
@@ -361,7 +371,18 @@ def begin() -> None:
     _recording = Outside(stream)
 
 
-def _recording_here() -> Outside | None:
+def _begin_admitted(rank: int | None) -> None:
+    """Start recording in a pod that an admission policy admitted. Its process may have no rank."""
+    global _recording  # noqa: PLW0603
+    from . import outside_admitted
+
+    parent = outside.recorded_by(os.environ, rank) if rank is not None else None
+    if rank is not None and parent is None:
+        os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}"
+    _recording = outside_admitted.begin(rank, parent)
+
+
+def recording_here() -> Outside | None:
     """Return the recording of this process, or None. A forked child starts its own. Never raises."""
     if _recording is not None and not _recording.here:
         try:
@@ -393,7 +414,7 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
 def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
-        recording = _recording_here()
+        recording = recording_here()
         if recording is not None:
             # The client stores the step in the run object until it queues the point, so another thread could
             # change it meanwhile. The lock prevents that for steps that the client assigns. For a step that

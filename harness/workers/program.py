@@ -32,7 +32,7 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Way to end the process → exit code, for the ways that are failures."""
+"""Maps each way to end the process with a failure to the exit code."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 """Prefixes of the variables that a clean environment keeps, because the client needs them for the tracker."""
 
@@ -354,7 +354,7 @@ class Program:
         return None
 
     def as_child(self) -> None:
-        """Log in a child process that has its own client."""
+        """Log from a child process that has its own client."""
         self.open_run()
         for call in self.spec["child_calls"]:
             self.log(call, f"/child{self.rank}")

@@ -1,4 +1,4 @@
-"""Run the main job's worker, and write all points that it is about to log to a file on the node.
+"""Run the main job's worker, and write every point to a file on the node before the worker logs it.
 
     torchrun … /workspace/witness.py BEHAVIOUR RANK
 

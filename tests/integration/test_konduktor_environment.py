@@ -14,7 +14,7 @@ import yaml
 from harness.context import RunContext
 from harness.core.errors import ToolError
 from harness.launch.konduktor.config import Submission, konduktor_config
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.konduktor.submit import reason
 from harness.provision import konduktor as environment
 from harness.provision.images import scripts

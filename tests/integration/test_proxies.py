@@ -22,7 +22,7 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 from proxy_server import ProxyServer, proxy_server
 
-from harness import run
+from harness import provision, run
 from harness.cli.main import main
 from harness.context import RunContext
 from harness.core import processes
@@ -30,11 +30,12 @@ from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.core.kubernetes import Kube
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.observe.container_inspection import inspect_pods
 from harness.provision.controllers.tracker import EmbeddedTracker
-from harness.provision.images import docker, registry_access, versions
+from harness.provision.images import registry_access, versions
 from harness.provision.kind.nodes import KindNodes
+from harness.provision.source.shell import build_command
 from harness.settings import Settings
 from harness.torchrun_sync.channel import Cut, PodRefused
 from harness.torchrun_sync.exec_channel import opening
@@ -312,7 +313,7 @@ def test_konduktor_s_client_gets_the_proxy_of_the_api_server(
     server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """konduktor's version of the client reads neither the variables nor proxy-url."""
-    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ("json",))
+    monkeypatch.setattr("harness.launch.konduktor.launch_process.LIBRARIES", ("json",))
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "konduktor"
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -343,18 +344,24 @@ def test_kind_gets_no_proxy_that_nodes_cannot_reach(proxy: ProxyServer, tmp_path
 
 def test_docker_build_gets_the_names_of_the_variables_and_no_values(proxy: ProxyServer) -> None:
     """Docker reads the values from its environment, so they are in no process list and in no log."""
-    command = docker.build_command()
+    command = build_command()
     arguments = [value for option, value in pairwise(command) if option == "--build-arg"]
     names = {"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
     assert set(arguments) == names
     assert names <= set(processes.environment())
 
 
+def test_every_docker_build_uses_this_command() -> None:
+    """An image whose build does not get the arguments cannot be built behind a proxy."""
+    sources = {path.name: path.read_text() for path in Path(provision.__file__).parent.rglob("*.py")}
+    assert [name for name, text in sources.items() if '"docker", "build"' in text] == ["shell.py"]
+
+
 def test_without_a_proxy_docker_build_gets_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    assert "--build-arg" not in docker.build_command()
+    assert "--build-arg" not in build_command()
 
 
 def test_a_bundle_has_no_password_of_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

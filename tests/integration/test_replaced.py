@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import threading
-import zipfile
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from package_index import serving, wheel
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
@@ -45,21 +42,6 @@ version = "2.0"
 """
 
 
-def wheel(folder: Path, name: str, version: str, needs: str = "", tag: str = "py3-none-any") -> Path:
-    """Write a wheel with one module, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, info = folder / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as packed:
-        packed.writestr(f"{name}.py", f"VERSION = {version!r}\n")
-        required = f"Requires-Dist: {needs}\n" if needs else ""
-        packed.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}"
-        )
-        packed.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        packed.writestr(f"{info}/RECORD", "")
-    return path
-
-
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an index with three versions of a client and two of a library that it needs."""
@@ -68,11 +50,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         wheel(root / "client", "client", version, needs)
     for version in ("1.0", "2.0"):
         wheel(root / "library", "library", version)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(root, {}) as url:
+        yield url
 
 
 @pytest.fixture

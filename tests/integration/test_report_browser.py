@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sample_matrices import cell, document, outcome
 
 from harness.evidence import Bundle
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.html.page import write
+from harness.versions.report import as_html
 from tests.browser import Page
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -96,6 +98,36 @@ def test_the_report_is_whole_on_every_screen(
     assert verdict.explanation.split("\n")[0] in shown
     for check in verdict.checks:
         assert check.name in shown
+
+
+def test_the_page_of_a_matrix_is_whole_on_every_screen(screen: tuple[Page, bool], tmp_path: Path) -> None:
+    """Contract: as for a report; the cells open the reports of the launches, the worst first."""
+    page, _ = screen
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "report.html").touch()
+    fail = outcome("FAIL", "unification.client_rewrote", bundle=str(tmp_path / "b"), explanation="lost " * 40)
+    nightlies = {"konduktor-nightly": "0.1.0.dev20261027031956"}
+    results = [
+        cell(outcome(bundle=str(tmp_path / "b")), versions={**nightlies, "pluto-ml": "0.0.28"}),
+        cell(fail, versions={**nightlies, "pluto-ml": "/home/user/checkouts/a-client-with-a-long-name"}),
+        cell(fail, outcome(attempt=2), versions={**nightlies, "pluto-ml": "0.0.27"}),
+        cell(fail, versions={**nightlies, "pluto-ml": "0.0.26"}, expected="FAIL"),
+        cell(versions={**nightlies, "pluto-ml": "0.0.25"}),
+    ]
+    file = tmp_path / "matrix.html"
+    file.write_text(as_html(document(tmp_path, *results)))
+    page.errors.clear()
+    page.requests.clear()
+    page.open(file)
+    assert (page.errors, page.requests) == ([], [file.resolve().as_uri()])
+    assert page.ask("document.documentElement.scrollWidth") <= page.width
+    assert page.ask(OVERFLOWING) == []
+    assert page.ask(FAINT) == []
+    assert (
+        page.ask("document.querySelector('#cells td.result').innerText") == "FAIL unification.client_rewrote"
+    )
+    links = "[...document.querySelectorAll('.grid a, .result a')].map(link => link.getAttribute('href'))"
+    assert page.ask(links) == ["b/report.html"] * 8
 
 
 def test_what_is_missing_can_be_seen(reports: dict[str, Path]) -> None:

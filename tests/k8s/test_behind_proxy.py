@@ -17,7 +17,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
-from harness.provision.images.docker import build_command
+from harness.provision.source.shell import build_command
 from harness.settings import Settings
 
 PASSWORD = "pr0xy+pass/word"

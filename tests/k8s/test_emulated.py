@@ -18,7 +18,7 @@ from mounting import lay_out
 
 from harness.context import RunContext
 from harness.evidence.io.ground_truth import TruthCollector
-from harness.evidence.schema.ground_truth import TruthEnd, TruthSettings
+from harness.evidence.schema.ground_truth import TruthEnd
 from harness.launch.mounts import recorder
 from harness.provision import platforms
 from harness.provision.images import versions
@@ -53,7 +53,8 @@ dist.destroy_process_group()
 """
 """finish() gives up on points that are not sent within 30 s by default, too short for the emulator.
 
-The emulator reports no CPU frequency, as most arm64 virtual machines, so the client needs the recorder.
+Whether the emulator reports a CPU frequency depends on the kernel that it runs on. Where it reports none, the
+client needs the recorder, as on most arm64 virtual machines.
 """
 pytestmark = [
     pytest.mark.nightly,
@@ -130,10 +131,10 @@ def test_ranks_of_the_worker_image_log_to_the_tracker(
     records = collector.result()
     assert sorted(records) == [*range(RANKS)]
     for lines in records.values():
-        assert [line.cpu_frequency for line in lines if isinstance(line, TruthSettings)] == [False]
         assert [line.count for line in lines if isinstance(line, TruthEnd)] == [STEPS]
     with httpx.Client(base_url=tracker, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
         audit = EmbeddedAudit(client)
         (run,) = audit.runs(external_id="emulated", project="e2e", job_name=None)
         found = {(point.metric, point.step) for point in audit.points([run.run_id])}
-    assert found >= {(f"total/node{rank}", step) for rank in range(RANKS) for step in range(STEPS)}
+    sent = {(f"total/node{rank}", step) for rank in range(RANKS) for step in range(STEPS)}
+    assert found >= sent, log

@@ -39,10 +39,10 @@ from harness.launch.workloads import acceptance
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import versions
-from harness.provision.images.docker import build_command
 from harness.provision.images.mirror import teach
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind.cluster import KindCluster
+from harness.provision.source.shell import build_command
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 

@@ -8,7 +8,7 @@ integration/test_netcheck_firewall.py), data with half a surrogate pair or a byt
 (unit/launch/test_training.py), a copied run (test_training_container.py), code sync by git's rules
 (test_torchrun_cli.py), charts of NaN, infinity and of a run that goes back
 (integration/test_tracker_charts.py), bars and colours on the page of logs
-(integration/test_tracker_logs.py), small shared memory and lost peers (unit/judge/test_pod_ends.py).
+(integration/test_tracker_logs.py), small shared memory and lost peers (unit/judge/test_lost_peers.py).
 test_reported_manifests.py has the cases that begin with objects of Kubernetes.
 """
 

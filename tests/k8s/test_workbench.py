@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import run as running
+from harness import run
 from harness.cli import logs, shell, status
 from harness.context import RunContext
 from harness.core.errors import UsageError
@@ -20,7 +20,7 @@ from harness.evidence.io.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.images.build import SCRIPTS
-from harness.provision.images.docker import image_id
+from harness.provision.images.docker_images import image_id
 from harness.provision.kind.cluster import KindCluster
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -53,7 +53,7 @@ def launched(cluster: Ready, harness_settings: Settings) -> Path:
     """The bundle of a healthy launch, for tests that only read it."""
     job = JobFile.load(Path("jobs/multinode.yaml"))
     context = RunContext(settings=harness_settings, progress=print)
-    return running.launch(job, context, cluster).bundle
+    return run.launch(job, context, cluster).bundle
 
 
 def test_an_edited_worker_runs_without_a_new_image(

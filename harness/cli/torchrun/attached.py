@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60.0
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""Seconds for which a failed sync is retried. The controller lets pods wait for their code equally long."""
+"""Seconds for which a failed sync is retried. The controller lets pods wait just as long for their code."""
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
@@ -102,7 +102,7 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once to the pods, whether they run or wait for it. Raises WaitError after `seconds`.
+        """Send the code once to the pods that run or wait for it. Raises WaitError after `seconds`.
 
         For a job without pods, storing the code in the cluster is enough.
         """
@@ -140,7 +140,7 @@ class Attached:
         return targets if count and len(targets) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
-        """Send the code to new pods and, with --watch, as soon as changed files are completely written."""
+        """Send the code to new pods. With --watch, also send it once changed files are completely written."""
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}
         ):
@@ -190,7 +190,7 @@ class Attached:
         return Keeper(self.jobs, self.progress).store(job, packed, generation, self.walker)
 
     def _store(self, job: Object, synced: Synced) -> None:
-        """Store the code that the pods run now in the cluster, for pods that start later."""
+        """Store in the cluster the code that the pods are now running, for pods that start later."""
         assert self.walker is not None
         if (self._stored or generation_of(job)) == synced.generation:
             return

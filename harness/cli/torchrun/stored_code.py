@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
 """Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs. Its image must be pulled and its volume claim bound before."""
+"""Maximum seconds until that pod runs. Its image must be pulled and its volume claim bound before that."""
 PART_BYTES = 1_000_000
 """Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
@@ -65,8 +65,8 @@ class Keeper:
         """Create or replace the Secrets, and annotate the job. Return whether the code is stored.
 
         Code that is too large for Secrets is sent to the pod that stores the code, if the job has such a pod.
-        If the code cannot be stored, the code stored before is deleted, so that a later pod waits for a sync
-        instead.
+        If the code cannot be stored, the previously stored code is deleted, so that later pods wait for a
+        sync instead of running that code.
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
@@ -175,7 +175,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # a client that may not read the Secret did not create it either
+        except HarnessError:  # a client that cannot read the Secret did not create it either
             return False
 
     def _delete(self, job: Object, index: int) -> None:

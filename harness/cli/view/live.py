@@ -1,4 +1,4 @@
-"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and what it waits for."""
+"""Show a running launch on a terminal: its stages with durations, a table of ranks, and what it waits for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -22,6 +23,7 @@ from harness.core.progress import Progress
 from harness.evidence import worlds
 from harness.evidence.io.own_lines import is_own
 from harness.evidence.io.writer import ProgressListener
+from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Manifest, Observation
 from harness.evidence.schema.processes import ProcessLine
@@ -30,7 +32,7 @@ from harness.workers import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""How many characters of a log line are read, from its end."""
+"""Maximum number of characters of a log line that are read, counted from its end."""
 
 
 @dataclass
@@ -104,14 +106,22 @@ class Live:
         if kind != "pod":
             return
         metadata, status = observation.object["metadata"], observation.object.get("status") or {}
-        index = (metadata.get("annotations") or {}).get(COMPLETION_INDEX)
-        if index is None or not str(index).isdecimal():
+        index = self._index(observation.object)
+        if index is None:
             return
         with self._lock:
-            pod = self._pods.setdefault(int(index), _Pod())
+            pod = self._pods.setdefault(index, _Pod())
             pod.name, pod.uid = metadata["name"], metadata["uid"]
             pod.node = observation.object["spec"].get("nodeName", "")
             pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
+
+    def _index(self, pod: dict[str, Any]) -> int | None:
+        """Return the node index of a pod, or None if it has no rank."""
+        launch = self._manifest.launch if self._manifest else None
+        if launch is not None and launch.attached:
+            return group_index(launch.pods, pod)
+        text = str((pod["metadata"].get("annotations") or {}).get(COMPLETION_INDEX))
+        return int(text) if text.isdecimal() else None
 
     def processed(self, event: ProcessLine) -> None:
         with self._lock:

@@ -41,7 +41,7 @@ class Disk:
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Guard the writing of one record. After the disk was full, every call raises the same error."""
+        """Guard the writing of one record. Once the disk is full, every call raises the same error."""
         if self.full is not None:
             raise self.full
         try:

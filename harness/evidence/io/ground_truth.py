@@ -1,4 +1,4 @@
-"""Decode log lines to the ground truth of each rank, by attempt. A missing frame becomes a gap."""
+"""Decode log lines into the ground truth of each rank, by attempt. A missing frame becomes a gap."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # The frames of the rank's child processes have no place in the sequence.
+            if seq < 0:  # The frames of the rank's child processes are not part of the sequence.
                 lines.extend(decoded)
                 continue
             if seq != last + 1:
@@ -112,7 +112,7 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # If the start frame was lost, add a start, so that the rows are not counted to the previous attempt.
+        # If the start frame was lost, add a start, so that the rows do not count as the previous attempt's.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._assumed_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]

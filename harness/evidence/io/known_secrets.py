@@ -1,8 +1,8 @@
 """Find known secrets in text, in every encoding in which programs print them.
 
-The search covers a secret in plain text, base64, base64url and hex, also encoded twice, at every alignment.
-Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. The ends of lines are
-removed together with the prefixes of the next lines, so that a secret can be split over lines.
+The search covers secrets in plain text, base64, base64url and hex, even if they are encoded twice and at any
+alignment. Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. Line ends
+are removed, together with the prefixes of the lines after them, to find secrets that are split over lines.
 
 The search has two steps. A pattern for RE2 finds the few lines that can contain a part of a secret. It takes
 linear time, at several hundred MB/s. The exact search is then limited to these lines and their neighbours.
@@ -32,7 +32,7 @@ Shorter secrets are searched for only in plain text, base64 and the usual escape
 and parts of them would match ordinary text.
 """
 _SHORT, _LONG = 16, 32
-"""Lengths that determine which part of a form triggers the exact search.
+"""Lengths that determine which part of a form (a secret in one encoding) triggers the exact search.
 
 A form shorter than _SHORT triggers it as a whole, or with one half at the end of a line. A form of up to
 _LONG characters also triggers it with either half anywhere, and a longer form with any of its blocks.
@@ -57,7 +57,8 @@ _JOINTS = (
     re.compile(rf"(?:{LINE_END}{PREFIX})+"),
     re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
 )
-"""Patterns for line ends. Each also removes more of the surrounding text, which can be part of the secret."""
+"""Patterns for line ends. Each removes more of the text around them than the previous one. Removing too much
+would remove a part of the secret, so every pattern is tried."""
 _TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
@@ -65,9 +66,9 @@ _ESCAPE = re.compile(
     r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
-"""The same, except that `\\\\` is a backslash, not another level of escapes."""
+"""Like `_ESCAPE`, except that `\\\\` is a backslash, not another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters after a backslash that are common in logs. `_quoted` yields the secrets' forms with them."""
+"""Characters that often follow a backslash in logs and so are no hint. `_quoted` covers secrets with them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 
@@ -142,7 +143,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret with the usual escapes of URLs, JSON, HTML, Python and the shell, and on one line."""
+    """Yield a secret as URLs, JSON, HTML, Python and the shell escape it, and joined into one line."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)
@@ -245,7 +246,7 @@ class KnownSecrets:
 
     # -- the second step -------------------------------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
-        """Return the places of the secrets in a text, in order."""
+        """Return the positions of the secrets in a text, in order."""
         found: list[Span] = []
         short = self._short_pattern
         if short is not None:
@@ -272,7 +273,7 @@ class KnownSecrets:
             yield from self._parts(text)
 
     def _parts(self, text: str) -> Iterator[Span]:
-        """Yield the places of parts of long encoded forms."""
+        """Yield the positions of parts of long encoded forms."""
         data, at = text.encode("latin-1", "replace"), 0
         while (match := self._block_pattern.search(data, at)) is not None:
             low, high = match.start(), match.end()
@@ -299,7 +300,7 @@ class KnownSecrets:
 
     @cached_property
     def _blocks(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the blocks of the long encoded forms, each with its forms and its positions there."""
+        """Map each block of the long encoded forms to the forms that contain it and its positions in them."""
         blocks: dict[str, list[tuple[str, int]]] = {}
         for form in sorted(self._encoded):
             if len(form) > _LONG:
@@ -315,7 +316,7 @@ class KnownSecrets:
 
     @cached_property
     def _beginnings(self) -> set[str]:
-        """Return all texts of MIN_LENGTH characters in the forms: the possible ends of an unfinished text."""
+        """Return all substrings of MIN_LENGTH characters of the forms. Unfinished text can end with one."""
         return {
             form[at : at + MIN_LENGTH]
             for form in (*self._plain, *self._encoded)
@@ -323,10 +324,10 @@ class KnownSecrets:
         }
 
     def unfinished(self, text: str, end: int) -> int:
-        """Return the position from which a text up to `end` can end with the beginning of a secret, or `end`.
+        """Return the position at which an incomplete secret at the end of `text[:end]` may begin, or `end`.
 
-        The beginning can be split over several lines. All of these lines except the first then contain
-        nothing else.
+        The beginning of a secret can be split over several lines. All of these lines except the first then
+        contain nothing else.
         """
         hold = at = end
         while self._plain and end - at < _MAX_UNFINISHED:
@@ -376,7 +377,7 @@ def _literal(text: str) -> str:
 
 
 def _nested(parts: list[str], reverse: bool = False) -> str:
-    """Return a pattern for any beginning of a sequence or, with `reverse`, any end."""
+    """Return a pattern that matches any prefix of a sequence or, with `reverse`, any suffix."""
     pattern = ""
     for part in parts if reverse else reversed(parts):
         pattern = f"(?:{pattern}{part})?" if reverse else f"(?:{part}{pattern})?"
@@ -402,7 +403,7 @@ def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _grown(text: str, form: str, at: int, offset: int) -> Span:
-    """Return the longest part of a text that equals the part of a form around a position."""
+    """Return the longest span of the text around `at` that equals the part of the form around `offset`."""
     start, low = at, offset
     while start > 0 and low > 0 and text[start - 1] == form[low - 1]:
         start, low = start - 1, low - 1

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 
 from harness.core.secret_rules import PREFIX
+from harness.workers import admitted_lines
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
-MARKS = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK)
-"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, and results
-of acceptance tests."""
+MARKS = (
+    *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
+    *(admitted_lines.LINE_MARK, admitted_lines.SUMMARY_MARK),
+)
+"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, results of
+acceptance tests, and the digests of an admitted recorder."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
@@ -21,9 +25,9 @@ def is_own(line: str) -> bool:
 
 
 def without_own(line: str) -> str | None:
-    """Return the part of a log line before a line for the harness, or None if there is only the latter.
+    """Return a log line without the part that was written for the harness, or None if nothing else remains.
 
-    The two share a line if a program wrote text without a line end. A prefix such as "[rank0]: " is no text.
+    A line has other text if a program wrote it without a line end. A prefix such as "[rank0]: " is ignored.
     """
     if not is_own(line):
         return line

@@ -286,7 +286,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return how the commands ended in containers that are kept alive, with line numbers, in order."""
+        """Return the exits of commands in containers that are kept alive, each with its line number."""
         return self._exits
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Replace secrets by *** before evidence is written.
+"""Replace secrets with *** before evidence is written.
 
 Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
 secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
@@ -18,12 +18,12 @@ from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_n
 from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
 _LINES = 3
-"""How many lines before and after a hit of the pattern are searched too, because a secret can be split."""
+"""How many lines before and after a match are also searched, because a secret can be split over lines."""
 _CONTEXT = 24_576
-"""How much of the text that a stream has already returned is kept, to find secrets that began there."""
+"""How many of the characters that a stream has returned are kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""A stream keeps an unfinished line of up to _LONGEST_LINE. Of a longer line, it keeps at least this much."""
+"""Minimum number of characters that a stream keeps of an unfinished line longer than _LONGEST_LINE."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
 _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
@@ -143,7 +143,7 @@ class RedactedStream:
         self._context = self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the complete lines, redacted. An end that can be the start of a secret is returned later."""
+        """Return the complete lines, redacted. Text that can be the start of a secret is returned later."""
         start, whole = len(self._context), self._context + self._held + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
@@ -152,7 +152,7 @@ class RedactedStream:
         return self._emitted(whole, max(start, search.known.unfinished(whole, len(whole) - unfinished)))
 
     def flush(self) -> str:
-        """Return the rest, redacted."""
+        """Return the remaining text, redacted."""
         whole = self._context + self._held
         return self._emitted(whole, len(whole))
 
@@ -199,7 +199,7 @@ def _strings() -> Any:
 
 
 class _Search:
-    """The search for a fixed set of known secrets, and for what looks like a secret."""
+    """The search for a fixed set of known secrets, and for values that look like secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.known = KnownSecrets(secrets)
@@ -213,7 +213,7 @@ class _Search:
         return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the places of the secrets in a text, in order. Those before `start` can be missing."""
+        """Return the positions of the secrets in a text, in order. Those before `start` can be missing."""
         found: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
@@ -222,7 +222,7 @@ class _Search:
         return merged(found)
 
     def _known(self, window: str) -> Iterable[Span]:
-        """Return the places of known secrets. Most windows have none, which the pattern shows much faster."""
+        """Return the positions of known secrets. The pattern quickly rules out windows without secrets."""
         hint = self._known_hint
         if hint is None or hint.search(window.encode("utf-8", "surrogatepass")) is None:
             return ()
@@ -269,7 +269,7 @@ def _joined(windows: Iterable[Span]) -> Iterator[Span]:
 
 
 def _line_before(data: bytes, at: int) -> int:
-    """Return where the line begins that is _LINES lines above a position."""
+    """Return the start of the line that is _LINES lines above a position."""
     for _ in range(_LINES + 1):
         at = data.rfind(b"\n", 0, at)
         if at < 0:
@@ -278,7 +278,7 @@ def _line_before(data: bytes, at: int) -> int:
 
 
 def _line_after(data: bytes, at: int) -> int:
-    """Return where the line ends that is _LINES lines below a position."""
+    """Return the end of the line that is _LINES lines below a position."""
     for _ in range(_LINES + 1):
         at = data.find(b"\n", at) + 1
         if at == 0:

@@ -1,4 +1,4 @@
-"""Write the bundle during a launch. Lines are redacted and written at once. All threads can write."""
+"""Write the bundle during a launch. Lines are redacted and written immediately. All threads can write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 class ProgressListener(Protocol):
     """The interface of an object that receives the evidence of a launch as it arrives.
 
-    The methods are called from any thread. They must return at once and must not raise.
+    The methods are called from any thread. They must return immediately and must not raise.
     """
 
     def manifest(self, manifest: Manifest) -> None:
@@ -143,7 +143,7 @@ class BundleWriter:
             return self._current
 
     def retry(self, what: str, reason: str) -> None:
-        """Record that the operation `what` was tried again."""
+        """Record that the operation `what` was retried."""
         with self._lock:
             self.update(
                 retries=[*self._current.retries, Retry(at=self._clock.now(), what=what, reason=reason)]
@@ -326,7 +326,7 @@ def timed(
     """Call `begun()` before the block, and `ended(stage, error)` after the block. `error` can be None."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
-        begun()  # This call is inside `try`, because a signal can arrive as soon as `begun` is visible.
+        begun()  # inside `try`, so that `ended` is called even if a signal arrives during this call
         yield
     except BaseException as error:
         failed = error

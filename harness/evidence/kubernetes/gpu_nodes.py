@@ -1,6 +1,6 @@
-"""What GPUs a node has, what it can give to pods, and whether they are shared or split.
+"""Determine which GPUs a node has, how many it can give to pods, and whether they are shared or split.
 
-Four things are different: the capacity of a node, the allocatable part of it, the requests of other pods
+Four facts must be distinguished: the capacity of a node, its allocatable part, the requests of other pods
 (harness/observe/device_holders.py), and the labels of the device plugin, which say how often each GPU is
 offered. The labels are those of NVIDIA's GPU feature discovery 0.17 and of GKE.
 """
@@ -37,7 +37,7 @@ _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
-"""Labels of nodes that are configured to offer no GPUs to pods, but for example to virtual machines."""
+"""Labels of nodes that do not offer their GPUs to pods, but for example to virtual machines."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod whose devices the kubelet could not allocate. It never starts."""
 _OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
 _SHARED_ONCE = "maximum request size for shared resources"
-"""The device plugin's message with failRequestsGreaterThanOne, which MPS implies."""
+"""Part of the device plugin's message if failRequestsGreaterThanOne is set. MPS implies this setting."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
 def is_gpu_node(node: Mapping[str, Any]) -> bool:
     """Return whether a node has NVIDIA GPUs, according to its capacity or its labels.
 
-    A node whose device plugin does not run has no capacity, but still its labels.
+    A node whose device plugin does not run has no GPU capacity, but it still has its labels.
     """
     if any(name in (GPU, SHARED) or name.startswith(_MIG) for name in gpu_resources(node)):
         return True

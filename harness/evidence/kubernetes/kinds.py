@@ -92,5 +92,8 @@ JOBSET = (
     *QUEUED,
 )
 TORCHRUN_JOB = WatchedKind("torchrunjob", "torchrun.ai/v1alpha1", "TorchrunJob", optional=True)
-FILES = {"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
+FILES = {
+    **{"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"},
+    **{"TorchrunJob": "torchrunjob", "PyTorchJob": "pytorchjob", "MPIJob": "mpijob", "Pod": "pod"},
+}
 """Kind of the launched object → the name of its file in objects/."""

@@ -14,7 +14,8 @@ from harness.evidence.kubernetes.objects import (
     items,
     mapping,
 )
-from harness.evidence.schema.bundle import Launch
+from harness.evidence.kubernetes.rebuilt import with_earlier
+from harness.evidence.schema.bundle import Launch, PodGroup
 
 POD_INDEX = "apps.kubernetes.io/pod-index"
 States = list[ObjectState]
@@ -32,7 +33,9 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
     `pods` contains a list of states for each observed pod. Each list starts with the oldest state.
     """
     own = [states for states in pods if _belongs(launch, states)]
-    index = _by_address(own) if launch.kind == "DaemonSet" else _by_label
+    if launch.attached:
+        own = [with_earlier(states, launch.container) for states in own]
+    index = _index(launch, own)
     found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
     for states in own:
         at = index(states)
@@ -46,12 +49,45 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
 
 
+def _index(launch: Launch, own: list[States]) -> Callable[[States], int | None]:
+    """Return the function that numbers the pods of the workload's kind."""
+    if launch.kind == "DaemonSet":
+        return _by_address(own)
+    return (lambda states: _by_group(launch.pods, states)) if launch.attached else _by_label
+
+
+def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
+    """Return the node index of a pod of an attached job, or None if it has no rank."""
+    metadata = mapping(pod, "metadata")
+    labels = mapping(metadata, "labels")
+    values = {**labels, **mapping(metadata, "annotations")}
+    owners = {str(owner.get("uid")) for owner in items(metadata, "ownerReferences")}
+    for group in groups:
+        if not group.labels.items() <= labels.items() or (group.owner and group.owner not in owners):
+            continue
+        if group.names:
+            return group.names.get(str(metadata.get("name")))
+        texts = {name: str(values.get(name, "")) for name in group.strides}
+        if all(text.isdecimal() for text in texts.values()):
+            return group.first + sum(int(texts[name]) * stride for name, stride in group.strides.items())
+    return None
+
+
+def _by_group(groups: list[PodGroup], states: States) -> int | None:
+    """Return the node index of a pod from the last state that has the labels of a group."""
+    found = (group_index(groups, state.object) for state in reversed(states))
+    return next((index for index in found if index is not None), None)
+
+
 def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
     A konduktor pod is owned by a Job and not by the JobSet, so it is recognised by the JobSet's label. Other
     pods are recognised by their owner reference. One recorded state with this label or reference is enough.
+    The bundle of an attached job contains only pods of the job.
     """
+    if launch.attached:
+        return launch.kind == "DaemonSet" or _by_group(launch.pods, states) is not None
     if launch.kind == "JobSet":
         labels = [mapping(state.object, "metadata", "labels").get(JOBSET_NAME) for state in states]
         return bool(launch.object_name) and launch.object_name in labels

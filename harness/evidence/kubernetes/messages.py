@@ -94,7 +94,7 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""The reason why a container waits, or ended before it started → the meaning of this reason."""
+"""The reason why a container is waiting or could not be started → the meaning of this reason."""
 _PULLS = (
     # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),

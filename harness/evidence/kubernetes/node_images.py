@@ -42,7 +42,7 @@ def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """If `node` lacks `image`, return which similar images the nodes have, and advice for the user.
+    """Return which similar images the nodes have if `node` lacks `image`, and advice for the user.
 
     Return two empty strings if the nodes have no similar image.
     """

@@ -1,8 +1,8 @@
 """Find events about pods or Jobs of a launch that the API server refused, and the rule behind the refusal.
 
-Such an event is a Warning about an object whose controller creates pods, with the reason of a failed
-creation. The text of the event only determines whether another attempt can succeed, and which rule caused the
-refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text counts as final.
+Such an event is a Warning about an object whose controller creates pods, and its reason means that an object
+could not be created. The text of the event determines only whether another attempt can succeed, and which
+rule caused the refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text is final.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PASSING = (
 )
 """Texts of transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""Denials by JobSet's and Kueue's webhooks. They deny a pod or Job until they have read its owner."""
+"""Denials by JobSet's and Kueue's webhooks, which deny a pod or Job until they have read its owner."""
 POD_SECURITY = "Pod Security Standard"
 """The kind that is reported for rules of Pod Security admission."""
 _AGAIN = "(combined from similar events): "
@@ -138,7 +138,7 @@ def refusal(event: object) -> Refusal | None:
 def final(message: str) -> bool:
     """Return whether another attempt would be refused too, according to the message.
 
-    The sentence of a rule is the user's own, so its words do not count.
+    Users write the text of a rule, so its words are not interpreted.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False

@@ -1,8 +1,8 @@
 """Find torchrun's agents in a container's process list, with their options and whether they started ranks.
 
-An agent starts its ranks after the rendezvous, so an agent that never had a child process still waits for
-other agents. An agent whose ranks have ended has no child process either. It waits for the other agents to
-end, or reports a failure.
+An agent starts its ranks after the rendezvous, so an agent that never had a child process is still waiting
+for other agents. An agent whose ranks have ended has no child process either. It waits for the other agents
+to end, or reports a failure.
 """
 
 from __future__ import annotations

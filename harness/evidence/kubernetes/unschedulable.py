@@ -58,8 +58,9 @@ def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     """Map each resource to the pod's request, as a number of cores, bytes or devices.
 
-    Native sidecars run beside the containers, so their requests are added. Another init container runs alone
-    but for the sidecars before it, so only the largest one counts, where it exceeds this sum.
+    Native sidecars run beside the containers, so the requests of both are added. Any other init container
+    runs only with the sidecars before it. If the sum of their requests is larger, it counts instead. The
+    overhead of the RuntimeClass is added.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
@@ -73,7 +74,10 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     total = dict(sidecars)
     for container in items(pod, "spec", "containers"):
         _add(total, container)
-    return _maximum(total, largest)
+    total = _maximum(total, largest)
+    for name, amount in mapping(pod, "spec", "overhead").items():
+        total[name] = total.get(name, Decimal(0)) + quantity(amount)
+    return total
 
 
 def _maximum(one: dict[str, Decimal], other: dict[str, Decimal]) -> dict[str, Decimal]:
@@ -177,12 +181,11 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
     for name, asked in requests(pod).items():
         most = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
         if asked > most:
-            has = (
-                f"the most that a node has is {_amount(name, most, unit=False)}"
-                if most
-                else "no node has any"
-            )
-            yield f"a pod requests {_amount(name, asked)}; {has}"
+            wanted, largest = _amount(name, asked), _amount(name, most, unit=False)
+            if wanted.startswith(f"{largest} "):  # equal only because both are rounded
+                wanted, largest = f"{asked.normalize():f} {name}", f"{most.normalize():f}"
+            has = f"the most that a node has is {largest}" if most else "no node has any"
+            yield f"a pod requests {wanted}; {has}"
 
 
 def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
@@ -195,7 +198,8 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
     """Return an amount as text: "2.5 cpu", "29Gi memory", "8 nvidia.com/gpu"."""
     text = f"{amount.normalize():f}"
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
-        text = f"{(amount / 2**30).quantize(Decimal('0.1')).normalize():f}Gi"
+        size, unit_name = (2**30, "Gi") if amount >= 2**30 // 2 else (2**20, "Mi")
+        text = f"{(amount / size).quantize(Decimal('0.1')).normalize():f}{unit_name}" if amount else "0"
     return f"{text} {name}" if unit else text
 
 

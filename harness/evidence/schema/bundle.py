@@ -52,7 +52,7 @@ SCHEMA_VERSION = 2
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
 """What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. "nodes"
-tests each node by itself, and "ddp" tests collective operations over all nodes.
+tests each node by itself, and "ddp" tests collective operations across all nodes.
 """
 
 
@@ -68,6 +68,24 @@ class Stage(Record):
     """The cause of the error (docs/causes.md), if the stage determined the cause."""
 
 
+class PodGroup(Record):
+    """Some pods of an attached job, and the node index of each of them.
+
+    The pods of a JobSet's replicated job, for example, are one group.
+    """
+
+    labels: dict[str, str] = {}
+    """The labels of the pods of this group."""
+    owner: str | None = None
+    """The uid of the controller of the pods, for kinds whose pods have no label with the job's name."""
+    first: int = 0
+    """The node index of the group's first pod."""
+    strides: dict[str, int] = {}
+    """Label or annotation of a pod → by how much the node index grows if its value grows by one."""
+    names: dict[str, int] = {}
+    """Name of a pod → its node index, for pods without an index of their own."""
+
+
 class Launch(Record):
     """The launched workload. `object_name` is always read from the cluster."""
 
@@ -76,6 +94,10 @@ class Launch(Record):
     kind: str
     object_name: str | None = None
     uid: str | None = None
+    attached: bool = False
+    """Whether somebody else launched the job, and the harness only read it (`harness attach`)."""
+    pods: list[PodGroup] = []
+    """For an attached job: its pods with ranks. Otherwise, the kind of the workload determines them."""
     container: str = "konduktor-container"
     job_name: str | None = None
     """The job name that the ranks' clients send to the tracker. None means `object_name`."""
@@ -133,6 +155,8 @@ class Expected(Record):
     ranks_given: bool = True
     """Whether the job file contains the number of ranks. If not, the job computes the number at run time, and
     judges use the recorded world size."""
+    ranks_from: str = ""
+    """For an attached job: where the number of ranks was found, or why it is not known."""
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str
@@ -176,7 +200,7 @@ class Replaced(Record):
     """The requested version, range or path."""
     version: str
     digest: str
-    """SHA-256 over the files of the wheel, or over the hashes that the package index lists."""
+    """SHA-256 of the wheel, of the hashes in the package index, or of the Go module. "" if it is unknown."""
     origin: str
     """The package index, or the path of the wheel, the sdist, the checkout or the repository with its ref."""
     locked: str | None = None
@@ -224,6 +248,12 @@ class Manifest(Record):
     launch: Launch | None = None
     code: SentCode | None = None
     """The code that was sent, or None in bundles of an older harness. The check `code` is then left out."""
+    attached_at: str | None = None
+    """When the harness had read the objects of a job that somebody else launched. Earlier changes are known
+    only as far as the objects show them."""
+    unread: dict[str, str] = {}
+    """Kinds of objects that an attached harness could not read, by the names of their files, with the
+    reason."""
     watched: list[str] = []
     """The kinds of objects that were listed once before the launch and watched from then on, by the names of
     their files in objects/. Empty in bundles of an older harness."""

@@ -25,7 +25,7 @@ class TrainedCheckpoint(Record):
     """The reason why the checkpoint is incomplete or cannot be loaded."""
     epoch: int = 0
     step: int = 0
-    """The number of training steps so far, over all epochs."""
+    """The number of training steps so far, across all epochs."""
     world: int = 0
     losses: dict[str, float] = {}
     weights: str | None = None

@@ -1,7 +1,7 @@
-"""Write into a launch's run as another job does: `stranger.py rows|file|status`, in a pod of its own.
+"""Write to a launch's run from a pod of another job: `stranger.py rows|file|status`.
 
-rows: a process of Pluto's client attaches, and logs names and steps that the ranks use. file, status: one
-request, from a process that never attached.
+With `rows`, Pluto's client attaches to the run, and logs metrics at steps that the ranks use too. With `file`
+and `status`, the process sends one request without attaching to the run.
 """
 
 import json
@@ -14,7 +14,7 @@ STEPS = 6
 
 
 def rows() -> None:
-    """Log through the client."""
+    """Log metrics with Pluto's client."""
     import pluto
 
     run = pluto.init(name="stranger")
@@ -24,7 +24,7 @@ def rows() -> None:
 
 
 def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
-    """Send a request as the client does."""
+    """Send a request like Pluto's client, and return the response."""
     data = None if body is None else json.dumps(body).encode()
     key = {"Authorization": f"Bearer {os.environ['PLUTO_API_KEY']}", "Content-Type": "application/json"}
     request = urllib.request.Request(os.environ["PLUTO_URL_API"] + path, data, {**key, **headers})  # noqa: S310

@@ -1,16 +1,17 @@
-"""A proxy in front of the tracker that does to requests what networks and servers do to them.
+"""A proxy in front of the tracker that simulates faults of networks and servers.
 
     python3 tracker_proxy.py MODE [--only PREFIX] [--after N] [--seconds S] [--status CODE] [--delay S]
 
-MODE, for a request that is struck:
-    error    answered with --status, the tracker never sees it
-    slow     held for --delay seconds, then passed on
-    drop     passed on and committed; the connection is closed without an answer
-    swallow  answered with 200, the tracker never sees it
+MODE determines what happens to an affected request:
+    error    the proxy responds with --status and does not forward the request
+    slow     the proxy forwards the request after --delay seconds
+    drop     the proxy forwards the request, and then closes the connection without a response
+    swallow  the proxy responds with 200 and does not forward the request
 
-Struck are requests to paths that begin with --only, once --after posts of points have passed, for --seconds
-from then on (0: for good). All others pass untouched. Each request that is struck is a line on stdout. Runs
-in a pod, from the tracker's image; standard library only. Bodies need a Content-Length.
+The fault begins after --after posts of points and lasts for --seconds (0 means forever). It affects requests
+whose path begins with --only. All other requests are forwarded unchanged. The proxy prints one line for each
+affected request. It runs in a pod, from the tracker's image, and uses only the standard library. Requests
+with a body need a Content-Length.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length",
 
 
 class Trouble:
-    """Decides whether a request is struck."""
+    """Decides which requests the fault affects."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -37,7 +38,7 @@ class Trouble:
         self._begun: float | None = None
 
     def strikes(self, path: str, body: bytes) -> bool:
-        """Count the request and return whether it is struck.
+        """Count the request, and return whether the fault affects it.
 
         Posts of the client's system metrics are not counted, because they begin before any point.
         """
@@ -52,7 +53,7 @@ class Trouble:
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """Handles one connection of a client."""
 
     protocol_version = "HTTP/1.1"
     arguments: argparse.Namespace
@@ -110,7 +111,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing by default: only struck requests are printed."""
+        """Suppress the log of requests, so that only affected requests are printed."""
 
 
 def main() -> None:

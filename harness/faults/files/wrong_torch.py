@@ -1,7 +1,7 @@
-"""What is wrong in one pod, from outside: a sitecustomize around PyTorch. ACCEPTANCE_FAULT says what.
+"""A sitecustomize that makes PyTorch fail in one pod. ACCEPTANCE_FAULT selects the fault.
 
-all-reduce: one element of each result is off by one. hangs: this rank never leaves an all-gather.
-product: one element of each matrix product is off.
+With `all-reduce`, one element of each result is too large by one. With `hangs`, this rank never returns from
+an all-gather. With `product`, one element of each matrix product is wrong.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if FAULT in ("all-reduce", "hangs") and "acceptance.ddp_tests" in WORDS and "RAN
     _reduce = dist.all_reduce
 
     def all_reduce(tensor: Any, *arguments: Any, **options: Any) -> Any:
-        """Reduce, and change one element."""
+        """Run the all-reduce, and change one element of its result."""
         result = _reduce(tensor, *arguments, **options)
         tensor[tensor.numel() // 2] += 1
         return result
 
     def all_gather_into_tensor(*_: Any, **__: Any) -> None:
-        """Never come back."""
+        """Sleep for an hour, as if the collective hung."""
         time.sleep(3600)
 
     if FAULT == "all-reduce":
@@ -37,11 +37,11 @@ if FAULT == "product" and "acceptance.run_all_tests" in WORDS:
     import torch
 
     def wrong(real: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a product that changes one element of the real one's result."""
+        """Return a function that calls `real` and changes one element of its result."""
 
         def product(*arguments: Any, **options: Any) -> Any:
             result = real(*arguments, **options)
-            # The reference is of float64. What is wrong alike in both is right.
+            # The tests compare with a float64 product. If that had the same error, they would not detect it.
             if isinstance(result, torch.Tensor) and result.dim() == 2 and result.dtype != torch.float64:
                 result[0, 0] += 1 + result[0, 0].abs()
             return result

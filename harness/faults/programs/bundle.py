@@ -43,8 +43,8 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""Maximum seconds for a launch. Before torchrun exits, it waits up to 300 s for a failed agent. Such a
-program is judged at this deadline."""
+"""Maximum seconds for a launch. torchrun waits up to 300 s for a failed agent before it exits. A program that
+still runs at this deadline is judged then."""
 PROJECT = "programs"
 
 
@@ -61,7 +61,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Place:
-    """The environment in which programs run. `url` is the tracker's URL here and in the containers."""
+    """The environment of programs. `url` is the tracker's URL, both on this machine and in the containers."""
 
     settings: Settings
     image: ImageRef

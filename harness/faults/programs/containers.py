@@ -1,4 +1,4 @@
-"""Run the pods of a Job as Docker containers of the worker image, without a cluster.
+"""Run the pods of a Job without a cluster, as Docker containers of the worker image.
 
 The pod template is the same as in a launch (harness/launch/workloads/indexed_job.py), with the init process
 around the command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container
@@ -37,7 +37,7 @@ DOCKER_SECONDS = 120.0
 
 @dataclass
 class Container:
-    """A pod's container. Times are in the format of RFC 3339."""
+    """A pod's container. Times are RFC 3339 timestamps."""
 
     index: int
     name: str
@@ -202,7 +202,7 @@ class Pods:
 
 
 def _moment(text: str) -> str:
-    """Return a timestamp of Docker with six digits after the seconds, in the format of `clock.now`."""
+    """Return a Docker timestamp in the format of `clock.now`, with six digits after the decimal point."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return f"{whole}.{fraction[:6]:0<6}Z"
 

@@ -1,4 +1,4 @@
-"""Draw training programs from grammar.yaml: logged data × processes × end × shell × world.
+"""Draw training programs from grammar.yaml. Each has logged data, processes, an end, shell code and a world.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """
@@ -21,12 +21,12 @@ GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
-"""Probability that a program logs only values of the usual kinds, float and int."""
+"""Probability that a program logs only values of the usual types, float and int."""
 _Name = TypeVar("_Name")
 
 
 class Launch(Strict):
-    """A way to start the ranks. `alone` means that each of two pods is a world of its own."""
+    """A way to start the ranks. `alone` means that there are two pods, and each forms its own world."""
 
     sh: str
     weight: float
@@ -60,7 +60,7 @@ class Grammar(Strict):
 
 
 class Call(Strict):
-    """A call of `run.log`. An item of `data` is [name, kind of value] or [name, kind, content]."""
+    """A call to `run.log`. An item of `data` is [name, kind of value] or [name, kind, content]."""
 
     data: list[Any]
     container: str
@@ -92,7 +92,7 @@ class Worker(Strict):
 
     @property
     def about(self) -> list[str]:
-        """Return a text for the number of calls, and one for each unusual property."""
+        """Return texts for people: the number of calls, and each unusual property."""
         does = self
         kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
         parts = {

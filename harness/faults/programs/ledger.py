@@ -74,7 +74,7 @@ class Ledger(BaseModel):
             seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
 
     def again(self, outcome: Outcome) -> None:
-        """Replace the result of a program that was a miss and has been run again."""
+        """Replace the result of a program that was a miss, after it was run again."""
         seed = self.seeds[outcome.seed]
         old = next(miss for miss in seed.misses if miss.number == outcome.number)
         seed.misses.remove(old)

@@ -1,4 +1,4 @@
-"""Decide whether the verdict of a generated program is right, without the judges and the recorder's rules.
+"""Decide whether a verdict about a generated program is right, without using the judges or the recorder.
 
 The oracle reads the journals that the program's processes wrote before each call, the exit codes of the
 containers, and the tracker's database. PASS is right only if every number passed to `run.log` is in the run
@@ -33,7 +33,7 @@ LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list",
 class Reason:
     """A reason why PASS would be wrong, with the prefixes of the causes that match it.
 
-    `strong` means that the verdict can name a cause, so that UNKNOWN is too vague.
+    `strong` means that the verdict can name a cause. UNKNOWN is then too vague.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Decision:
-    """The oracle's decision about a verdict, and the result that would be right."""
+    """The oracle's decision about a verdict, and the verdict that would be right."""
 
     word: Word
     right: str
@@ -53,7 +53,7 @@ class Decision:
 class Account:
     """The findings about a program.
 
-    `reasons` exclude a PASS. `doubts` allow a verdict other than PASS, but do not require it.
+    With `reasons`, a PASS is wrong. `doubts` permit a verdict other than PASS, but do not require it.
     """
 
     program: Program
@@ -114,12 +114,12 @@ class Account:
         lost: dict[str, list[str]] = defaultdict(list)
         handed: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
-            # If no call has a step, the client counts the calls, from the same number in each process.
+            # If no call has a step, the client counts the calls. All processes start with the same number.
             counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
-                    if number is None:  # the client can accept one None, but not always several
+                    if number is None:  # the client accepts a single None, but sometimes rejects several
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))
@@ -202,7 +202,7 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the findings about a program. `tracked` contains its points in the tracker's database."""
+    """Return the findings about a program. `tracked` contains its points from the tracker's database."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))

@@ -37,8 +37,7 @@ runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command of a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""The decisions that make a session fail. Other misses are only counted, until they are rare enough to make a
-session fail, too."""
+"""The decisions that make a session fail. Other misses are only counted, as long as they are frequent."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 
@@ -124,8 +123,8 @@ def run(where: Place, drawn: Program) -> Outcome:
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
     """Run programs at the same time, and yield their outcomes in order.
 
-    After `seconds`, or after an error, no further program is started. If a program raises HarnessError, it is
-    repeated once. Raises the error of the repetition.
+    After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
+    retried once. Raises the error of the retry.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()
@@ -174,7 +173,7 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
 
 
 def _run_twice(where: Place, drawn: Program) -> Outcome:
-    """Run a program. If it raises HarnessError, for example because Docker is slow, run it once more."""
+    """Run a program, and retry it once after a HarnessError, for example because Docker is slow."""
     try:
         return run(where, drawn)
     except HarnessError:
@@ -192,8 +191,8 @@ def programs(
 ) -> list[Outcome]:
     """Run programs and return their outcomes.
 
-    With `again`, these are the misses in the ledger. With `only`, they are the programs of the seed with
-    these numbers. Otherwise they are the next programs of the seed, until `seconds` have passed.
+    With `again`, run the misses in the ledger. With `only`, run the programs of the seed with these numbers.
+    Otherwise run the next programs of the seed until `seconds` have passed.
     """
     ledger = Ledger.read(path) if path else Ledger()
     known = ledger.seeds.get(seed, Seed())

@@ -1,4 +1,4 @@
-"""Draw random faults from grammar.yaml: an object × a verb × a moment × a behaviour of the worker.
+"""Draw random faults from grammar.yaml. Each combines an object, a verb, a moment and a worker's behaviour.
 
 A seed and a number always determine the same fault, so that a run can be continued and a fault repeated.
 """
@@ -133,7 +133,7 @@ def with_program(fault: Fault, does: Worker) -> Fault:
 
 
 def by_name(name: str) -> Fault | None:
-    """Return the drawn fault with a name such as random-7-012, or None if the name is of another kind."""
+    """Return the drawn fault with a name such as random-7-012, or None if the name has another form."""
     found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
     return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
 

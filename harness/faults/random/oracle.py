@@ -1,4 +1,4 @@
-"""Decide whether a verdict about a drawn fault is wrong, without using any judge.
+"""Decide whether a verdict about a drawn fault is wrong, without using the judges.
 
 Each worker writes its points to a file on its node (harness/workers/witness.py, program.py). A PASS is wrong
 if the tracker's database, which is read directly, lacks one of these points, or if a rank of a generated
@@ -47,7 +47,7 @@ Its arguments are the database, the project and the run id. It decodes the block
 (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
-"""Metric, step and value. A value of None stands for NaN."""
+"""Metric, step and value. The value None means NaN."""
 
 
 Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struck"]
@@ -107,7 +107,7 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return a text about the logged points (`expected`) that are not in `there`, or "" if all are."""
+    """Return a text about the logged points (`expected`) that are missing in `there`, or "" if none is."""
     absent = {rank: sorted(points - there, key=str) for rank, points in sorted(expected.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(expected[rank])} points of rank {rank}, such as {points[0]}"

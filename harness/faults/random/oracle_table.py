@@ -36,7 +36,7 @@ def good(rows: Sequence[Row]) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the counts as a text of a few sentences."""
+    """Return a few sentences that contain the counts."""
     seen = counts(rows)
     struck = len(rows) - seen["not struck"]
     others = seen["named"] + seen["not named"]

@@ -44,7 +44,7 @@ def members(bundle: Bundle) -> list[Member]:
 
 
 def _shared(bundle: Bundle) -> dict[str, gpu_nodes.Parts]:
-    """Map each node whose labels or resources show that its GPUs are shared or split to the reason."""
+    """Return, by node, why its GPUs are shared or split, for nodes whose labels or resources show this."""
     nodes = bundle.last("node").values()
     return {node.name: one for node in nodes if (one := gpu_nodes.parts(node.object)) is not None}
 

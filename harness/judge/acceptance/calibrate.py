@@ -108,7 +108,9 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
-    """Return the limits as a file for --limits. Each source gives the bundle, date and number of nodes.
+    """Return the limits as a file for --limits.
+
+    The source of each limit names the bundle, the date and the number of nodes.
 
     Raises ValueError if there is no baseline, because with an empty file the shipped limits would apply
     without notice.

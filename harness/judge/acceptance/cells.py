@@ -1,4 +1,4 @@
-"""The results of acceptance tests for a check, a GPU and a node, with limits and medians of all nodes."""
+"""The results of acceptance tests by check, GPU and node, with their limits and the medians of all nodes."""
 
 from __future__ import annotations
 
@@ -88,9 +88,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """One check's median value over all nodes of one kind.
+    """One check's median value across all nodes of one kind.
 
-    Nodes without a value count as faster, so that a missing node never makes a slow node look better.
+    A node without a value counts as faster than all others, so that a missing value never makes a slow node
+    look better.
     `median` is None if too few nodes have a value.
     """
 

@@ -178,9 +178,9 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
-    """Map the indices of pods to why their GPUs are shared or parts of GPUs.
+    """Return, by pod index, why the pod's GPUs are shared or parts of GPUs.
 
-    In tests of collectives, one such pod concerns all pods.
+    In tests of collectives, one such pod affects the results of all pods.
     """
     labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
     found = {
@@ -271,7 +271,7 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 
 
 def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield what is unproved although no check failed: not measured, not judged, or not reported."""
+    """Yield (answer, sentence) for each result that is missing or UNKNOWN, or contradicts its limit."""
     every = {check.id for one in there.values() for _, check in one.checks}
     for one in there.values():
         if case.launch.acceptance == "nodes" or one.report is not None:

@@ -84,14 +84,14 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median over `total` nodes, if only some of them have `values`, or None."""
+    """Return the highest possible median of `total` nodes if only `values` are known. None means infinite."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle
 
 
 def _compared(cell: Cell, figure: Figure | None) -> Cell:
-    """Return a result with the median of all nodes, which can make the verdict worse but never better."""
+    """Return the result with the median of all nodes, which can make its verdict worse but never better."""
     if figure is None or cell.measured is None or not _comparable(cell) or figure.unit != cell.unit:
         return cell
     if figure.median is None:
@@ -107,7 +107,7 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
 
 
 def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
-    """Return the checks that each kind of node should report: those that passed on at least one such node.
+    """Return the checks that nodes of each kind should report: those that passed on a node of that kind.
 
     Some checks are reported only if they fail, so failed checks do not count. The checks of a node of unknown
     kind are expected from nodes of all kinds.

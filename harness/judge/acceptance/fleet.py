@@ -47,7 +47,7 @@ class Fleet:
     checks: tuple[Cell, ...]
     pairs: tuple[Pair, ...]
     figures: tuple[Figure, ...]
-    """The median of each measured value over all nodes of a kind."""
+    """The median of each measured value across all nodes of a kind."""
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ class Fleet:
 def fleet(
     records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
 ) -> Fleet:
-    """Judge the records of pods, with or without line numbers. `expected` is the nodes that should report."""
+    """Judge pods' records, with or without line numbers. `expected` lists the nodes that should report."""
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
     nodes, unplaced = placed(pods, members)

@@ -17,7 +17,7 @@ TOGETHER = "fleet.together"
 class Group:
     """The report of one pod about several nodes.
 
-    `hosts` is rank → node. `lack` says why the report is incomplete, or is None.
+    `hosts` maps each rank to its node. `lack` is the reason why the report is incomplete, or None.
     """
 
     pod: str
@@ -37,7 +37,7 @@ class Group:
     def cells(self, node: str) -> list[Cell]:
         """Return the results for one node.
 
-        Of checks that name ranks, those that name a rank of this node count. A check that failed because of
+        A check that names ranks counts only if it names a rank of this node. A check that failed because of
         other nodes proves nothing about this node, so its result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
@@ -55,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
-        # A common failure of all nodes neither blames a node nor proves one to be good. If one node runs all
-        # ranks, the failure belongs to that node.
+        # A failure that all nodes share neither blames a node nor proves that a node is good. If one node
+        # runs all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -77,7 +77,7 @@ class Group:
 def groups(
     nodes: Mapping[str, PodRecords], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
-    """Return the pods' reports about several nodes. `world` is rank → node if all nodes test together."""
+    """Return the pods' reports about several nodes. `world` maps ranks to nodes if all nodes form a world."""
     result: list[Group] = []
     for node, records in nodes.items():
         lack = records.lacks(restarts.get(node, 0))

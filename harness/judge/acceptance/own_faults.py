@@ -22,7 +22,7 @@ OWN = frozenset(
 )
 """Hardware causes that a node measured itself, or that a search among many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes in a node, an image or a request. They are the node's own only if other nodes do not have them."""
+"""Causes in a node, an image or a request. Such a cause is the node's own only if other nodes lack it."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:

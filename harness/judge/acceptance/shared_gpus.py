@@ -1,7 +1,7 @@
-"""Do not judge the speed of shared GPUs: other processes may have used them during the tests.
+"""Do not judge the speed of shared GPUs, because other processes may have used them during the tests.
 
 Whether a GPU is shared follows from the labels of its node, or from what the pod found
-(harness/workers/acceptance/sharing.py). A wrong result still counts.
+(harness/workers/acceptance/sharing.py). A wrong result of a computation is still a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
 
 
 def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
-    """Return a check as it counts on a node whose GPUs are shared, or the check itself."""
+    """Return the check. It becomes UNKNOWN if its failure proves nothing because the GPUs are shared."""
     if shared is None or not excuse(check.verdict, check.cause):
         return check
     text = excused(check.text, shared.text)
@@ -35,7 +35,10 @@ def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
 
 
 def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
-    """Return a node's results as they count. `shared` describes, from its labels, how its GPUs are shared."""
+    """Return a node's results. Those that shared GPUs can explain become UNKNOWN.
+
+    `shared` is the reason from the node's labels.
+    """
     why = shared or proved_by(cells)
     if why is None:
         return list(cells)

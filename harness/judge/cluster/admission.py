@@ -22,8 +22,12 @@ def _is(state: ObjectState, kind: str) -> bool:
 
 
 def ever_admitted(case: Case) -> bool:
-    """Return whether any recorded state of the job's Workload has the condition Admitted."""
-    return any(_is(state, "Admitted") for state in case.workload)
+    """Return whether any recorded state of the job's Workload has the condition Admitted.
+
+    Of an attached job, an eviction proves an earlier admission.
+    """
+    conditions = ("Admitted", "Evicted") if case.launch.attached else ("Admitted",)
+    return any(_is(state, each) for state in case.workload for each in conditions)
 
 
 def evicted(case: Case) -> bool:
@@ -39,10 +43,7 @@ def refused(case: Case) -> bool:
 def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
-        if case.jobset is None:
-            missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
-            return [unknown("queue", "the job's queue is not known"), missing]
-        return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+        return _without_queue(case)
     if not case.workload:
         return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
@@ -56,6 +57,14 @@ def queue_and_admission(case: Case) -> list[Finding]:
         missing = not_passed("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
+
+
+def _without_queue(case: Case) -> list[Finding]:
+    """Return both findings for a job that names no queue. Bare pods have no object that could name one."""
+    if case.jobset is None and case.launch.kind != "Pod":
+        missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
+        return [unknown("queue", "the job's queue is not known"), missing]
+    return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
 
 
 _TOLERATE = (
@@ -113,6 +122,9 @@ def _no_workload(case: Case) -> Finding:
                 "but Kueue created no Workload for it"
             )
             return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
+    if case.launch.attached:
+        text = f"no Workload of the job exists now (queue {case.queue}), so its admission is not known"
+        return unknown("admission", text)
     if launched is not None and case.pods and not _suspended_by_kueue(case):
         what = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
         text = f"{what}: it has no Workload, and its pods ran without admission"
@@ -135,7 +147,7 @@ def eviction(case: Case) -> Finding:
 
     The check passes for a job that completed after an eviction.
     """
-    if not case.queue and case.jobset is not None:
+    if not case.queue and (case.jobset is not None or case.launch.kind == "Pod"):
         return passed("eviction", "the job is in no queue")
     if not case.workload:
         return unknown("eviction", "no Workload of the job was recorded")
@@ -157,7 +169,8 @@ def eviction(case: Case) -> Finding:
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
             over = seconds(evicted.get("lastTransitionTime")) or 0.0
-            advice = [*_late(case, over), *_silent(case, over, advice)]
+            if case.recorded:
+                advice = [*_late(case, over), *_silent(case, over, advice)]
         return not_passed(
             "eviction",
             cause,

@@ -1,7 +1,8 @@
 """Find the ranks and the node behind failed connections, from the results of all pods together.
 
-In the pods, only rank 0 compares the results of several ranks. If the failure keeps them from rank 0, each
-pod reports its own row. The judge has every row, and the objects show which node has an address.
+In the pods, only rank 0 compares the results of several ranks. If the other pods cannot reach rank 0, each
+pod reports only its own results. The judge has the results of all pods, and the objects show which node has
+an address.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Pair = tuple[int, int]
 class Culprit:
     """The node indexes of the accused pods, and a sentence about the node that all failures share, or "".
 
-    `rejects` means that the node rejected connections. A kernel limits its rate of ICMP messages, so other
-    connections that the node rejected got no response.
+    `rejects` means that the node rejected connections. A kernel limits its rate of ICMP messages, so some of
+    the rejected connections got no response.
     """
 
     nodes: list[int]
@@ -35,7 +36,7 @@ class Culprit:
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
-    """Return the pods behind the failed connections, or None if the diagnosis of the pods is as good.
+    """Return the pods behind the failed connections, or None if the pods' own diagnosis is just as precise.
 
     `diagnoses` maps a node index to the diagnosis from its pod.
     """
@@ -82,7 +83,7 @@ def _past(cell: NetcheckCell, step: int) -> bool:
 
 
 def _node_of(case: Case, address: str) -> str:
-    """Return the node that has an IP address, or whose pods have it as their gateway, or "" if unknown."""
+    """Return the node that has the IP address or whose pods use it as their gateway, or "" if unknown."""
     for pod in case.pods.values():
         if pod.node and address in _host_addresses(pod) | _pod_addresses(pod):
             return pod.node

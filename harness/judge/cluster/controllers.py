@@ -28,7 +28,7 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """If a controller's Deployment has no available pods, return its last state, else None.
+    """Return the last state of a controller's Deployment if it has no available pods, or None.
 
     States after the end of the wait do not count.
     """

@@ -25,9 +25,20 @@ def removed(pod: Pod) -> ObjectState | None:
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, or None if its container ended before."""
+    """Return the first state in which the pod was being deleted, or None if its container ended earlier."""
     state = removed(pod)
-    return None if state is None or state.version > _first_ended(case, pod).version else state
+    if state is None or _had_ended(case, state):
+        return None
+    return None if state.version > _first_ended(case, pod).version else state
+
+
+def _had_ended(case: Case, state: ObjectState) -> bool:
+    """Return whether the container had ended before the deletion, where one state shows both."""
+    for status in items(state.object, "status", "containerStatuses"):
+        ended = seconds(mapping(status, "state", "terminated").get("finishedAt"))
+        if status.get("name") == case.launch.container and ended is not None:
+            return case.launch.attached and ended < requested_at(state)
+    return False
 
 
 def evicted(pod: Pod) -> str | None:
@@ -83,10 +94,12 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Return whether a pod was deleted before any sign that the job or another of its pods was ending.
 
-    Such a deletion is not a consequence. The resource versions of a cluster's objects show the order in which
-    they were written.
+    Such a deletion is not a consequence of the job's end. The resource versions of a cluster's objects show
+    the order in which they were written.
     """
-    born = pod.history[0].version
+    born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
+    if case.launch.attached and born < 0:  # The order of what happened before is not known.
+        return not any(_signs_of_an_end(case, pod))
     return removed.version >= 0 and not any(
         born < state.version < removed.version for state in _signs_of_an_end(case, pod)
     )

@@ -1,8 +1,8 @@
 """Judge whether nodes could give a launch the GPUs that its pods request, and if not, why.
 
 The reasons are in the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that does not
-run, GPUs that are split or shared, or other names of the resource. GPUs that other pods hold are judged in
-starting.py.
+run, GPUs that are split or shared, or a resource with a different name. GPUs that other pods use are judged
+in starting.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
             for resource, amount in requested.items()
             if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
         }
-        # Nodes without GPUs, or with fewer of them, are no reason if nodes with another reason exist.
+        # That a node has no GPUs, or too few, is not reported as a reason.
         reasons = {name: why for name, why in found.items() if not why.small}
         if len(found) == len(eligible):
             short.update(reasons)
@@ -61,7 +61,7 @@ class Rejection:
 
 
 def rejections(case: Case) -> dict[str, Rejection]:
-    """Map each node whose kubelet rejected a pod that never started to the last rejection.
+    """Return, for each node, the last rejection by its kubelet of a pod that never started.
 
     A DaemonSet's controller replaces such a pod, and the kubelet rejects the next one too.
     """
@@ -121,7 +121,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Map the nodes with shared GPUs or parts of GPUs to the reason, if pods of the launch request GPUs."""
+    """Return, by node, why its GPUs are shared or parts of GPUs, or {} if the launch requests no GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]

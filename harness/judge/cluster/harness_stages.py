@@ -40,10 +40,12 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
-    # Requests that failed and were repeated are shown, but do not change the verdict.
+    # Retried requests are shown, but do not change the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
-    return passed("harness", "the harness watched until the end", refs, why=why)
+    attached = manifest.launch is not None and manifest.launch.attached
+    text = "the harness read the job" if attached else "the harness watched until the end"
+    return passed("harness", text, refs, why=why)
 
 
 def _where(manifest: Manifest) -> str:
@@ -77,6 +79,12 @@ def expected(case: Case) -> Finding:
     """Check `expected`: the expected ranks can be spread evenly over the expected nodes."""
     ranks, nodes = case.expected.ranks, case.expected.num_nodes
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
+    if case.launch.attached:
+        where = case.expected.ranks_from
+        if not case.expected.ranks_given:
+            why = "ranks are numbered by pod, as if each pod had one"
+            return unknown("expected", f"the number of ranks is not known: {where}; {why}")
+        return passed("expected", f"{text}, from {where}")
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:
         return passed("expected", f"{text} are expected in run {case.expected.run_id}")
     return not_passed("expected", "run.no_manifest", f"the manifest expects {text}")

@@ -10,7 +10,7 @@ from harness.evidence.kubernetes.objects import items
 from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
-from harness.judge.cluster import connections, pod_network, services
+from harness.judge.cluster import connections, headless_service, pod_network
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 
 ABSENT = "peer.never_came"
@@ -89,9 +89,9 @@ def _pods(case: Case) -> NetcheckStep | None:
 
 
 def _service(case: Case, works: bool) -> NetcheckStep | None:
-    if not works and (wrong := services.problem(case)) is not None:
+    if not works and (wrong := headless_service.problem(case)) is not None:
         return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
-    right = services.healthy(case)
+    right = headless_service.healthy(case)
     return NetcheckStep(step="service", status="ok", text=right) if right else None
 
 
@@ -125,11 +125,11 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         cause = "tcp.rejected" if culprit.rejects and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
-        if cause == "dns.search_path":  # The server that the pods use has the names, so the cause is exact.
+        if cause == "dns.search_path":  # The pods' DNS server has the names, so this stays the cause.
             why = [policy.text]
         else:
             cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
-    elif cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
+    elif cause in (*headless_service.NAMES, ABSENT) and (wrong := headless_service.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
         text, why = wrong.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:

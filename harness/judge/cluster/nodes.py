@@ -32,7 +32,8 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
         end = ends.get(index)
         until = end.at if end is not None and end.state in {"succeeded", "failed"} else float("inf")
         limit = case.stopped_at or float("inf")
-        away = _not_ready(case, pod.node, min(until + SILENT_SECONDS, limit)) if pod.node else None
+        ran = pod.node and (case.started(index) or not case.launch.attached)
+        away = _not_ready(case, str(pod.node), min(until + SILENT_SECONDS, limit)) if ran else None
         if away is not None and pod.node and _since(away) <= until:
             not_ready.setdefault(pod.node, (away, []))[1].extend(case.ranks_of(index))
     if not not_ready:

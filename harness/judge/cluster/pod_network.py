@@ -1,6 +1,7 @@
 """Find network settings in the specs of the pods that explain why ranks cannot meet.
 
-A pod cannot read its own spec. It finds only that a name does not exist, or that it is not scheduled.
+A pod cannot read its own spec. The only symptom in the pods is that a name does not exist, or that a pod is
+missing because it was not scheduled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
 
 
 def _reason(pod: Pod) -> str:
-    """Return a clause about the setting because of which the pod does not use the cluster's DNS, or ""."""
+    """Return a clause about the setting that keeps the pod from using the cluster's DNS, or ""."""
     spec = mapping(pod.last.object, "spec")
     policy, config = str(spec.get("dnsPolicy") or "ClusterFirst"), mapping(spec, "dnsConfig")
     node = "so it uses the DNS servers of its node, which do not have the names of pods"

@@ -64,7 +64,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
-        return None  # The container started late.
+        return None  # The container has started after all.
     part = "containers" if other.role == "container" else "initContainers"
     return _blocked(pod, part, other.name, f"{other.role} {other.name}")
 
@@ -222,5 +222,10 @@ def _start_warning(case: Case, index: int) -> ObjectState | None:
         if mapping(event.object, "involvedObject").get("uid") == pod.last.uid
         and event.object.get("reason") in _KEPT_FROM_STARTING
     ]
-    times = [at for event in warnings if (at := seconds(event.received_at)) is not None]
+    stamps = [event.received_at for event in warnings]
+    if case.launch.attached:  # The event itself has the times from before the harness read it.
+        stamps = [
+            str(event.object.get(name)) for event in warnings for name in ("firstTimestamp", "lastTimestamp")
+        ]
+    times = [at for stamp in stamps if (at := seconds(stamp)) is not None]
     return warnings[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

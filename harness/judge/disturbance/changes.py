@@ -28,7 +28,7 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Kinds of objects whose creation, editing and deletion by others is reported."""
+"""Kinds of objects whose creation, editing and deletion by others are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
 """Kinds of the launched object and of the objects that it owns."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
@@ -57,7 +57,7 @@ def changes(case: Case) -> list[Change]:
 def _window(case: Case) -> tuple[float, float]:
     """Return when the launch began and when the wait ended. Afterwards, the harness deletes its objects."""
     end = case.waited_until
-    return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
+    return case.since or LATE, LATE if end is None else end
 
 
 def _others(managers: list[str]) -> list[str]:
@@ -76,9 +76,9 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` records no field manager.
+                    who = ["somebody"]  # `kubectl scale` records no field manager, so the author is unknown.
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # The webhook's own controller renews its certificates.
+                    continue  # This is the webhook's own controller, which renews the certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     who = ["somebody"]  # Kubernetes records no field manager for a removed field either.
                 if after.type != "DELETED" and who and fields:
@@ -135,7 +135,7 @@ def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
     created_at = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
     who = [name for name in _others(_managers(first)) if name not in _MAKERS]
-    if first.type == "ADDED" and who and created_at >= (seconds(case.manifest.launched_at) or LATE) - 1:
+    if first.type == "ADDED" and who and created_at >= (case.since or LATE) - 1:
         text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)
 
@@ -143,8 +143,8 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which the two states differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that it was
-    written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that the content
+    was written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)

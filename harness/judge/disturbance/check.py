@@ -16,7 +16,7 @@ from harness.judge.catalogue import RUNNING
 from harness.judge.change import Change
 from harness.judge.disturbance.changes import changes
 from harness.judge.disturbance.rules import UNEXPLAINED, named
-from harness.judge.finding import Finding, decisive, listed, not_passed, passed
+from harness.judge.finding import Finding, decisive, in_phases, listed, not_passed, passed, unknown
 from harness.judge.points import elastic
 
 CHECK: Final[CheckId] = "disturbances"
@@ -48,7 +48,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     If a change explains it, the change becomes the cause, and the finding is listed as its consequence.
     """
     changed = changes(case)
-    first = next(iter(decisive(findings)), None)
+    first = next(iter((in_phases if case.launch.attached else decisive)(findings)), None)
     if first is None:
         return passed(CHECK, _beside(case, changed))
     cause, evidence = first.cause or "", [change.ref for change in changed[:TOLD]]
@@ -60,7 +60,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.line}{one.text}"
             return _before(not_passed(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # Causes tracker.* need no further explanation, so changes of the tracker are only mentioned.
+    # `tracker.*` causes need no further explanation, so changes to the tracker are only mentioned.
     elsewhere = [
         change
         for change in changed
@@ -78,6 +78,9 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             why=[f"finding: {first.check.explanation}"],
         )
         return _before(result, first)
+    if case.launch.attached:
+        when = case.manifest.attached_at or "the harness attached"
+        return unknown(CHECK, f"what others changed before {when} is not known: {_beside(case, changed)}")
     return passed(CHECK, _beside(case, changed), evidence)
 
 

@@ -148,7 +148,7 @@ def _away_for_a_time(
     if states is None:
         return
     ready: dict[str, bool] = {}
-    launched = seconds(case.manifest.launched_at) or LATE
+    launched = case.since or LATE
     began = None if kind not in case.manifest.watched else launched
     ref = next((state.ref for state in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
     since: tuple[float, str] | None = (began, ref) if began is not None else None

@@ -113,7 +113,7 @@ class Disturbance:
     text: str = ""
     """The end of the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """How many seconds after its consequences the change can be recorded, at most."""
+    """Maximum number of seconds by which the change can be recorded after its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -308,7 +308,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         text = (
             ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
         )
-        # The kubelet emits the event only after its restart, so consequences can be recorded before it.
+        # The kubelet emits this event only after a restart, so consequences can be recorded earlier.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
     elif change.verb == "clock" and ranks:
         yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)

@@ -235,7 +235,7 @@ def _of_the_client(lines: Lines, error: int) -> bool:
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Return whether torchrun's report is last, apart from the success message of konduktor's shell."""
+    """Return whether the log ends with torchrun's report, except for konduktor's success message."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True

@@ -26,7 +26,7 @@ A backward pass under DistributedDataParallel waits for its all-reduce inside th
 """
 _NETWORK = ("/httpx/", "/httpcore/", "/urllib3/", "/socket.py", "/ssl.py")
 _CLIENT = "-packages/pluto/"
-_LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/")
+_LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/|/(site|dist)-packages/|^<frozen ")
 
 
 @dataclass(frozen=True)

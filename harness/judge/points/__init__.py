@@ -1,1 +1,1 @@
-"""Judge whether the run contains every point that a rank logged, and no others."""
+"""Judge whether the run contains every point that a rank logged, and no other points."""

@@ -35,7 +35,7 @@ class Agreement:
     apart: dict[int, tuple[Truth, Differences]]
     """Rank → its record by the recorder that wraps the client, and the differences."""
     cut: list[int]
-    """Ranks that were cut off and so can have recorded a point without passing it to the client."""
+    """Ranks that were cut off, and may therefore have recorded a point without passing it to the client."""
 
     def finding(self) -> Finding:
         """Check `recorders-agree`: both records of each rank contain the same points."""
@@ -96,7 +96,7 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not mine and not theirs:
-            return  # Older recorders omitted the digests of many metrics. The total digests agree.
+            return  # Older recorders omitted the digests if there were many metrics. The total digests agree.
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
             counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
             yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"

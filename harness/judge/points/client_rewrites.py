@@ -80,7 +80,7 @@ def explain(
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             compared.missing_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # Another metric got the same name.
+    for wrong in list(compared.wrong):  # A value can be that of another metric that got the same name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
@@ -123,7 +123,7 @@ def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: 
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under an original name that the client changes."""
+    """Return whether a rank logged this step under one of the original names, which the client changes."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)

@@ -66,7 +66,7 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
 
 
 def allows(case: Case, change: Change) -> bool:
-    """Return whether a change scaled the launched object, and the launch allows all its sizes."""
+    """Return whether a change scaled the launched object, and the launch allows every size it has had."""
     most = case.launch.max_nodes
     launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
     if most is None or not launched or change.fields != ("spec.replicas",):

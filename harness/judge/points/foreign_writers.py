@@ -119,7 +119,7 @@ class Own:
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether a process of this launch made this attachment."""
+        """Return whether it was a process of this launch that attached to the run."""
         if self.by_launch or one.launch not in {None, self.nonce}:
             return one.launch == self.nonce
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts

@@ -1,4 +1,4 @@
-"""Read the ground truth of a rank over all its attempts, and determine whether it is complete."""
+"""Read the ground truth of a rank across all its attempts, and determine whether it is complete."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Attempt:
     client: TruthClient | None = None
     account: TruthAccount | None = None
     accounted: int = -1
-    """Number of points before the last account of keys, or -1."""
+    """Number of points recorded before the last TruthAccount, or -1 if there is none."""
     omissions: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
     """(key, type, reason) of values that the client omitted → count, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Attempt:
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     sorted_blocks: list[TruthBlock] = field(default_factory=list)
-    """Blocks with the points that Pluto keeps of metrics with unordered steps.
+    """Blocks of the metrics with unordered steps. They contain the points that Pluto keeps.
 
     They replace `blocks` and the individual points of these metrics.
     """
@@ -159,7 +159,7 @@ class Attempt:
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
-        """Count the points in columns and add them to the digests, like `take`. `parts` are its metrics.
+        """Count the points in columns and add them to the digests, like `take`. `parts` are their metrics.
 
         Digests by metric are slow to compute, and only attempts with blocks need them.
         """
@@ -214,7 +214,7 @@ class Life:
 
 @dataclass
 class Truth:
-    """The ground truth of one rank over all attempts. `incomplete` says why points may be missing."""
+    """The ground truth of one rank across all attempts. `incomplete` says why points may be missing."""
 
     rank: int
     attempts: list[Attempt] = field(default_factory=list)
@@ -256,12 +256,12 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder around the client recorded the points, so that the client got them."""
+        """Return whether the recorder around the client recorded the points, so the client received them."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
     def own(self) -> list[Attempt]:
-        """Return the attempts of the rank itself, without those of its children."""
+        """Return the attempts of the rank itself, without those of its child processes."""
         return [attempt for attempt in self.attempts if not attempt.is_child] or self.attempts
 
     @property
@@ -398,7 +398,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return count and digest of each process of the rank in one pod. The message can be from any of them."""
+    """Return (count, digest) of each process of the rank in a pod. The message can come from any of them."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
@@ -466,6 +466,6 @@ def why_unrecorded(case: Case, rank: int) -> str:
 
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:
-    """Return whether the rank's container exited with 0. Any other exit can precede the first point."""
+    """Return whether the rank's container exited with 0. A failed one may have ended before any point."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

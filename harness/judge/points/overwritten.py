@@ -1,4 +1,4 @@
-"""Find points that a rank logged again with another value, and judge whether the run lost data by that.
+"""Find points that a rank logged again with a different value, and judge whether the run therefore lost data.
 
 Pluto keeps the point with the latest client time for each metric and step. A *life* of a rank is one run
 object of one process, so each `init` begins another life. docs/decisions/028-points-a-rank-overwrote.md
@@ -32,7 +32,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Points of one metric that a rank logged again with other values, in the same or in another life."""
+    """Points of one metric that a rank logged again with different values, in the same life or in another."""
 
     rank: int
     metric: str

@@ -38,7 +38,7 @@ class Series(Mapping[int, float]):
         self._values = array("d")
         self._marks = array("H")
         self.overwrites: dict[tuple[int, int], Numbers] = {}
-        """(mark of the first point, mark of the second) → steps logged again with another value."""
+        """(mark of the first point, mark of the second) → steps logged again with a different value."""
         self.older: dict[int, tuple[int, int]] = {}
         """step → (mark of the point that counts, mark of the last point, which has an earlier time)."""
         self._places: dict[int, int] | None = None
@@ -223,7 +223,7 @@ def joined(own: Series | None, other: Mapping[int, float]) -> Series:
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""Range in which json and msgspec both write doubles without an exponent, so with the same text."""
+"""Range in which json and msgspec both write doubles without an exponent, and therefore as the same text."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:

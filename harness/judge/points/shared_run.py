@@ -25,12 +25,12 @@ take longer.
 
 @dataclass
 class Attached:
-    """The runs and attachments on the tracker, of this launch and of others."""
+    """The runs on the tracker, and the processes of this launch and of others that attached to them."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """Each attachment with its line number. None if this tracker does not store attachments."""
+    """The attachments of processes to runs, with line numbers. None if the tracker does not store them."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
@@ -43,7 +43,7 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the index of the node of this launch that made an attachment, or None."""
+        """Return the index of the node of this launch whose process attached to the run, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # The pods of another launch can have the same names.
         if attachment.launch not in {None, self.case.manifest.nonce}:

@@ -41,7 +41,7 @@ class Ran:
     became: dict[str, str] = field(default_factory=dict)
     """Entries of `stack` that changed later → their new values."""
     whole: bool = False
-    """Whether `files` contains every file that existed."""
+    """Whether the list `files` is complete."""
     error: str = ""
     refs: list[str] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not differences:  # Otherwise, these differences explain any others.
+    if not differences:  # If there are such differences, they explain all others.
         differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)

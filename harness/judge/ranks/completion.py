@@ -10,27 +10,34 @@ from harness.judge.catalogue import END, RUNNING
 from harness.judge.cluster import admission, controllers, deletion
 from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
-from harness.judge.ranks import pods
+from harness.judge.ranks import attached_ends, pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
     """Check `completed`: the launched object completed. Otherwise, report why it failed or did not end."""
+    if case.launch.kind == "Pod":
+        return attached_ends.of_bare_pods(case, ends)
     jobset = case.jobset
     if jobset is None:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
         return not_passed("completed", "run.evidence_missing", text)
     if case.terminal == "Completed":
         return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
-    if case.terminal == "Failed":
-        failed = condition(jobset, "Failed")
-        if failed.get("reason") == "DeadlineExceeded":
-            return _too_long(case, jobset)
-        if case.launch.held:
-            failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
-        why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
-        text = f"{_what(case, jobset)} failed: {why}"
-        return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
-    return _unended(case, jobset, ends)
+    return _failed(case, jobset) if case.terminal == "Failed" else _unended(case, jobset, ends)
+
+
+def _failed(case: Case, jobset: ObjectState) -> Finding:
+    """Return the finding for an object whose status shows that it failed."""
+    failed = condition(jobset, "Failed")
+    if failed.get("reason") == "DeadlineExceeded":
+        return _too_long(case, jobset)
+    if case.launch.held:
+        failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
+    why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
+    text = f"{_what(case, jobset)} failed: {why}"
+    if case.launch.attached:
+        return attached_ends.failed(case, jobset, text)
+    return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
@@ -75,6 +82,13 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
         text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)
+    open_ = attached_ends.not_ended if case.launch.attached else _waited_for
+    return open_(case, jobset, ends)
+
+
+def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
+    """Return why a job that the harness launched, and whose object still exists, did not end."""
+    refs = [jobset.ref]
     if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)

@@ -1,7 +1,7 @@
 """Judge the exit code of each rank: two sources report it, and no script hides it.
 
 The first source is the pod, or the init process if the container is kept alive. The second source is the rank
-itself or torchrun's agent. Both write to the container's stdout, even if a script redirects their output.
+itself or torchrun's agent, which writes to the container's stdout even if a script redirects its output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find frozen ranks, in snapshots of containers that still ran when the wait or their time limit ended."""
+"""Find frozen ranks in snapshots of containers that were still running when the wait or their limit ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        if snapshot.processes or PAUSED in (snapshot.error or ""):  # Otherwise, the container was gone.
+        # Ignore a snapshot without processes, because the container was gone, unless it was paused.
+        if snapshot.processes or PAUSED in (snapshot.error or ""):
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]
     return min(candidates, key=lambda end: (end.at, end.index), default=None)
@@ -37,7 +38,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
     if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
-        return None  # The rank continued after this snapshot.
+        return None  # The rank logged after this snapshot, so it was not frozen.
     stopped = [process for process in snapshot.processes if process.state in STOPPED]
     if stopped:
         what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])

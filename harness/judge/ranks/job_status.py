@@ -13,7 +13,7 @@ from harness.judge.finding import Finding, not_passed, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Maximum number of seconds between the events of two watches that mean the same moment."""
+"""Maximum number of seconds between events of two watches that count as simultaneous."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
 """State of the JobSet → the phases that the TorchrunJob can then have."""
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from harness.core.clock import seconds
-from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping, termination
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
@@ -34,6 +34,9 @@ _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
     "Service, or set enableServiceLinks: false in the pod template"
 )
+LOST_CONTAINER = 255
+"""Exit code that containerd reports for a container that ended while containerd was not running."""
+_LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
     "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
@@ -65,13 +68,20 @@ def end_of(case: Case, index: int) -> End:
     if pod is None:
         return End(index, "unknown", ranks)
     ended = pod.container(case.launch.container, "terminated")
-    if ended is not None:
+    if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
         return _terminated(case, pod, *ended)
     if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
     return End(index, "waiting", ranks, evidence=(pod.last.ref,))
+
+
+def _runs_again(case: Case, pod: Pod) -> bool:
+    """Return whether the container runs in the last state, so that an earlier end is that of a restart."""
+    statuses = items(pod.last.object, "status", "containerStatuses")
+    own = next((status for status in statuses if status.get("name") == case.launch.container), {})
+    return isinstance(mapping(own, "state").get("running"), dict)
 
 
 def _deleted(case: Case, pod: Pod) -> End:
@@ -123,8 +133,8 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    collected = (case.bundle.path / log).is_file()
-    quote = clues.log_quote if collected else "its log was not collected before its pod was gone"
+    absent = "could not be read" if case.launch.attached else "was not collected before its pod was gone"
+    quote = clues.log_quote if case.bundle.has(log) else f"its log {absent}"
     end = replace(end, log_quote=quote, retried=clues.retried)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
@@ -146,7 +156,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     """Return whether the last acceptance report of this pod is FAIL or UNKNOWN.
 
     In that case, the script of the tests still exits with 0 (harness/launch/files/acceptance.sh), because the
-    report decides.
+    report decides the verdict.
     """
     reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
@@ -179,11 +189,21 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     # When a kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
-    if (ended := _from_outside(case, pod, end, code)) is not None:
+    ended = _from_outside(case, pod, end, code) or _lost(case, end, clues, code)
+    if ended is not None:
         return ended
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
+    """Return the end of a container that its node may have lost, as in a reboot, or None."""
+    if not case.launch.attached or code != LOST_CONTAINER or clues.cause:
+        return None
+    text = f"{case.place(end.index)} exited with code {code}, which containerd also reports for a container "
+    text += "that it has lost"
+    return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
 
 
 def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
@@ -211,7 +231,7 @@ def _aborted_for_a_peer(end: End, number: int) -> bool:
 
 
 def _script_ended(case: Case, index: int) -> bool:
-    """Return whether each rank's Python script in a pod ended with 0, even if its process failed later."""
+    """Return whether each rank's Python script in a pod exited with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
     ends = [life.ends for life in of_pod.lives] if of_pod else []
     return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
@@ -329,7 +349,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)
-        exited_early = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")

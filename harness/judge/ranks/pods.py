@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from harness.core.causes import CauseId
@@ -26,12 +27,14 @@ from harness.workers.truth_frames import EXIT_MARK
 LAST_LINES = 400
 """Number of last log lines to search for the exit code, because other processes can write lines after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines in which the last line before the end of the wait is searched for.
+"""Number of last log lines to search for the last line before the end of the wait.
 
 Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """
+LATE_SECONDS = 60.0
+"""Seconds after the start of its container from which on the first line of a log counts as late."""
 MOMENT = 2.0
-"""Maximum number of seconds between a last log line and the container's end. Kubernetes rounds the end."""
+"""Maximum seconds between the last log line and the container's end, whose time Kubernetes rounds."""
 OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
 """Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 
@@ -57,8 +60,16 @@ def rank_pods(case: Case) -> Finding:
     if gated_pods:
         text = f"{names(ranks)} wait behind a scheduling gate that was not removed"
         return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in gated_pods])
+    return _never_had(case, missing, ranks)
+
+
+def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
+    """Return why the nodes in `missing` have no pod. `ranks` are their ranks."""
     refusal, refs = _refusal(case)
     rejected = None if refusal else controllers.refused_request(case)
+    waits = None if refusal or rejected else _unready_before(case, missing[0])
+    if case.launch.attached and not (refusal or rejected or waits):
+        return _gone(case, ranks)
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or rejected)):
         text = f"no pod of {names(ranks)} was recorded"
         return not_passed(
@@ -68,7 +79,6 @@ def rank_pods(case: Case) -> Finding:
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
-    waits = None if refusal or rejected else _unready_before(case, missing[0])
     return not_passed(
         "rank-pods",
         cause,
@@ -78,6 +88,19 @@ def rank_pods(case: Case) -> Finding:
         evidence=[rejected.ref] if rejected else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
         advice=_PARALLEL if waits else "",
     )
+
+
+def _gone(case: Case, ranks: list[int]) -> Finding:
+    """Return the finding for ranks of an attached job that have no pod now."""
+    if case.pods or case.terminal:
+        text = f"the pod of {names(ranks)} does not exist now"
+        why = [
+            "a controller deletes pods with their job, or the pods that still run when another one has failed"
+        ]
+    else:
+        text, why = f"{names(ranks)} have no pod", ["whether they had one before is not known"]
+    cause: CauseId = "run.evidence_missing"
+    return not_passed("rank-pods", cause, text, why=why, ranks=ranks, evidence=["objects/pod.jsonl"])
 
 
 _IN_ORDER = (
@@ -166,6 +189,9 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         at=cause.at,
         advice=cause.advice,
     )
+    if case.launch.attached and cause.follows:
+        why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
+        result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
@@ -244,7 +270,22 @@ def logs(case: Case) -> Finding:
                     ranks=case.ranks_of(index),
                     evidence=[path],
                 )
+        if case.launch.attached and (late := _begins_late(case, index, pod)):
+            return unknown("logs", late, ranks=case.ranks_of(index))
     return passed("logs", "every rank's log is complete")
+
+
+def _begins_late(case: Case, index: int, pod: Pod) -> str:
+    """Return why the beginning of a log may be missing, or "". The kubelet returns only its newest file."""
+    path = case.bundle.log(pod.name, case.launch.container)
+    first = next(
+        (line.partition(b" ")[0].decode(errors="replace") for _, line in case.bundle.lines(path)), ""
+    )
+    began, started = seconds(first), case.container_started(index)
+    if began is None or started is None or began - started <= LATE_SECONDS:
+        return ""
+    late = f"the log of {case.place(index)} begins {began - started:.0f} s after its container started"
+    return f"{late}, so the kubelet may have rotated its beginning away"
 
 
 def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:

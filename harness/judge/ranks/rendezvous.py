@@ -13,8 +13,8 @@ from harness.evidence.kubernetes.torchrun_processes import Agent
 from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
-from harness.judge.cluster import pod_network, services
-from harness.judge.cluster.services import ServiceProblem
+from harness.judge.cluster import headless_service, pod_network
+from harness.judge.cluster.headless_service import ServiceProblem
 from harness.judge.end import End
 from harness.judge.finding import Finding, listed, not_passed
 from harness.judge.ranks import worlds
@@ -96,7 +96,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     diagnosis = (
         _alone(case, scene)
         or _process(scene)
-        or _dns(case, scene, services.problem(case))
+        or _dns(case, scene, headless_service.problem(case))
         or _tcp(scene)
         or _id(scene)
         or _size(scene)
@@ -187,7 +187,7 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
     if (policy := pod_network.dns_policy(case, [node.index for node in blind])) is not None:
         return "dns.policy", blind, f"{text}: {policy.text}"
-    if cause in services.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
+    if cause in headless_service.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
         return service.cause, blind, f"{text}: {service.text}"
     resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
     machines = {case.pods[node.index].node for node in blind}

@@ -2,7 +2,7 @@
 
 A job allows restarts with torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or the
 pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any other restart means that
-the job was disturbed. Then the run is not the launched one, even if no point is missing.
+the job was disturbed. The run is then not the one that was launched, even if no point is missing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge.case import Case, Restart, condition, names
 from harness.judge.cluster import deletion
-from harness.judge.finding import Finding, counted, not_passed, passed
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Truth
+from harness.judge.ranks import earlier_attempts
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
@@ -25,13 +26,15 @@ RESTARTS = "pluto-e2e-harness/restarts"
 
 def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return all restarts in chronological order."""
-    others = [*_of_pods(case), *_of_containers(case)]
+    others = [*_of_pods(case), *_of_containers(case), *earlier_attempts.restarts(case)]
     restarts = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
     return sorted(restarts, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
     """Check `restarts`: every rank ran once, or the job allows every recorded restart."""
+    if not restarts and (open_ := earlier_attempts.not_known(case)):
+        return unknown("restarts", open_)
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
@@ -197,12 +200,13 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 count = _restart_count(case, after)
                 if count <= counted or _container_missing(_status(case, after)):
                     continue
-                counted = count
+                times, counted = count - counted, count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
                 at = seconds(after.received_at) or 0.0
                 ended = mapping(_status(case, after), "lastState", "terminated")
                 code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
-                text = f"the container of pod {pod.name} was started again at {timestamp(at)} "
+                again = f"{times} times, the last time before" if times > 1 else "at"
+                text = f"the container of pod {pod.name} was started again {again} {timestamp(at)} "
                 text += f"(restartPolicy {policy}{code})"
                 allowed = policy == "OnFailure" and ended.get("exitCode") != 0
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])

@@ -82,7 +82,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map (pod, process id) of each process that called os.exec to whether its runs had finished before."""
+    """Return, for (pod, process id) of each process that called os.exec, whether its runs were finished."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()

@@ -14,7 +14,7 @@ from harness.judge.finding import Finding, counted, listed, not_passed, passed, 
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: the world has the job's size, each rank exists once, and pods run their own ranks."""
+    """Check `world`: one world has the job's size, each rank ran in one pod, and every pod ran a rank."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:
@@ -161,6 +161,8 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 def rendezvous(case: Case) -> Finding:
     """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world."""
+    if not case.launch.processes and case.launch.attached:
+        return unknown("rendezvous", "nothing recorded whether the ranks met in one world")
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:

@@ -16,7 +16,7 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with another seed deviates. The rest can match by chance."""
+"""Minimum share of steps in which a rank with a different seed deviates. Other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Sums = tuple[float, float, float]
@@ -49,7 +49,7 @@ def sums(numbers: list[int]) -> Sums:
 
 
 def data(facts: Facts) -> Finding:
-    """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
+    """Check `training-data`: across all ranks and attempts, each sequence of an epoch was used exactly once.
 
     The count and the sums of each epoch must match the indexes of all its sequences. Each rank must have used
     the sequences that follow from the seed and the step.
@@ -159,7 +159,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
 
 
 def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
-    """Return the total of the sequences that all ranks used in an epoch."""
+    """Return the `Sums` of the sequences that all ranks together used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
     parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
@@ -180,8 +180,8 @@ def _wrong(
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # A rank with another seed uses other sequences but the right number. A rank that drops sequences uses
-        # fewer.
+        # A rank with a different seed uses different sequences, but the right number of them. A rank that
+        # drops sequences uses fewer.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(

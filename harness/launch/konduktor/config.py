@@ -65,7 +65,7 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return konduktor's config.yaml for a launch: its label, Secret references, node spread and init."""
+    """Return the config.yaml of a launch, with its label, Secret references, node spread and init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()

@@ -45,7 +45,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
         "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
         "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
     }
-    # For the library requests, these variables take precedence over the kubeconfig's certificate authority.
+    # The library `requests` would use these variables instead of the kubeconfig's certificate authority.
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
 
 

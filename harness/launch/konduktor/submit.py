@@ -1,8 +1,8 @@
 """Launch through the konduktor CLI, and find the JobSet that it created.
 
-konduktor runs with its own HOME, config and schema file, so that it does not download the schema, and without
-its image check (program.py). Even if the JobSet CRD is missing, konduktor prints a name and exits with 0. So
-the JobSet is found by the launch's label.
+konduktor runs with its own HOME and config, and without its image check (launch_process.py). It also gets a
+schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a name and
+exits with 0. So the JobSet is found by the launch's label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.workloads.base import Handle
 

@@ -17,7 +17,7 @@ from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
 from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
 from harness.launch.workloads.base import Handle, Record, Surroundings, Workload
 from harness.launch.workloads.plain import take_image
@@ -55,7 +55,7 @@ class KonduktorWorkload:
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no nodes, because Kueue chooses them."""
+        """Return no nodes, because Kueue chooses the nodes of the pods."""
         return []
 
     @property

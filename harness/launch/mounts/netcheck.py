@@ -16,7 +16,7 @@ from harness.launch.mounts.folder import MountedFolder
 FOLDER = "/opt/harness/netcheck"
 """The mount path. It is repeated in files/netcheck.yaml, files/worker_init.sh and files/konduktor_init.sh.
 
-If netcheck fails, an init does not start the command, and the container exits with code 90.
+If netcheck fails, the init does not start the command, and the container exits with code 90.
 """
 _FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "netcheck"

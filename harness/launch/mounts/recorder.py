@@ -31,6 +31,9 @@ _MODULES = (
     "code_digest",
     "truth_frames",
     "client_state",
+    "outside_admitted",
+    "admitted_lines",
+    "point_digests",
 )
 MOUNTED = MountedFolder(
     "recorder",

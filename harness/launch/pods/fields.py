@@ -1,4 +1,4 @@
-"""Find unknown fields and values of a wrong type in a pod, according to the models of the Kubernetes client.
+"""Find a pod's unknown fields, and its values of a wrong type, with the models of the Kubernetes client.
 
 The API server also rejects such fields and values, but only after the cluster and a namespace were created.
 """
@@ -45,7 +45,7 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        # The value of a variable can be a secret.
+        # The message omits the value of an environment variable, because it can be a secret.
         actual = "" if path.endswith(".value") else f", found {shown(value)}"
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
         yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"

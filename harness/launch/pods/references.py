@@ -1,4 +1,4 @@
-"""Check the classes, the service account and the image pull Secrets to which a pod template refers.
+"""Check the objects to which a pod template refers: classes, the service account and image pull Secrets.
 
 A launch has its own namespace, which contains only the objects that the launch applies.
 """
@@ -22,7 +22,7 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Raise UsageError if a class does not exist in the cluster, or if nothing creates the service account.
+    """Raise UsageError if a class in the pod does not exist, or if nothing creates its service account.
 
     `beside` are the other objects that the launch applies.
     """

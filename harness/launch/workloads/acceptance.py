@@ -138,8 +138,8 @@ class NodesWorkload(DaemonSetWorkload):
     def must_answer(self, kube: Kube, /) -> list[str]:
         """Return the nodes that accept a pod. If the pods request GPUs, return only nodes that have GPUs.
 
-        A node whose device plugin has lost its GPUs, or does not run, must answer too: its capacity or its
-        labels show that it has GPUs.
+        This includes a node whose device plugin lost its GPUs or is not running. Its capacity or its labels
+        show that it has GPUs.
         """
         return sorted(str(node["metadata"]["name"]) for node in self._tested(kube))
 
@@ -267,7 +267,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`, without a namespace.
 
     After their tests, the pods keep running with their reports until they are deleted. A pod becomes Ready
-    once its tests have passed. If `settings` are given, the pods use their image and pull secret.
+    once its tests have passed. If `settings` is given, the pods use its image and pull secret.
     """
     document, comment = by_reference(workload.document, workload)
     document = copy.deepcopy(document)

@@ -97,7 +97,7 @@ class Workload(Protocol):
 
     @property
     def purpose(self) -> Purpose:
-        """Return the purpose of the pods. Only the ranks of a training log with Pluto."""
+        """Return the purpose of the pods. Only the ranks of a training job log to Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:

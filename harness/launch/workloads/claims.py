@@ -1,8 +1,8 @@
 """The volumes of a training: the claims that its pods mount.
 
 On a cluster of the harness, the volumes are folders that all nodes share with this machine. On a user's
-cluster, a storage class provides them, or they are the volumes of the user's existing claims. Of a user's
-volumes, only the one for outputs is written to.
+cluster, a storage class provides them, or they are the volumes of the user's existing claims. The pods write
+only to the user's volume for outputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Mount:
     path: str
     read_only: bool = False
     folder: str = ""
-    """The mounted folder of the volume. An empty string means the root of the volume."""
+    """The folder in the volume that is mounted. An empty string means the whole volume."""
     optional: bool = False
     """Whether the mount is omitted if the claim does not exist."""
 
@@ -107,7 +107,7 @@ def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> 
 
 
 def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims for the volumes of another namespace's claims.
+    """Yield claims for the volumes that claims of another namespace use.
 
     Each claim is bound to a copy of the PersistentVolume object. The reclaim policy of the copies is Retain.
     """

@@ -1,4 +1,4 @@
-"""Decide how many GPUs the pods that test the nodes request, and refuse nodes that cannot be tested together.
+"""Determine how many GPUs each acceptance pod requests, and refuse nodes that cannot be tested together.
 
 A DaemonSet has one pod template, so all its pods request the same resource and the same number.
 """
@@ -30,9 +30,10 @@ class Request:
 def of(nodes: Sequence[Object], requested: int | None) -> Request:
     """Return the request of each pod. `requested` is the user's number, or None for all GPUs of a node.
 
-    A shared GPU is requested once, because two requests can get the same GPU.
+    If GPUs are shared, each pod requests only one, because two requests can get the same GPU.
 
-    Raises UsageError with the name of each node that cannot be tested, or not together with the others.
+    Raises UsageError with the name of each node that cannot be tested, or that cannot be tested together with
+    the others.
     """
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
@@ -81,7 +82,7 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
 def gpus_of(node: Object) -> int:
     """Return the number of GPUs of a node, including broken GPUs, or 0 if it is not known.
 
-    After a restart, a device plugin does not count a broken GPU any more. The node's label might.
+    After a restart, a device plugin no longer counts a broken GPU, but the node's label might still count it.
     """
     capacity = gpu_nodes.offered(node, GPU, part="capacity")
     labelled = str((node["metadata"].get("labels") or {}).get(f"{GPU}.count", ""))
@@ -89,7 +90,10 @@ def gpus_of(node: Object) -> int:
 
 
 def _equal(nodes: Sequence[Object]) -> int:
-    """Return the number of GPUs of each node. Nodes without a known number do not count."""
+    """Return the number of GPUs per node, or 1 if no number is known.
+
+    Raises UsageError if the known numbers differ.
+    """
     counts = {_name(node): gpus_of(node) for node in nodes}
     known = {count for count in counts.values() if count}
     if len(known) > 1:

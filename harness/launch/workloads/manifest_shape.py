@@ -123,7 +123,8 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
             if field not in fields:  # pydantic reports one error per type of a union.
                 fields.add(field)
-                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"  # can be secret
+                # The value of an environment variable can be a secret.
+                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"
                 yield f"{field or 'document'}: {each['msg']}{value}"
 
 

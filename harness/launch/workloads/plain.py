@@ -180,7 +180,7 @@ class PlainWorkload(ABC):
     def fits_read_only(self) -> bool:
         """Return whether the containers run with a read-only root filesystem.
 
-        A user's image can need a writable one, and so can the container runtime if it adds GPUs.
+        A user's image can need a writable root filesystem. The container runtime can need one to add GPUs.
         """
         return self.uses_worker_image and _GPU not in self.resources
 

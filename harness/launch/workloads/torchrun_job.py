@@ -47,7 +47,7 @@ if [ "$HARNESS_NETCHECK" = before ]; then
   case $checked in 0 | 3) ;; *) exit 90 ;; esac
 fi
 """
-"""The commands before the job's own setupCommand. For other workloads, files/worker_init.sh does the same."""
+"""The commands that run before the job's own setupCommand, as in files/worker_init.sh for other workloads."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class TorchrunJobWorkload(PlainWorkload):
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller on a cluster of the harness. On a user's cluster, require the controller.
+        """Install the controller on a cluster of the harness, or check that a user's cluster has it.
 
         The CRDs must exist before TorchrunJobs can be watched.
         """

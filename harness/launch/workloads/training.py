@@ -191,7 +191,7 @@ class Training:
         return Volumes(shared.mounts, shared.one_node, ranks)
 
     def upload(self, surroundings: Surroundings) -> str:
-        """Upload the run to the storage of --upload. Return a JSON document with the result or the error."""
+        """Upload the run to the URL of --upload. Return a JSON document with the result or the error."""
         assert self.spec.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
@@ -209,7 +209,7 @@ class Training:
         if url is None:
             return
         if isinstance(context, RecordedContext) and (context.writer.path / RESUMED_FROM).exists():
-            return  # The launch is submitted a second time after an error of the API server.
+            return  # The launch is submitted again after an error of the API server.
         keys = self._transfer_keys("--resume-from", surroundings)
         place = (self.of_pods(surroundings), surroundings, context.progress)
         record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
@@ -384,7 +384,7 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Add the command, environment, volumes, GPUs and spread over nodes to the pods of either kind."""
+    """Complete the pods of either kind: command, environment, volumes, GPUs, and the spread over nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -424,7 +424,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
     """Add the shared volumes to a pod. The argument `labels` selects all pods of the training."""
     container = pod["containers"][0]
     mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
-    if not shared.mounts:  # The output of the smoke test is not needed afterwards.
+    if not shared.mounts:  # The output of the smoke test can be lost with the pod.
         mounted = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]

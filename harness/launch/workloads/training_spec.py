@@ -81,9 +81,9 @@ class TrainingSpec:
     secrets: tuple[Wanted, ...] = ()
     """The user's Secrets whose keys become environment variables of the ranks."""
     reach: float | None = None
-    """How far the lowest validation loss may exceed the known entropy of the texts. None means no limit.
+    """How far the lowest validation loss may exceed the known entropy of the texts.
 
-    The value is a fraction of the entropy.
+    This is a fraction of the entropy. None means no limit.
     """
     same_as: tuple[str, str] | None = None
     """A bundle and the digest of its final weights. The final weights of this training must have the same
@@ -144,7 +144,7 @@ class TrainingSpec:
             raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
         if self.reach is not None and not entropy:
             raise UsageError(
-                f"--reach needs texts of a known entropy; --data {data} has no source.json",
+                f"--reach needs texts with a known entropy; --data {data} has no source.json",
                 hint="leave out --reach, or generate the texts with `python -m training.source`",
             )
 

@@ -13,10 +13,10 @@ SOURCE = "source.json"
 
 
 def copy_texts(data: Path, destination: Path) -> None:
-    """Copy the texts, and the other files beside them, to a volume. They replace files with the same names.
+    """Copy the texts, and other files in their folder, to a volume. Files with the same names are replaced.
 
-    Raises HarnessError if there is not enough space, or if other texts would remain on the volume, with which
-    the ranks would train.
+    Raises HarnessError if there is not enough space, or if the volume also contains other texts, because the
+    ranks would train on these too.
     """
     destination.mkdir(parents=True, exist_ok=True)
     wanted = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
@@ -32,7 +32,7 @@ def copy_texts(data: Path, destination: Path) -> None:
             hint="free some space, or train on fewer texts",
         )
     if Path(SOURCE) not in wanted:
-        # It is of texts that are replaced. The loss would be compared with their entropy.
+        # Otherwise the loss would be compared with the entropy of the texts that are replaced.
         (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)

@@ -40,7 +40,7 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""The timeout of a transfer in seconds. If the connection stalls, the transfer fails much earlier."""
+"""The timeout of a transfer in seconds. A transfer whose connection stalls fails much earlier."""
 Keys = Mapping[str, str]
 """The environment variables that AWS's tools read, with their values. They include secrets."""
 Option = Literal["--upload", "--resume-from"]
@@ -55,7 +55,7 @@ def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
 def keys_of(
     secrets: Iterable[UserSecret], option: Option, environment: Mapping[str, str] = os.environ
 ) -> Keys:
-    """Return the S3 keys for a transfer, from a Secret of the user or the environment. Raises UsageError."""
+    """Return the S3 keys for a transfer, from the user's Secret or the environment. Raises UsageError."""
     secret = source_of(secrets)
     if secret is None:
         keys = {name: environment[name] for name in VARIABLES if environment.get(name)}

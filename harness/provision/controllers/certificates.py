@@ -90,7 +90,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for a certificate that is valid since an hour ago, as a node's clock can be behind."""
+    """Return a builder for a certificate that became valid an hour ago, as a node's clock can be slow."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

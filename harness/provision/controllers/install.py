@@ -189,12 +189,12 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether both controllers serve, after checking all their parts once and concurrently."""
+    """Return whether both controllers serve. All their parts are checked once, concurrently."""
     tests: list[Callable[[], object]] = [*checks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
         together(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # the caller then waits for each part, or reports which part fails
+        return False  # The caller then waits for each part, or reports the part that fails.
     return True

@@ -14,6 +14,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object, condition
+from harness.evidence.kubernetes.unschedulable import requests
 
 API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
@@ -24,20 +25,24 @@ MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """Return the sum of all schedulable nodes' free CPU (cores), memory (bytes) and extended resources."""
+    """Return the sum of each resource that is free on all schedulable nodes.
+
+    CPU is in cores, memory, ephemeral storage and huge pages are in bytes. Resources that no node has are
+    omitted, except for CPU and memory, and so is the number of pods.
+    """
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
     for node in nodes:
         if node["metadata"]["name"] in names:
-            for resource, amount in node["status"]["allocatable"].items():
-                if resource in total or "/" in resource:
-                    total[resource] = total.get(resource, Decimal(0)) + parse_quantity(amount)
+            for resource, text in node["status"]["allocatable"].items():
+                amount = parse_quantity(text)
+                if resource in total or (resource != "pods" and amount):
+                    total[resource] = total.get(resource, Decimal(0)) + amount
     for pod in pods:
         if pod["spec"].get("nodeName") in names and pod["status"].get("phase") in ("Pending", "Running"):
-            for container in pod["spec"]["containers"]:
-                for resource, amount in (container.get("resources", {}).get("requests") or {}).items():
-                    if resource in total:
-                        total[resource] -= parse_quantity(amount)
+            for resource, amount in requests(pod).items():
+                if resource in total:
+                    total[resource] -= amount
     return {resource: max(Decimal(0), amount) for resource, amount in total.items()}
 
 
@@ -208,9 +213,9 @@ def _active(name: str) -> Any:
 
 
 def _quantity(resource: str, amount: Decimal) -> str:
-    """Return an amount as a quantity in milli-cores, mebibytes or integers."""
+    """Return an amount as a quantity: in millicores, in mebibytes, or as an integer."""
     if resource == "cpu":
         return f"{int(amount * 1000)}m"
-    if resource == "memory":
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         return f"{int(amount / 2**20)}Mi"
     return str(int(amount))

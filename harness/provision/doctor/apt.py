@@ -29,7 +29,7 @@ NO = {"no", "false", "without", "off", "disable", "0"}
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# The first Debian release with a suitable version of each package. Older releases install it from there.
+# The first Debian release with a suitable version of each package. Older releases install it from that one.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )

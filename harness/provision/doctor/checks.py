@@ -200,7 +200,12 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     for name, place in places.items():
         free = shutil.disk_usage(place).free
         text = f"{free / GIB:.1f} GiB free at {place}"
-        fix = f"free {(needed - free) / GIB:.1f} GiB there (`docker system df`), or set HARNESS_CACHE_DIR"
+        other = (
+            "`docker system prune`, or move Docker's `data-root`"
+            if place == root
+            else "or set HARNESS_CACHE_DIR to a folder on a larger disk"
+        )
+        fix = f"free {(needed - free) / GIB:.1f} GiB there: {other}"
         results.append(Check(name, free >= needed, text, f"≥ {needed // GIB} GiB free", fix))
     return results
 
@@ -235,7 +240,7 @@ def _inotify() -> list[Check]:
 
 
 def _images(chosen: Origin) -> Check:
-    """Check that images can come from a registry, or be built here."""
+    """Check that images can be pulled from a registry or built on this machine."""
     seen = "; ".join(filter(None, (f"from {chosen.way}", *chosen.missing, chosen.obstacle)))
     fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
     if chosen.way == "source" and not chosen.missing:

@@ -10,7 +10,7 @@ from typing import Final
 from harness.provision.doctor import apt
 
 REPAIR: Final = "`harness doctor --fix` as root"
-"""On Debian, this installs every program."""
+"""The command that installs any of these programs on Debian."""
 
 _UBUNTU = {
     "docker": "`sudo apt-get install docker.io docker-buildx`",
@@ -53,7 +53,7 @@ def advice(program: str, os_release: str | None = None) -> str:
 def kind_advice(
     version: str, os_release: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """Return how to install kind, or how to use the one that `go install` has put into a folder off PATH."""
+    """Return how to install kind, or how to use the one that `go install` put into a folder outside PATH."""
     for folder in _go_folders(environment):
         if os.access(folder / "kind", os.X_OK):
             return f'kind is in {folder}, which is not on PATH: `export PATH="{folder}:$PATH"`'

@@ -205,7 +205,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the machine does not allow it, the check still fails.
+    If the machine does not allow this, the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

@@ -14,9 +14,10 @@ from typing import Literal
 
 from harness.context import RunContext
 from harness.provision import platforms
-from harness.provision.images.docker import build_command, image_id, making
+from harness.provision.images.docker_images import image_id, making
 from harness.provision.platforms import Platform
 from harness.provision.source import debian
+from harness.provision.source.shell import build_command
 from harness.provision.source.store import code_input, key
 
 FILES = Path(__file__).parent / "files"

@@ -14,7 +14,7 @@ from typing import Final
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
-from harness.provision.images.docker import image_id
+from harness.provision.images.docker_images import image_id
 
 CAUSE: Final = "image.load_failed"
 SECONDS = 300

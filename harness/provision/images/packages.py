@@ -18,7 +18,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
-from harness.provision.images.docker import CAUSE
+from harness.provision.images.docker_images import CAUSE
 from harness.provision.platforms import Platform
 from harness.provision.uv import uv
 
@@ -91,7 +91,7 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
 def _build_environment(root: Path) -> Path:
     """Return the Python of a virtual environment with BUILD_LOCK's packages, for building the sources.
 
-    A build has access to nothing else, so it fails if an sdist needs another build requirement.
+    A build has access to nothing else, so it fails if an sdist needs any other build requirement.
     """
     components_key = f"{sys.implementation.cache_tag}\n{sys.executable}"
     home = root / f"{BUILD_LOCK.stem}-{lock_key(BUILD_LOCK.read_text(), components_key)}"

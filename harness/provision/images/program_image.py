@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError
-from harness.provision.images.docker import CAUSE, build_command, image_id, making
+from harness.provision.images.docker_images import CAUSE, image_id, making
+from harness.provision.source.shell import build_command
 from harness.provision.source.store import key
 
 

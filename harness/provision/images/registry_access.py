@@ -1,7 +1,7 @@
 """Check whether published images can be used: whether the registries and the manifests' hosts respond.
 
 `harness doctor` and a launch use the same check. A host that does not respond is tried again with a longer
-time limit, so that a single slow response does not decide.
+time limit, so that a single slow response does not count as a failure.
 """
 
 from __future__ import annotations

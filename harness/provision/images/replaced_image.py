@@ -27,7 +27,7 @@ def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
-    found = change(wanted, WORKER.lock, _target(context), context)
+    found = change(wanted, WORKER.lock, target_options(context), context)
     _installed(found, context)
     return found
 
@@ -47,7 +47,7 @@ def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRe
     return replace(worker, tag=tag, image_id=built_id, components=components)
 
 
-def _target(context: RunContext) -> list[str]:
+def target_options(context: RunContext) -> list[str]:
     """Return uv's options for the Python version and the platform of the worker image."""
     python = versions.load(context.settings).worker.python
     return ["--python-version", python, "--python-platform", f"{target().machine}-manylinux_2_{GLIBC[0]}"]
@@ -55,7 +55,7 @@ def _target(context: RunContext) -> list[str]:
 
 def _installed(found: Change, context: RunContext) -> Path:
     """Return the folder with the packages of a change, in the cache."""
-    options = _target(context)
+    options = target_options(context)
     root = context.settings.cache_dir / "packages"
     folder = root / f"replaced-{key(found.key, *options)}"
     with locked(root / f"{folder.name}.lock"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.core import processes
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.provision.images.docker import CAUSE, files_of, image_id, walked
+from harness.provision.images.docker_images import CAUSE, files_of, image_id, walked
 from harness.settings import Settings
 
 WORKSPACE = "/workspace"
@@ -60,7 +60,7 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
     None means that an image must be built.
     """
-    # Only images of this repository, because an image based on the worker image inherits its labels.
+    # Search only this repository, because an image based on the worker image inherits its labels.
     form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
@@ -113,7 +113,7 @@ def version_text(tag: str, changed: Mapping[str, bytes]) -> str:
 
 
 def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
-    """Return a ConfigMap with the scripts for the namespace of a launch."""
+    """Return a ConfigMap that contains the scripts, for the namespace of a launch."""
     data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
     metadata = {"name": CONFIG_MAP, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}

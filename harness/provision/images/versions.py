@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.core.errors import UsageError
+from harness.core.replacements import CONTROLLERS, controller_version
 from harness.core.user_files import toml
 from harness.settings import Settings
 
@@ -28,12 +29,21 @@ class _Table(BaseModel):
 
 
 class Controller(_Table):
-    """The published image and manifest of a controller. `sha256` is the manifest's hash in 64 hex digits."""
+    """The published image and manifest of a controller.
+
+    `sha256` is the manifest's hash in 64 hex digits. It is None only for a version that the user chose.
+    """
 
     version: str
     image: str
     manifest: str
-    sha256: Sha256
+    sha256: Sha256 | None
+
+    def of(self, version: str) -> Controller:
+        """Return another version of the controller, whose hashes are unknown."""
+        image = self.image.partition("@")[0].replace(self.version, version)
+        manifest = self.manifest.replace(self.version, version)
+        return Controller(version=version, image=image, manifest=manifest, sha256=None)
 
 
 class Registry(_Table):
@@ -75,7 +85,7 @@ class Worker(_Table):
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
     torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
-    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is fixed."""
+    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is pinned."""
     debian: str
 
 
@@ -89,10 +99,19 @@ class Versions(BaseModel):
 
 
 def load(settings: Settings) -> Versions:
-    """Load settings.versions_file, or harness/versions.toml. Raises UsageError with the invalid values."""
+    """Load settings.versions_file, or harness/versions.toml, with the controllers that the user replaces.
+
+    Raises UsageError with the invalid values.
+    """
     path = settings.versions_file or LOCK
     try:
-        return Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
+        found = Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{path}: {'; '.join(wrong)}", hint=f"compare it with {LOCK}") from None
+    own = {
+        name: getattr(found.registry, name).of(version)
+        for name in CONTROLLERS
+        if (version := controller_version(name, settings.replace)) is not None
+    }
+    return found.model_copy(update={"registry": found.registry.model_copy(update=own)})

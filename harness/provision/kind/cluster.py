@@ -12,7 +12,7 @@ from harness.core.locks import locked
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
-from harness.provision.images.docker import image_id
+from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
 from harness.provision.kind.configuration import VOLUMES_MOUNT
@@ -29,7 +29,7 @@ class KindCluster(KindNodes):
     """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
 
     ephemeral_storage = "10Gi"
-    """A node shares the machine's disk, so a pod that fills it would stop all launches and Docker."""
+    """Nodes use the machine's disk, so a pod that fills the disk would stop Docker and all launches."""
 
     def owned(self) -> OwnedCluster:
         return self

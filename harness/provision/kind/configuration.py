@@ -11,12 +11,12 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""Mount path of a folder that all nodes share. It replaces a ReadWriteMany volume of a real cluster."""
+"""Mount path of the folder that all nodes share. It replaces the ReadWriteMany volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
 """With a single control plane, leader election is not needed.
 
-An election takes seconds at the first start, because the roles do not exist yet, and 15 s after a pause,
+An election takes seconds at the first start, because the roles do not exist yet. After a pause, it takes 15 s
 until the old lease has expired. Renewing the leases also needs two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
@@ -26,10 +26,11 @@ With the default limit of 20 requests per second, that takes 5 s, during which n
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""Shorter intervals, in milliseconds.
+"""Options of etcd in milliseconds, so that it elects its leader sooner.
 
 At each start, the API server waits until the only member of etcd has elected itself, which takes up to one
-election timeout (a second by default). Heartbeats go only to other members.
+election timeout (a second by default). Frequent heartbeats cost nothing, because they go only to other
+members.
 """
 
 

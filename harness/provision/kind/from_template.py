@@ -97,7 +97,7 @@ def attempt(
 ) -> Begun | None:
     """Start the cluster and return what it contains. If that fails, report it as progress and return None."""
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
-        return None  # kind creates its network with the first cluster
+        return None  # the network is missing, which kind creates with its first cluster
     kind.begin(stack.node_image, context)
     try:
         begun = _Copy(kind, template, stack, own, context).started()
@@ -254,14 +254,14 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return a message if not both CoreDNS pods are scheduled, otherwise None."""
+    """Return a message unless both CoreDNS pods are scheduled, otherwise None."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve others.
+    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve the names of other ranks.
 
     Raises WaitError.
     """

@@ -14,7 +14,7 @@ HINT = "`harness status` shows more; `harness down` removes it, and the next run
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return an error if the API server is silent or not all `expected` nodes are Ready, otherwise None.
+    """Return an error if the API server does not respond or an `expected` node is not Ready, otherwise None.
 
     `nodes` are the nodes in Docker.
     """

@@ -6,6 +6,7 @@ Parts that already serve are not changed, so a running cluster needs no installa
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,13 +19,15 @@ from urllib3.exceptions import HTTPError
 
 from harness.context import RecordedContext, RunContext
 from harness.core.clock import CLOCK
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
+from harness.evidence.kubernetes.objects import items
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues, victoria_logs
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.fast_start import quick
+from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
 from harness.provision.images.debian import Bases
@@ -56,9 +59,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            with suppress(
-                HarnessError
-            ):  # a launch with konduktor tries again and reports the error; other launches do not need it
+            # A launch with konduktor retries this and reports the error. Others do not need konduktor.
+            with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
@@ -92,9 +94,8 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        whole = (
-            state.phase == "ready"
-        )  # webhooks of a controller that does not serve would reject the missing objects
+        # Otherwise, the webhooks of a controller that does not serve would reject the missing objects.
+        whole = state.phase == "ready"
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()
@@ -181,6 +182,8 @@ def install(
     """
     state = kind.state()
     assert state is not None
+    if state.phase == "ready":
+        _require_versions(kind, kube, images)
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
         _prove(kind, kube, images, context)
     else:
@@ -191,6 +194,31 @@ def install(
     if kind.settings.logs:
         with context.writer.stage("logs"), reached():
             _install_logs(kind, kube, images, context)
+
+
+def _require_versions(kind: KindNodes, kube: Kube, images: Images) -> None:
+    """Raise UsageError if the cluster has JobSet or Kueue in another version.
+
+    Objects that one version stored might be invalid for another one.
+    """
+    with reached():
+        for name, namespace in CONTROLLERS.items():
+            deployment = kube.get("apps/v1", "Deployment", f"{name}-controller-manager", namespace) or {}
+            containers = items(deployment, "spec", "template", "spec", "containers")
+            tags = [
+                _release(str(each.get("image")).partition("@")[0].rpartition(":")[2]) for each in containers
+            ]
+            wanted = _release(images.stack.versions[name])
+            if tags and wanted not in tags:
+                raise UsageError(
+                    f"cluster {kind.name} has {name} {tags[0]}, and {wanted} is to be used",
+                    hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
+                )
+
+
+def _release(tag: str) -> str:
+    """Return the version in the tag of an image. A tag of a locally built image ends with a digest."""
+    return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:

@@ -187,7 +187,10 @@ class KindNodes:
             if isinstance(error, ToolError):
                 named = [cause for text, cause in _CREATE_CAUSES if text in error.output]
                 cause = named[0] if named else "cluster.create_failed"
-                raise HarnessError(_why(error), hint=f"kind's logs are in {logs}", cause=cause) from None
+                hint = f"kind's logs are in {logs}"
+                if "too many open files" in error.output:
+                    hint = f"`harness doctor` shows the inotify limits to raise; {hint}"
+                raise HarnessError(_why(error), hint=hint, cause=cause) from None
             raise
         self.created()
 

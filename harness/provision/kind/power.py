@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STOP_SECONDS = 2
 """Timeout of `docker stop`.
 
-A longer timeout has no use: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
+A longer timeout would not help: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
 nodes loses no data, because etcd has stored every write that it acknowledged, and files of pods are kept.
 """
 SERVE_SECONDS = 120
@@ -56,7 +56,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return the time of the first node's restart, or None if not all nodes were restarted recently."""
+    """Return the time of the first node's restart, or None unless all nodes were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]

@@ -30,7 +30,7 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""Seconds for which a single call to a node repeats a check, and the pause between two checks."""
+"""Seconds for which one call to a node repeats a check, and the pause between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
 """A check that containerd is configured: kind writes kubeadm.conf afterwards, just before kubeadm starts."""
@@ -66,7 +66,8 @@ def filling(
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        yield begun  # kind or `install` first changes containerd's configuration and restarts containerd
+        # Load nothing, because kind or `install` first restarts containerd with another configuration.
+        yield begun
         return
     with ThreadPoolExecutor(2) as background:
         filling = _Filling(kind, stack, own, context, begun, created, stop)

@@ -1,7 +1,7 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-A finished pod uses this space until it is deleted, and Kubernetes does not report how much. So the nodes are
-queried: containerd for the files of each container, and `du` for the rest.
+A finished pod uses this space until it is deleted, and Kubernetes does not report how much. So each node is
+queried: containerd reports the files of each container, and `du` reports logs and emptyDirs.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[
 
 @cache
 def _program() -> str:
-    """Return a digest of the code that creates clusters. Other code can create a different cluster."""
+    """Return a digest of the code that creates clusters, because different code can create other clusters."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Build the node image and the controllers' images from programs and a Debian root."""
+"""Build the node image and the controllers' images from programs and a Debian root file system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.core.errors import HarnessError
 from harness.provision.source.archive import ProgramImage, write
-from harness.provision.source.shell import CAUSE, Shell
+from harness.provision.source.shell import CAUSE, Shell, build_command
 from harness.provision.source.store import FILES, key
 
 NODE_FILES = [
@@ -52,9 +52,9 @@ class NodeParts:
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
-    """Tag of the Debian root image."""
+    """Tag of the image with the Debian root file system."""
     architecture: str
-    """The architecture of the programs and the root, in Docker's name."""
+    """Docker's name for the architecture of the programs and the root file system."""
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
@@ -62,7 +62,7 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
-    build: list[str | Path] = ["docker", "build", "--network", "host", "-f", FILES / "node.Dockerfile"]
+    build: list[str | Path] = [*build_command(), "-f", FILES / "node.Dockerfile"]
     arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={wanted['pause']}"]
 
     def target(name: str) -> str:

@@ -41,7 +41,7 @@ def adapt(
 
     `images` maps the names of the expected Deployments to the image of their container `manager`. None keeps
     the published image. An image that exists on the node is not pulled. The CPU request is `cpu_request`
-    (published: 500m, which is more than 2 cores have left). The readiness probe runs immediately and then
+    (published: 500m, which is more than is left on 2 cores). The readiness probe runs immediately and then
     every second (published: after 5 s, every 10 s). Everything else is unchanged, including the command and
     CRDs.
 

@@ -1,6 +1,6 @@
 """Build the programs of a Go module that is not part of the cluster.
 
-The module has its own lock and key, so that a change of its version causes no other build.
+The module has its own lock and key, so that a change to its version causes no other build.
 """
 
 from __future__ import annotations

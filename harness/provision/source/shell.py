@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from harness.core import proxies
 from harness.core.causes import CauseId
 from harness.core.errors import ToolError
 from harness.core.processes import environment, started
@@ -16,8 +17,14 @@ from harness.core.processes import environment, started
 CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
+_BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
+"""The build command, with BuildKit.
+
+Attestations would make the image an index, which containerd can reject.
+"""
+
 _LOGGED = 20_000
-"""How many characters at the end of stdout are logged, at most. A rendered manifest has megabytes."""
+"""Maximum number of characters at the end of stdout that are logged. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +75,12 @@ class Shell:
             hint = f"the whole output is in {self.log}"
             raise ToolError(words, process.returncode, output, hint=hint, cause=self.cause)
         return out
+
+
+def build_command() -> list[str]:
+    """Return the first words of `docker build`, with Docker's predefined build arguments for a proxy.
+
+    The arguments have no values, so docker reads the values from its environment, and they are not on the
+    command line. Docker records these arguments neither in the image nor in its history.
+    """
+    return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from harness.core.errors import UsageError
+from harness.core.replacements import CONTROLLERS, controller_version
 from harness.core.user_files import toml
 from harness.evidence.kubernetes.objects import mapping
 from harness.settings import Settings
@@ -28,7 +29,7 @@ class Versions:
 
 
 def load(settings: Settings) -> Versions:
-    """Load settings.versions_file, or harness/versions.toml.
+    """Load settings.versions_file, or harness/versions.toml, with the controllers that the user replaces.
 
     Raises UsageError with the file and the missing values.
     """
@@ -38,4 +39,5 @@ def load(settings: Settings) -> Versions:
     missing = [name for name in names if not isinstance(table.get(name), str)]
     if missing:
         raise UsageError(f"{path}: [source] lacks {', '.join(missing)}", hint=f"compare it with {LOCK}")
-    return Versions(**{name: table[name] for name in names})
+    replaced = {name: controller_version(name, settings.replace) for name in CONTROLLERS}
+    return Versions(**{name: replaced.get(name) or table[name] for name in names})

@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """An attempt of a test that was run again afterwards."""
+    """An attempt to run a test that was then retried."""
 
     attempt: int = Field(ge=1)
     status: Status

@@ -21,7 +21,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise `text` describes the problem in full, `message` in one line, and `kind` is its class.
+    Otherwise `text` describes the problem in full and `message` in one line. `kind` is the problem's class.
     """
 
     name: str
@@ -72,7 +72,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Add an element to `parent`, if given. Only this function adds text to the document, and escapes it."""
+    """Add an element to `parent`, if given. Only this function adds text, so all text is escaped."""
     legal_attributes = {name: legal(value) for name, value in (attributes or {}).items()}
     element = (
         ET.Element(tag, legal_attributes) if parent is None else ET.SubElement(parent, tag, legal_attributes)

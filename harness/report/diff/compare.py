@@ -152,7 +152,7 @@ def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
 
 
 def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the names of both bundles, in an order that does not change if the bundles are swapped."""
+    """Return the keys of both mappings, in an order that does not change if the mappings are swapped."""
     place: dict[str, int] = {}
     for side in (a, b):
         for number, name in enumerate(side):

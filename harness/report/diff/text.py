@@ -1,4 +1,4 @@
-"""Print a difference as text: relevant differences first, then names, times and events."""
+"""Print the differences as text: relevant differences first, then names, times and events."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """The results of one check over the whole fleet.
+    """The results of one check across the whole fleet.
 
     `count` is the number of passes, and `worst` the worst measurement, with its node and GPU in `where`.
     """
@@ -80,7 +80,7 @@ class View:
     """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The name of the first failed node. The page shows its section unfolded."""
+    """The name of the first failed node. Its section of the page is expanded."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
@@ -102,7 +102,7 @@ def of_fleet(fleet: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # worst first, so that the worst cell for a place is shown
+    for cell in node.cells:  # sorted worst first, so that the worst cell of each check and GPU is shown
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(
@@ -142,7 +142,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _spreads(fleet: Fleet) -> Iterator[Spread]:
-    """Yield the results of each check over the whole fleet, worst first."""
+    """Yield the results of each check across the whole fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
     for node in fleet.nodes:
         for cell in node.cells:

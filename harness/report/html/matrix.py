@@ -19,7 +19,7 @@ MOST_MISSING = 8
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: one metric over all ranks."""
+    """A row of the table: one metric across all ranks."""
 
     name: str
     ranks: str

@@ -119,9 +119,9 @@ def _tiles(manifest: Manifest, by_name: dict[str, Metric]) -> list[tuple[str, st
 
 
 def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
-    """Return two groups of checks as (unfolded, checks): first those that did not pass, then the others.
+    """Return two groups of checks as (expanded, checks): first those that did not pass, then the others.
 
-    The second group is folded if both groups contain checks.
+    The second group is collapsed if both groups contain checks.
     """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]

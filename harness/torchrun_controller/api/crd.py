@@ -56,7 +56,7 @@ def _structural(schema: Json, parts: Json) -> Json:
         }
     if isinstance(result.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(schema["additionalProperties"], parts)
-        # OpenAPI limits the length of a map by maxProperties.
+        # OpenAPI limits the length of a map with maxProperties.
         result.update({"maxProperties": result.pop("maxLength")} if "maxLength" in result else {})
     elif result.get("additionalProperties") is True:
         del result["additionalProperties"]

@@ -39,7 +39,7 @@ MAX_QUANTITY = 64
 
 
 def _quantity(value: str | int) -> str | int:
-    """Return the quantity unchanged. Raises ValueError for an invalid value, as the CRD rejects it."""
+    """Return the quantity unchanged. Raises ValueError for a value that the CRD would reject."""
     if len(str(value)) > MAX_QUANTITY or not re.fullmatch(QUANTITY, str(value)):
         raise ValueError("expected a non-negative quantity, e.g. 2, 500m or 64Gi")
     return value

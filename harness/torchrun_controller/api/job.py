@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import Condition
+from harness.torchrun_controller.api.condition_type import Condition
 from harness.torchrun_controller.api.fields import (
     Count,
     Gpus,

@@ -1,4 +1,4 @@
-"""Who decides each field of a job, and each field of its pods: the only table of these decisions.
+"""The table that defines who may set each field of a job and of its pods.
 
 A job may set a field if the field is free, or if its queue lists the value. A path without a decision is
 refused, so a field of a later version of Kubernetes is refused until a decision about it is added here. The
@@ -26,10 +26,12 @@ By = Literal[
     "mounts",
     "source",
 ]
-"""Any job may set the field (free), or only with an entry in this list of the queue's `overrides`.
+"""The condition for setting a field. If it is `free`, any job may set it. Most other values name a list in
+the queue's `overrides` that must have an entry.
 
-The entries of `fields` are paths. `mounts` and `source` are rules: a job may mount its own volumes, and may
-get its code from an archive or from git. Everything else needs the path in `fields`."""
+The entries of `fields` are paths. `mounts` and `source` are not lists but rules: a job may mount its own
+volumes, and may get its code from an archive or from git. Other mounts and sources need an entry in `fields`.
+"""
 _CLAIMS = ("workspace", "datasets", "checkpoints")
 _VOLUME = "volumes.additionalVolumes[]"
 
@@ -104,16 +106,16 @@ Privilege = Literal[
     "appArmor",
     "sysctls",
 ]
-"""What the Pod Security Standard "baseline" forbids or restricts. Each added capability and each sysctl needs
-the entry, although baseline permits some of them."""
+"""What the Pod Security Standard "baseline" forbids or restricts. Any added capability and any sysctl needs
+the privilege, although baseline permits some of them."""
 OWNER = ""
-"""The author of the queue decides, by its pod template."""
+"""The author of the queue sets the field in the queue's pod template."""
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "procMount": ("Default",),
     "seccomp": ("RuntimeDefault", "Localhost"),
     "appArmor": ("RuntimeDefault", "Localhost"),
 }
-"""Values that need no privilege, beside empty values such as false and 0."""
+"""Values that need no privilege, in addition to empty values such as false and 0."""
 _SECURITY: Mapping[str, str] = {
     "seLinuxOptions": "seLinux",
     "seccompProfile": OWNER,
@@ -186,4 +188,4 @@ POD: Mapping[str, str] = {
         for field, by in _CONTAINER.items()
     },
 }
-"""The privilege that each field of a PodSpec needs, or OWNER. It applies to the fields below as in JOB."""
+"""The privilege that each field of a PodSpec needs, or OWNER. It applies to the fields below, as in JOB."""

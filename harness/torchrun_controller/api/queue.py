@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.torchrun_controller.api.conditions import Condition
+from harness.torchrun_controller.api.condition_type import Condition
 from harness.torchrun_controller.api.fields import (
     Anything,
     Gpus,
@@ -147,7 +147,7 @@ class QueueSpec(Spec):
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)
     privileges: Annotated[list[Privilege], Field(max_length=14)] = Field(default_factory=list)
-    """The access to nodes that the pods of this queue have, by its pod template or by listed volumes."""
+    """The access to nodes that the pod template and the volumes in `overrides` may give to a queue's pods."""
 
 
 class ResourceStatus(Status):

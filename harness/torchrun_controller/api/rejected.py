@@ -41,7 +41,7 @@ class Rejected(Exception):
 
     @property
     def by_quota(self) -> bool:
-        """Return whether a ResourceQuota rejected the request. Pods that end free quota for a retry."""
+        """Return whether a ResourceQuota rejected the request. When pods end, quota is freed for a retry."""
         return self.reason == "Forbidden" and _QUOTA.search(self.sentence) is not None
 
 
@@ -51,7 +51,7 @@ def rejected(document: Object, error: ApiException) -> ApiException | Rejected:
 
 
 def _final(status: int, body: dict[str, Any]) -> bool:
-    """Return whether the object itself is invalid. A policy can also reject with 422, but names no field."""
+    """Return whether the object itself is invalid. A policy may respond 422, too, but names no field."""
     if status == INVALID:
         causes = (body.get("details") or {}).get("causes") or []
         return bool(causes) and all(cause.get("field") for cause in causes)

@@ -1,6 +1,6 @@
 """Read a job's pods: why they do not run, why they do not end, and why they ended.
 
-Beside `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
+Besides `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
 containers that admission webhooks add. Each of them can keep a job from starting or from ending, so each text
 begins with the pod and names the container.
 """
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.last_lines import explained
 
 RUNS_STEP = timedelta(seconds=30)
@@ -21,8 +21,8 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """The time after which an Event reports an init container that still runs."""
 LINGERS = timedelta(seconds=30)
-"""The time after the end of the trainers after which an Event reports the containers that still run. It is
-the default grace period of a pod, within which Kubernetes ends native sidecars."""
+"""How long after the end of the trainers an Event reports the containers that still run. This is the default
+grace period of a pod, within which Kubernetes ends native sidecars."""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -36,7 +36,7 @@ DISRUPTIONS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Why pods do not start or do not end. It is false if there is no problem."""
+    """Why pods do not start or do not end. An instance is falsy if there is no problem."""
 
     text: str = ""
     again: datetime | None = None
@@ -137,8 +137,10 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Return the pods in which each container except `trainer` runs, by its name and whether it is a
-    native sidecar."""
+    """Return the names of the pods in which each container except `trainer` runs.
+
+    A key consists of the container's name and whether the container is a native sidecar.
+    """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:
         for container in _statuses(pod):
@@ -156,7 +158,7 @@ def _places(pods_of: dict[str, list[str]]) -> str:
 
 
 def restarting(pods: list[Object]) -> Problem:
-    """Return the native sidecar that Kubernetes restarts again and again beside a running trainer."""
+    """Return the native sidecar that Kubernetes restarts repeatedly while the trainer is running."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
             text = _waiting(pod, container) if _endless(pod, container["name"]) else ""

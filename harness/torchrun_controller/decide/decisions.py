@@ -100,8 +100,8 @@ class Seen:
     no_etcd: bool = False
     """Whether the job needs the default etcd and the Service of that etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
-    """The time of the last log line if all ranks are silent, otherwise None; and the time of the next check.
-    None if the logs were not checked."""
+    """A pair: the time of the last log line if all ranks are silent, or else None; and the time of the next
+    check. None if the logs were not checked."""
     warnings: list[Object] | None = None
     """The Events of the namespace, oldest first, or None if they were not read."""
 

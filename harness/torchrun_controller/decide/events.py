@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.torchrun_controller.api.conditions import Condition, found, parsed
+from harness.torchrun_controller.api.condition_type import Condition, found, parsed
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 
 LONGEST = 1024
@@ -22,7 +22,7 @@ OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue y
 
 @dataclass(frozen=True)
 class Event:
-    """An Event. `order` grows with each transition of the same name. Each order is posted at most once."""
+    """An Event. `order` increases with each transition that has the same name, and is posted at most once."""
 
     reason: str
     message: str
@@ -55,7 +55,7 @@ the message is empty, the Event has the condition's message."""
 
 
 OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
-"""Reasons of the condition PodsReady that name a pod and its problem. Each has an Event for each attempt."""
+"""Reasons of the condition PodsReady that name a pod and its problem. Each has one Event per attempt."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
@@ -72,7 +72,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
     reason, message, warning = words
     since = parsed(now.last_transition_time)
     if reason == "Started":
-        # Pods that end are briefly not ready, so an attempt is reported once per admission.
+        # Pods are briefly not ready while they end, so the start is reported only once per admission.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     if now.type == "PodsReady":

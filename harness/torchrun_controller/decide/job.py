@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import found, parsed, stamp
+from harness.torchrun_controller.api.condition_type import found, parsed, stamp
 from harness.torchrun_controller.api.job import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
@@ -276,7 +276,7 @@ class _Job(Ends):
         return self._say("Pending", message, wake=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
-        """Return the decision if a pod has failed or is disrupted, or None if the other pods are enough."""
+        """Return the decision if a pod has failed or is disrupted, or None if the other pods can continue."""
         counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:
@@ -318,7 +318,7 @@ class _Job(Ends):
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a pending decision.
 
-        Its message explains the late pods by the argument `why` or by Events.
+        Its message explains why pods are late: with the argument `why`, or with Events.
         """
         since = self._late_since()
         warnings = self.seen.warnings

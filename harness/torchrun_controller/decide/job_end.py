@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed, stamp
+from harness.torchrun_controller.api.condition_type import parsed, stamp
 from harness.torchrun_controller.api.models import Phase
 from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
@@ -21,7 +21,10 @@ from harness.torchrun_controller.decide.reconcile_state import Look, delete
 
 
 class Ends(Look):
-    """Decides whether a job ends: with its ranks, by cancellation, at its deadline, or by an invalid spec."""
+    """Decides whether a job ends.
+
+    A job ends if its ranks have ended, if it is cancelled, at its deadline, or if its spec is invalid.
+    """
 
     def _ended(self) -> Decision | None:
         """Return the job's final decision, or None. Ended ranks take precedence over cancel and deadline."""
@@ -87,7 +90,7 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            # If the JobSet completes meanwhile, its resource version changes. Then it is kept until the TTL.
+            # If the JobSet completes meanwhile, its resource version changes, and it is kept until the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import Condition, found, stamp, with_condition
+from harness.torchrun_controller.api.condition_type import Condition, found, stamp, with_condition
 from harness.torchrun_controller.api.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
 from harness.torchrun_controller.api.names import PERMITTED
 from harness.torchrun_controller.decide.decisions import (
@@ -105,7 +105,7 @@ def _is_open(cluster_queue: Object | None, namespace: str) -> bool:
 
 
 def _not_open(queue: Object, cluster_queue: str) -> str:
-    """Return the message about a ClusterQueue that is not open. It does not reveal whether it exists."""
+    """Return the message about a ClusterQueue that is not open, without revealing whether it exists."""
     namespace = queue["metadata"]["namespace"]
     return (
         f"ClusterQueue {cluster_queue} is not open to TorchrunQueues of namespace {namespace}: ask its "
@@ -159,7 +159,7 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether to check the queue's pod: if the queue is new or changed, or the pod was rejected."""
+    """Return whether to check the queue's pod: the queue is new or has changed, or the pod was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

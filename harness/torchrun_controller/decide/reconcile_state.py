@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.api.conditions import Condition, found, parsed, true, with_condition
+from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
 from harness.torchrun_controller.decide.containers import disruption
 from harness.torchrun_controller.decide.decisions import (
@@ -71,7 +71,7 @@ class Look:
         return before.message if same and not whole else ""
 
     def _deadline(self) -> datetime | None:
-        """Return the job's deadline, or None. The time starts at the admission after the last suspension."""
+        """Return the job's deadline, or None. It is counted from the admission after the last suspension."""
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:
             return None

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
 """The time without log lines after which a job's message reports the silence. Training scripts usually log

@@ -1,4 +1,4 @@
-"""Explain late pods by the Events of the JobSet, its Job, the pods and their claims.
+"""Explain why pods are late, from the Events of the JobSet, its Job, the pods and their claims.
 
 Kubernetes reports some problems only in Events: a pod that an admission plugin rejects, a volume that cannot
 be mounted, a claim for which no storage class provisions a volume.
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)
@@ -29,7 +29,7 @@ WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
 def time_of(event: Object) -> str:
-    """Return the time of an Event's last occurrence in the format of Kubernetes, to the second, without Z."""
+    """Return when an Event last occurred, as a Kubernetes timestamp in whole seconds without the final Z."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
@@ -76,7 +76,7 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
 
 
 def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if it is unknown."""
+    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if no reason is known."""
     text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 

@@ -33,7 +33,7 @@ EXPRESSIONS = {
     "resources": "{{ toJson .Values.resources }}",
     "args": f"{{{{ toJson (concat (list {' '.join(map(json.dumps, _ARGS))}) {_GANG}) }}}}",
 }
-"""The expressions that replace a field of the objects, by the placeholder in their text."""
+"""Helm's expressions, by the placeholder that they replace in the YAML of the objects."""
 OPTIONAL = {
     "imagePullPolicy": ".Values.image.pullPolicy",
     "imagePullSecrets": ".Values.imagePullSecrets",
@@ -47,7 +47,7 @@ _OPTIONAL_LINE = re.compile(r"^( *)@optional-(\w+)@: null$", re.MULTILINE)
 
 
 def values() -> dict[str, Any]:
-    """Return the chart's default values, with which it is equal to the kustomization."""
+    """Return the chart's default values. With them, the chart has the same objects as the kustomization."""
     container = manifests.documents()[-1]["spec"]["template"]["spec"]["containers"][0]
     return {
         "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": ""},
@@ -133,7 +133,7 @@ def _controller() -> list[Object]:
 
 
 def _kai() -> list[Object]:
-    """Return the role that the controller needs in addition for --gang kai, and its binding."""
+    """Return the additional role that the controller needs for --gang kai, and its binding."""
     role, binding = [each for each in _controller() if each["kind"].startswith("ClusterRole")][:2]
     name = f"{NAME}-kai"
     role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name

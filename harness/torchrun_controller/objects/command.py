@@ -70,8 +70,8 @@ exit $code
 """Wait for torchrun, forward a signal, and exit with torchrun's exit code. With PID 1, torchrun would ignore
 SIGTERM while it imports torch, and the pod would use its full grace period. A signal interrupts `wait`, so
 the script waits again. Only the first signal is forwarded, because the kubelet sends two signals to a pod
-that is force-deleted. By the second, torchrun can have exited, and a failing `kill` would end the script
-through `set -e` with another exit code."""
+that is force-deleted. When the second arrives, torchrun can have exited, and a failing `kill` would end the
+script through `set -e` with a different exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
     OWN_PROCESSES
@@ -215,7 +215,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so its `cd` applies."""
+    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so `cd` has an effect."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
@@ -286,5 +286,5 @@ def _wait_for(host: str, port: int) -> list[str]:
 
 
 def verbatim(words: list[str]) -> list[str]:
-    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ by $."""
+    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ with $."""
     return [word.replace("$", "$$") for word in words]

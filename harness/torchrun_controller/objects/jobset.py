@@ -14,8 +14,8 @@ from harness.torchrun_controller.objects.template import Resolved
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 """The condition of a pod that Kubernetes evicts or preempts, or that is lost with its node."""
 DEADLINE_MARGIN = 60
-"""How many seconds the Job's deadline is later than the controller's. The controller's message has more
-details."""
+"""How many seconds the Job's deadline is later than the controller's, so that the controller usually ends the
+job first. The controller's message has more details."""
 
 
 def owner(job: Object) -> Object:

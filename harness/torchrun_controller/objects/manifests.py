@@ -1,7 +1,7 @@
 """The controller's manifests: namespace, service account, roles, an admission policy, Service, Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
-manifests/torchrun-controller/controller.yaml. Replace IMAGE by an image that contains this package.
+manifests/torchrun-controller/controller.yaml. Replace IMAGE with an image that contains this package.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # whether it is open to a queue's namespace
+    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # to read which namespaces may use it
     # Pods are created only in dry runs, so that the API server validates the pod of a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
@@ -123,7 +123,7 @@ def _user_roles() -> list[Object]:
 def _policy() -> list[Object]:
     """Return the admission policy that compares the rights of a queue's author with what a queue can create.
 
-    It applies only to changes of the spec, so that the garbage collector can remove a finalizer.
+    It applies only to changes to the spec, so that the garbage collector can remove a finalizer.
     """
     api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
     rule = {

@@ -28,7 +28,7 @@ _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 class Value(NamedTuple):
-    """A value in a spec, with the decision of a table about it."""
+    """A value in a spec, with the decision about it from a table in api/permissions.py."""
 
     path: str
     """The path in the table, e.g. `env[].value`."""
@@ -51,7 +51,7 @@ class Value(NamedTuple):
 def values(
     found: object, table: Mapping[str, str], path: str = "", shown: str = "", by: str | None = None
 ) -> Iterator[Value]:
-    """Yield all values of an object with their decisions. Null sets nothing, and is skipped.
+    """Yield all values of an object with their decisions. A null value is skipped, because it sets nothing.
 
     A value is yielded as a whole if the table has no decision about a field below it, or if it has the wrong
     type.
@@ -143,7 +143,7 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     """Return the entry that `overrides` lacks for a mount, or []. A job may mount its own volumes.
 
-    A volume of the queue can be meant only for other containers.
+    Any other volume needs an entry, because a volume of the queue can be meant only for other containers.
     """
     own = [volume["name"] for volume in spec.volumes.additional_volumes]
     mounted = value.found.get("name") if isinstance(value.found, dict) else None

@@ -149,7 +149,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     if spec["serviceAccountName"] == "default":
-        # The author of the queue has named no account, so jobs get no token of one.
+        # The queue names no service account of its own, so its jobs get no service account token.
         spec.setdefault("automountServiceAccountToken", False)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
@@ -181,7 +181,7 @@ def _serves(helper: Object) -> bool:
 
     A pod with another container ends only when that container ends, so a helper that serves the trainer would
     keep a finished job running and a failed rank from being restarted. Kubernetes ends a native sidecar after
-    the trainer. A container with a restart policy of its own stays as it is.
+    the trainer. A container with a restart policy of its own is not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")
 

@@ -1,1 +1,1 @@
-"""Distribute the GPUs of a job over nodes. These modules do no I/O."""
+"""Distribute the GPUs of a job across nodes. These modules do no I/O."""

@@ -17,7 +17,7 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""A number of CPUs or bytes that no node reaches."""
+"""More CPUs or bytes than any node has."""
 MAX_NODES = 64
 """The largest number of pods that `best_fit` considers."""
 
@@ -103,7 +103,7 @@ def _owner(pod: Object) -> str:
 
 
 def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
-    """Return how many pods with `share` GPUs each fit.
+    """Return how many pods with `share` GPUs each fit on the nodes.
 
     The argument `whole` is the number of GPUs per node.
     """
@@ -120,7 +120,7 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
 
 
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
-    """Return the smallest number of equal pods with `gpus` GPUs in total that fits, or None."""
+    """Return the smallest number of equal pods with `gpus` GPUs in total that fit on the nodes, or None."""
     for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
             return pods

@@ -73,7 +73,7 @@ class Caches:
     def _follow_capacity(self, kube: Kube) -> None:
         """Watch nodes and their pods.
 
-        Their changes enqueue no jobs, because each round reconciles waiting jobs.
+        Changes to nodes and pods enqueue no jobs, because waiting jobs are reconciled at intervals anyway.
         """
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:

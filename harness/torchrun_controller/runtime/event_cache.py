@@ -17,7 +17,7 @@ controller spends at most 1/SHARE of its time on these requests."""
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
-"""The Events of image pulls. If a pod pulls its image, the problem in an older warning has been solved."""
+"""The Events of image pulls. Once a pod pulls its image, the problem in an older warning has been solved."""
 
 
 class Warnings:

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.kubernetes import Kube, Object
 from harness.core.retries import reason_of
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import stamp
+from harness.torchrun_controller.api.condition_type import stamp
 from harness.torchrun_controller.decide.events import Event
 from harness.torchrun_controller.runtime.logging_setup import about
 from harness.torchrun_controller.runtime.metrics import Metrics

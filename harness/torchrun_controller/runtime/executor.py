@@ -36,7 +36,8 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long an accepted pod also stands for equal pods, so that a burst of equal jobs is checked once."""
+"""How long equal pods also count as accepted after a pod was accepted, so that a burst of equal jobs is
+checked once."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping
 them."""
@@ -204,8 +205,8 @@ class Cluster:
     def _check_owner(self, document: Object) -> None:
         """Raise Rejected if a claim exists that the controller did not create.
 
-        The names of claims follow from the names of jobs, so a job could otherwise mount any claim whose name
-        ends like that of its checkpoints.
+        The name of a claim consists of the job's name and a suffix, so a job could otherwise mount any claim
+        whose name ends with such a suffix.
         """
         kind, metadata = document["kind"], document["metadata"]
         if kind != "PersistentVolumeClaim":

@@ -1,6 +1,6 @@
 """The kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached. This saves memory, and changes of other fields cause no reconcile.
+Only these fields are cached. This saves memory, and changes to other fields cause no reconcile.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods that use resources of a node, of any owner."""
+"""All pods that use resources of a node, regardless of their owner."""
 OWN = (JOBS, QUEUES)
 """The kinds that are listed first, so that the caches of owned objects are never older than their owners'."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)

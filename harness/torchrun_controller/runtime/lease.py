@@ -34,7 +34,7 @@ class Lease:
     """A Lease that `identity` acquires and renews.
 
     The clocks of two machines can differ. So the Lease of another holder expires LEASE_SECONDS after this
-    process observed the last change of the Lease.
+    process observed the last change to the Lease.
     """
 
     kube: Kube

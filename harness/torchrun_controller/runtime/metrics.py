@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import found, parsed
+from harness.torchrun_controller.api.condition_type import found, parsed
 from harness.torchrun_controller.api.models import JobStatus
 
 IMAGE = "TORCHRUN_CONTROLLER_IMAGE"

@@ -19,8 +19,8 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import Condition, true, with_condition
-from harness.torchrun_controller.api.conditions import found as condition_of
+from harness.torchrun_controller.api.condition_type import Condition, true, with_condition
+from harness.torchrun_controller.api.condition_type import found as condition_of
 from harness.torchrun_controller.api.models import FINISHED, JobStatus, QueueSpec
 from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events
@@ -201,7 +201,7 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The message of the API server can differ each time, e.g. by a port or a count. Each new message
+        The message of the API server can differ each time, e.g. in a port or a count. Each new message
         changes the status, and this triggers a reconcile.
         """
         at = self._refused.get(key)
@@ -308,7 +308,7 @@ class Reconciler:
     def _check_pod(self, pod: Object) -> None:
         """Let the API server check a queue's pod. Raises Rejected, except for an exhausted quota.
 
-        Quota is freed when pods end. Until then, each job reports it.
+        Quota is freed when pods end. Until then, each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)

@@ -20,14 +20,14 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of an object. `before` is None for a new object; `after` is None for a deleted object."""
+    """A change to an object. `before` is None for a new object; `after` is None for a deleted object."""
 
     before: Object | None
     after: Object | None
 
 
 def version_of(item: Object) -> int:
-    """Return an object's resource version as a number. The number grows with each change in the cluster."""
+    """Return an object's resource version as a number, which increases with each change in the cluster."""
     return int(item["metadata"]["resourceVersion"])
 
 
@@ -67,7 +67,7 @@ class Store:
 
     # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects by a list, whose version is `version`. Return the changes.
+        """Replace all objects with a list, whose version is `version`. Return the changes.
 
         Raises ValueError if the list is older than the store.
         """

@@ -95,7 +95,7 @@ class Receiver:
         return self._data(b"", 0)
 
     def _data(self, piece: bytes, received: int) -> bytes:
-        """Write a piece of the file. `received` is its size in the frame."""
+        """Write a piece of the file. `received` is the size of the piece in the frame."""
         if self._content is None:
             raise Refused("data came that belongs to no file")
         self._content.write(piece)
@@ -132,8 +132,8 @@ class Receiver:
         now = self.store.switch(message["tree"], message["generation"])
         self.control.be_patient(message["patience"])
         self.control.start(message["generation"], message["tree"])
-        # The next call ends a waiting init container, perhaps before the response is sent. So everything else
-        # comes first: if the sender retries, the switch is already complete.
+        # This call must be the last one. It ends a waiting init container, perhaps before the response is
+        # sent, and when the sender then retries, the switch must already be complete.
         self.store.write_ready(message["ready"] or message["tree"])
         return _message("switched", tree=now["tree"], generation=now["generation"])
 

@@ -79,7 +79,7 @@ def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
 def _inside(workspace: Workspace, name: str) -> str:
     """Return the object's path in the workspace. If its key denotes a folder, create it and return "".
 
-    Raises Failed if the path would be outside of the workspace or in the store's folder.
+    Raises Failed if the path would be outside the workspace or in the store's folder.
     """
     if not name:
         return ""

@@ -49,7 +49,7 @@ class Store:
         self._staged = ""
 
     def _id(self) -> str:
-        """Return the folder's identifier, also if two pods create it at the same time."""
+        """Return the folder's identifier, even if two pods create it at the same time."""
         path = os.path.join(self.root, "id")
         try:
             with open(path, "x", encoding="ascii") as file:
@@ -166,7 +166,7 @@ class Store:
                 files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
             built.append(actual)
         for entry in self._entries:
-            if entry["kind"] == "dir":  # Set last. The owner can always remove files.
+            if entry["kind"] == "dir":  # With 0o700, the owner can always remove the files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
         write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})

@@ -1,7 +1,8 @@
-"""Unpack an archive into a workspace: only files, folders and links, all inside the workspace, up to a size.
+"""Unpack the files, folders and links of an archive into a workspace, within a maximum size.
 
-shutil.unpack_archive has no size limit. Its protection against paths that leave the folder depends on the
-version of Python in the image, and several versions have gaps (CVE-2025-4517, python/cpython#151558).
+Nothing is written outside the workspace. shutil.unpack_archive is not used, because it has no size limit, and
+because its protection against paths that leave the folder depends on the version of Python in the image.
+Several versions have gaps (CVE-2025-4517, python/cpython#151558).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Workspace:
     def place(self, name: str) -> str:
         """Return the absolute path for a relative `name`, and create its folders.
 
-        Raises Failed if the path is outside of the workspace, leads through a link, or is in the store.
+        Raises Failed if the path is outside the workspace, leads through a link, or is in the store.
         """
         parts = _parts(name)
         folder = self.root
@@ -85,14 +86,14 @@ class Workspace:
     def make_folder(self, name: str) -> None:
         if any(part not in ("", ".") for part in name.split("/")):
             self.counted(files=1)
-            self.place(f"{name}/{STORE}")  # creates the folder, not the last part
+            self.place(f"{name}/{STORE}")  # creates the folder `name`, but not STORE in it
 
     def link(self, name: str, target: str) -> None:
         self.counted(files=1)
         self.links["/".join(_parts(name))] = target
 
     def make_links(self) -> None:
-        """Create the links. Raises Failed, before the first link exists, if one leaves the workspace."""
+        """Create the links. If one of them leads out of the workspace, raise Failed before creating any."""
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:
                 raise Failed(f"the link {name!r} leaves the workspace: {target[:MAX_PATH]!r}")
@@ -146,7 +147,7 @@ def unpack(archive: str, workspace: Workspace) -> None:
         workspace.make_links()
     except (Failed, OSError):
         raise
-    except Exception as error:  # each format raises other errors for damaged and encrypted archives
+    except Exception as error:  # The error for a damaged or encrypted archive depends on the format.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
 
 
@@ -174,7 +175,7 @@ def _unzip(archive: str, workspace: Workspace) -> None:
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")  # reads the first header
+    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")  # This reads the first header.
 
 
 def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:

@@ -28,7 +28,7 @@ class Health(Struct):
 
 
 class Link(Struct):
-    """A secret that opens a session of the web interface. `once` can be used once, within `seconds`."""
+    """A link to the web interface. `once` is a one-time secret that opens a session within `seconds`."""
 
     once: str
     seconds: int

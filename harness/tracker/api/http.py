@@ -57,9 +57,9 @@ def admitted(request: Request) -> bool:
 
 
 def without_run(request: Request) -> None:
-    """Let `sender` return run 0, because the run that the request names does not exist.
+    """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    A later run could get its id, and must not contain rows of another job.
+    A later run could get this id, and it must not contain rows of another job.
     """
     request.scope["state"]["no_run"] = True
 
@@ -148,7 +148,7 @@ def numbers(request: Request, name: str) -> list[int]:
 
 
 def refusal(path: str, status: int, reason: str) -> Response:
-    """Return an error response in the format of the part of Pluto that serves `path`."""
+    """Return an error response in the format of the Pluto service that serves `path`."""
     if path.startswith(("/ingest", "/files")):
         return Json({"code": status, "message": reason}, status)
     if status == 401:

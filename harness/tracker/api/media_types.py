@@ -14,8 +14,8 @@ INLINE = frozenset(
         *("video/mp4", "video/webm", "video/ogg"),
     }
 )
-"""Content types that a browser shows without running them. Every other file is a download. Patterns would be
-unsafe: a browser parses any type that ends in +xml as XML, which can contain scripts."""
+"""Content types that a browser shows without running them. Files of other types are downloaded. The list has
+no patterns, because a browser parses any type that ends in +xml as XML, which can contain scripts."""
 UNKNOWN = "application/octet-stream"
 POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-ancestors 'none'"
 

@@ -1,7 +1,7 @@
 """Upload and download files by signed URLs that expire, like Pluto's presigned URLs.
 
-The files are stored on disk beside the database. An upload URL stores one file and does not read it. A
-download URL reads one file and does not write it.
+The files are stored on disk beside the database. An upload URL only permits writing one file, and a download
+URL only permits reading one file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http, media_types
+from harness.tracker.api import http, media_types
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.api.uploads import Uploads
 from harness.tracker.shared import run_fields, signed_links
 from harness.tracker.shared.keys import OWNER
 from harness.tracker.shared.requests import Busy, Refused, integer
-from harness.tracker.storage import ingest
+from harness.tracker.storage import ingest_lines
 
 FILES_MOST = 1000
 
@@ -63,7 +64,7 @@ async def announce(request: Request) -> Response:
             raise Refused(413, f"{row[0]}: larger than {limit} bytes")
 
     def keep(db: sqlite3.Connection) -> None:
-        request_id = ingest.keep_request(db, "files", who, ingest.Lines(rows))
+        request_id = ingest_lines.keep_request(db, "files", who, ingest_lines.Lines(rows))
         db.executemany(
             "INSERT INTO files (request_id, run_id, file_name, file_size, file_type, time_ms, log_name, step,"
             " sample_index, caption, annotations, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -178,12 +179,12 @@ async def get(request: Request) -> Response:
     row = await store.read(lambda db: db.execute(query, (token,)).fetchone())
     if row is None:
         raise Refused(404, "no such file")
-    # The type is checked again, because an older tracker stored it as it was sent.
+    # The type is checked again, because older trackers stored any type that a client sent.
     headers = media_types.headers(media_types.media_type(row["content_type"]), row["file_name"])
     path = store.blobs.path(token)
     if path.is_file():
         return FileResponse(path, headers=headers)
-    old = "SELECT body FROM blobs WHERE token = ?"  # An older tracker stored files in its database.
+    old = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
     blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")

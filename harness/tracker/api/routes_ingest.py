@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http
+from harness.tracker.api import http
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.shared.requests import Refused, Sender
-from harness.tracker.storage import ingest
+from harness.tracker.storage import ingest_lines
 from harness.tracker.storage.writer import Sent
 
 SMALL = 128 << 10
@@ -24,16 +25,16 @@ SMALL = 128 << 10
 parser, and 20 ms with the Python parser."""
 METRICS = "/ingest/metrics"
 T = TypeVar("T")
-Keep = Callable[[sqlite3.Connection, Sender, ingest.Lines], None]
+Keep = Callable[[sqlite3.Connection, Sender, ingest_lines.Lines], None]
 
 
 def _route(
-    rows_of: Callable[[bytes], list[ingest.Row]], keep: Keep
+    rows_of: Callable[[bytes], list[ingest_lines.Row]], keep: Keep
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         who = _sender(request)
         async with body_limits.body(request) as text:
-            lines = await _parsed(request, text, lambda body: ingest.read(body, rows_of))
+            lines = await _parsed(request, text, lambda body: ingest_lines.read(body, rows_of))
             await http.store(request).write(lambda db: keep(db, who, lines))
         return _answer(lines.error, lines.lines)
 
@@ -43,7 +44,7 @@ def _route(
 async def metrics(request: Request) -> Response:
     who = _sender(request)
     async with body_limits.body(request) as text:
-        points = await _parsed(request, text, ingest.read_points)
+        points = await _parsed(request, text, ingest_lines.read_points)
         await http.store(request).keep(Sent(who, points))
     return _answer(points.error, points.lines)
 
@@ -70,6 +71,6 @@ def _answer(error: str | None, lines: int) -> Response:
 
 routes = [
     Route(METRICS, metrics, methods=["POST"]),
-    Route("/ingest/logs", _route(ingest.log_rows, ingest.keep_logs), methods=["POST"]),
-    Route("/ingest/data", _route(ingest.data_rows, ingest.keep_data), methods=["POST"]),
+    Route("/ingest/logs", _route(ingest_lines.log_rows, ingest_lines.keep_logs), methods=["POST"]),
+    Route("/ingest/data", _route(ingest_lines.data_rows, ingest_lines.keep_data), methods=["POST"]),
 ]

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http
+from harness.tracker.api import http
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Refused

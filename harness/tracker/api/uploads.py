@@ -1,4 +1,4 @@
-"""Reserve space for uploads before their bodies are read, so that parallel uploads keep the limit."""
+"""Reserve space for uploads before their bodies are read, so that parallel uploads respect the limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Uploads:
             return True
 
     def reserve(self, token: str, size: int, free: int) -> bool:
-        """Return whether `size` bytes fit into `free` bytes beside all other uploads. If so, reserve them."""
+        """Return whether `size` bytes fit into `free` bytes with all other uploads. If so, reserve them."""
         with self._lock:
             fits = sum(self._sizes.values()) + size <= free
             if fits:

@@ -60,7 +60,7 @@ class AuditReader(Protocol):
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the rejected write requests to these runs or without a run, or [] if none are recorded."""
+        """Return the rejected write requests that named one of these runs or no run, or [] if unknown."""
 
 
 class EmbeddedAudit:
@@ -198,8 +198,8 @@ def collect(
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    Return the number of each. If an error occurs, reading stops, and the summary's field `error` contains the
-    message.
+    Return a summary with the number of each. If an error occurs, reading stops, and the summary's field
+    `error` contains the message.
     """
     runs = points = 0
     attachments: int | None = None

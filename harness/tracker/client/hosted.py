@@ -29,7 +29,7 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""Seconds until a row that was sent can be read. Pluto's ingest responds earlier, and flushes every 5 s."""
+"""Seconds until a row that was sent can be read. Pluto's ingest responds first and flushes every 5 s."""
 RUNS_PAGE = 200
 RAW_MOST = 50_000
 """The maximum number of raw rows of one metric that Pluto returns."""

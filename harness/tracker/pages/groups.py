@@ -24,7 +24,7 @@ class Series:
     name: str
     label: str
     colour: int = 0
-    """The number of the curve's colour. With several runs, each run has a colour, otherwise each rank."""
+    """The index of the curve's colour. With several runs, each run has a colour; otherwise, each rank has."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _is_secret(path: str) -> bool:
-    """Return whether the last key of a path denotes a secret, or an earlier key the value of one."""
+    """Return whether a path's last key denotes a secret, or an earlier key denotes the value of a secret."""
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))
 

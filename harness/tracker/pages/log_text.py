@@ -21,7 +21,7 @@ Found = dict[str, Any]
 LONGEST = 1 << 18
 """How many characters of a message are read."""
 TOTAL, SHORT = 1 << 22, 1 << 11
-"""How many characters of all messages on a page are read, and how many of each message beyond that."""
+"""How many characters are read of all messages on a page, and then how many of each further message."""
 SHOWN_MOST = 10_000
 """How many characters of a line are shown."""
 _OVERLAP = 1000
@@ -85,7 +85,7 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
 
 
 def clipped(message: str, most: int = LONGEST) -> str:
-    """Return at most `most` characters of a message, with its prefix: of a progress bar the last ones."""
+    """Return the first `most` characters of a message, or the prefix and the last ones of a progress bar."""
     if len(message) <= most:
         return message
     prefix, text = _split(message)
@@ -100,7 +100,7 @@ def cut(message: str) -> int:
 
 
 def visible(message: str) -> str:
-    """Return a message without control characters, for a search in it."""
+    """Return a message without control characters, so that it can be searched."""
     return "\n".join(row.text for row in rows(clipped(message)))
 
 

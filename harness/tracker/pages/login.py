@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.pages import render, sessions, views
 from harness.tracker.pages.sessions import Session

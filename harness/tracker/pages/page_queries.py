@@ -13,7 +13,7 @@ from harness.tracker.storage import claims
 Found = dict[str, Any]
 LOG_LINES = 500
 CONTEXT_LINES = 100
-"""How many earlier messages are read with new ones, which can change the lines of earlier ones."""
+"""How many earlier messages are read with new messages, because new messages can change earlier lines."""
 NAMES_MOST = 300
 
 
@@ -23,8 +23,9 @@ def lines(
     """Return matching log lines as a terminal shows them, in arrival order, with secrets replaced.
 
     Without `after`, the last LOG_LINES messages before the id `before` are read. With `after`, the first
-    LOG_LINES messages with a larger id are read. Lines that they changed are returned again with the same
-    `id`. `first` and `last` are the ids of the messages, and `more` is whether there are more.
+    LOG_LINES messages with a larger id are read. Earlier lines that these messages changed are returned again
+    with the same `id`. `first` and `last` are the ids of the first and the last message that was read, and
+    `more` is whether there are more messages.
     """
     wanted = {"run": run, "sender": sender, "kind": kind, "search": search}
     earlier: list[sqlite3.Row] = []

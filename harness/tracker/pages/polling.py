@@ -1,4 +1,4 @@
-"""GET /pages/…: the requests of the script in the pages for curves, changes and log lines."""
+"""GET /pages/…: the requests that the pages' script sends for curves, changes and log lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sessions of the web interface, opened by a key or by `harness tracker open`, and kept in memory.
 
-The browser's cookie contains a random id and not the key. A session ends after 12 hours, at the logout, or
+The browser's cookie contains a random id and not the key. A session ends after 12 hours, at logout, or
 when the tracker restarts. It gives access only to the pages, not to write requests and not to paths below
 /api.
 """

@@ -1,7 +1,7 @@
 """Limit failed logins, so that the tracker's own key cannot be guessed in the login form.
 
-Only failed attempts with a key that could be guessed count. The keys of projects, one-time links and sessions
-work at all times, so that nobody is locked out by other users of the same address.
+Only failed attempts with a key that could be guessed are counted. The keys of projects, one-time links and
+sessions work at all times, so that nobody is locked out by other users of the same address.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Throttle:
-    """Failed attempts of each address, and of all addresses together."""
+    """The failed attempts from each address, and from all addresses together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -50,7 +50,7 @@ def runs(
 
 
 def orphans(db: sqlite3.Connection, project: str | None) -> list[Found]:
-    """Return the ingest requests of a project whose X-Run-Id is not the id of a run, grouped by sender."""
+    """Return a project's ingest requests that name no existing run in X-Run-Id, grouped by sender."""
     rows = db.execute(
         "SELECT run_header, sender, peer, kind, sum(rows) AS rows FROM requests WHERE project = ?"
         " AND run_id NOT IN (SELECT id FROM runs) GROUP BY 1, 2, 3, 4",

@@ -73,7 +73,7 @@ def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
 def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
     """Return the number of steps for which a series has rows with different values.
 
-    If the same row was sent twice, the step does not count.
+    A step at which the same row was sent twice does not count.
     """
     points = series.sent(db, run, name)
     if points.ordered():
@@ -131,9 +131,10 @@ def curve(
 
 
 def fitted(steps: array[int]) -> tuple[int, int] | None:
-    """Return the range of indexes without the steps that are far from all others, or None if none is.
+    """Return the range of indexes without the steps that are far from all others, or None without such steps.
 
-    The omitted steps, at most a twentieth of all, would leave less than 1/FAR of the width to the others.
+    At most a twentieth of the steps are omitted. With them, the other steps would have less than 1/FAR of the
+    chart's width.
     """
     begin, end = 0, len(steps)
     most = min(MOST_FAR, max(1, len(steps) // 20))
@@ -148,7 +149,7 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
-    """Return the points between two times, ordered by time. In the result, the steps are the times."""
+    """Return the points between two times, ordered by time. In the result, times take the place of steps."""
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
     at = series.Columns(points.times, points.steps, points.values)

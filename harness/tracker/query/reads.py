@@ -98,7 +98,7 @@ def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
 def data(
     db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return one page of histograms, tables, graphs and strings, by name and step, and their total number."""
+    """Return a page of histograms, tables, graphs and strings by name and step, and the total number."""
     where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
     total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
@@ -148,9 +148,9 @@ def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = T
 def logs(
     db: sqlite3.Connection, run_id: int, log_type: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return one page of log lines by line number, like Pluto, and their total number.
+    """Return one page of log lines, sorted by line number as in Pluto, and the total number of lines.
 
-    The lines of several processes interleave.
+    The lines of several processes are therefore interleaved.
     """
     where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
     total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
@@ -173,7 +173,7 @@ def logs(
 def files(
     db: sqlite3.Connection, run_id: int, log_name: str | None, link: Callable[[str], str]
 ) -> list[Found]:
-    """Return the files whose bytes were received, the newest step last."""
+    """Return the files whose bytes were received, sorted by step."""
     rows = db.execute(
         "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
         " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",

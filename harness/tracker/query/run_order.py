@@ -19,7 +19,7 @@ from harness.tracker.shared.requests import Refused
 
 
 def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
-    """Return the runs sorted by `[+|-]field`. Runs without the field come last in both directions.
+    """Return the runs sorted by `[+|-]field`. Runs without the field come last in both sort orders.
 
     Raises Refused 400 for an unknown field, and Slow if reading the field takes too long.
     """

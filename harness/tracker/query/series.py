@@ -159,7 +159,7 @@ def listed(name: str, points: Columns) -> list[Found]:
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Return at most `limit` raw rows by step, including duplicates, and whether there are more rows."""
+    """Return at most `limit` raw rows sorted by step, with duplicates, and whether there are more rows."""
     found = sent(db, run, name, first, last)
     order = sorted(range(len(found)), key=found.steps.__getitem__)
     return listed(name, found.at(order[:limit])), len(found) > limit
@@ -200,7 +200,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], middle: float) -> float:
-    """Return the standard deviation of finite values. Return infinity if it exceeds a float."""
+    """Return the standard deviation of finite values. Return infinity if it is too large for a float."""
     scale = max(map(abs, values))
     if scale < LARGE:
         scale = 1.0

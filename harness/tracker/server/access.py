@@ -58,7 +58,7 @@ class Scope(Enum):
     PROJECT = "projectName"
     """The project in the query."""
     SENDER = "X-Run-Id"
-    """The header of rows and files."""
+    """The header that clients send with rows and files."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Keyring:
 
 
 def admitted(route: Route) -> Route:
-    """Return a route that checks each request by ACCESS. Raises KeyError if a method is not in ACCESS."""
+    """Return a route that checks requests against ACCESS. Raises KeyError if a method is not in ACCESS."""
     endpoint = route.endpoint
     methods = (route.methods or set()) - {"HEAD"}
     access = {method: ACCESS[f"{method} {route.path}"] for method in methods}
@@ -200,7 +200,7 @@ async def admit(request: Request, access: Access) -> None:
     """Store the permissions of the request's key in the request's state.
 
     Raises Refused 401 without a valid key, 403 if the key does not permit the request, and 404 for runs that
-    it cannot access, as if these runs did not exist. Other credentials are checked by the route.
+    the key cannot access, as if these runs did not exist. Other credentials are checked by the route.
     """
     if not access.who & KEYS:
         return
@@ -239,7 +239,7 @@ def _grant(request: Request, keyring: Keyring) -> Grant:
 
 
 def _runs(request: Request, scope: Scope, grant: Grant, named: bool) -> list[int]:
-    """Return the runs that a request names. Raises Refused if it must name a run or project and does not."""
+    """Return the runs that a request names. Raises Refused if it lacks a run or project that it must name."""
     query = request.query_params
     if scope is Scope.PATH:
         return [integer(request.path_params["run_id"], "runId")]

@@ -58,7 +58,7 @@ class Options:
 async def healthz(request: Request) -> Response:
     """Return 200 while the thread that writes to the database is running.
 
-    No query is sent, so that a busy tracker stays ready.
+    The response does not depend on a query, so that a busy tracker stays ready.
     """
     alive = http.store(request).alive
     return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
@@ -79,7 +79,7 @@ def build(options: Options) -> Starlette:
         routes=[
             admitted(route)
             for route in (
-                *routes_ingest.routes,  # These get most requests, and matching each earlier route takes time.
+                *routes_ingest.routes,  # first, because they get most requests and matching takes time
                 Route("/healthz", healthz),
                 *routes_runs.routes,
                 *routes_files.routes,

@@ -53,8 +53,8 @@ def on_error(request: Request, error: Exception) -> Response:
 class Guard:
     """ASGI middleware that converts every error of a route to a response.
 
-    If an exception reached the server, the server would close the connection and the client would lose its
-    next request.
+    If an exception reached uvicorn, uvicorn would close the connection, and the client would lose its next
+    request.
     """
 
     def __init__(self, app: ASGIApp) -> None:

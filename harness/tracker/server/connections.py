@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from harness.tracker.api.body_limits import WHOLE
+from harness.tracker.api.request_bodies import WHOLE
 
 HEAD_SECONDS = 20.0
 """The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            # The parser would not read the body, so the server could respond 200 without reading the rows.
+            # After an upgrade, the parser reads no body, so the server could respond 200 and lose the rows.
             self.send_400_response("This server speaks HTTP/1.1 alone: send no Upgrade header.")
         else:
             super().on_headers_complete()

@@ -39,7 +39,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the names of the metrics in the format of the database."""
+        """Return the names of the metrics in the format in which the database stores them."""
         return title(self.names)
 
     def packed(self) -> bytes:

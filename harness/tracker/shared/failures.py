@@ -1,7 +1,7 @@
 """Count requests that failed in the tracker, were rejected, or whose sender disconnected.
 
-Only failures in the tracker are the tracker's fault. The counts are kept in memory, because they could not be
-stored on a full disk.
+Of these, only the failed requests are the tracker's fault. The counts are kept in memory, because they could
+not be stored on a full disk.
 """
 
 from __future__ import annotations

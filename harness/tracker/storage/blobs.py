@@ -16,7 +16,7 @@ from harness.tracker.storage.file_permissions import restrict
 
 
 class Blobs:
-    """A folder with files by token, readable for its owner only.
+    """A folder with files by token, readable only by its owner.
 
     Incomplete files of a killed server are deleted at the next start.
     """

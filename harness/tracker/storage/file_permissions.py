@@ -1,4 +1,4 @@
-"""Keep the database and the files readable for their owner only, whatever the umask is."""
+"""Keep the database and the files readable only by their owner, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OTHERS = 0o007
 def make_private(database: Path) -> None:
     """Create the database file if it is missing, so that only its owner can read it.
 
-    SQLite gives its write-ahead log and its shared memory the permissions of the database. If an existing
-    file is accessible for all users, as an earlier version of the tracker created it, only its owner keeps
-    access. If only its group has access, that access was granted on purpose and is kept.
+    SQLite gives its write-ahead log and its shared memory the permissions of the database. Earlier versions
+    of the tracker created these files with access for all users; now only the owner keeps access. If only a
+    file's group has access, that access was granted on purpose and is kept.
     """
     os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for suffix in DATABASE_SUFFIXES:
@@ -22,7 +22,7 @@ def make_private(database: Path) -> None:
 
 
 def restrict(path: Path, mode: int) -> None:
-    """Set the permissions of a file or folder that all users can access. Only its owner can do this."""
+    """Set the permissions of a file or folder to `mode` if all users can access it and this user owns it."""
     try:
         status = path.stat()
     except FileNotFoundError:

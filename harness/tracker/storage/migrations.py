@@ -54,7 +54,7 @@ def _to_4(db: sqlite3.Connection) -> None:
     """Add the column `process` to the tables of attachments and writers."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
-        return  # `_to_2` has just created the table, with the column.
+        return  # `_to_2` has just created the table with this column.
     _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
     old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
     copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
@@ -62,7 +62,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
-    """Yield the range of points of each request, and the ranges of points whose request is not known."""
+    """Yield the range of each request's points, and the ranges of points whose request is not known."""
     after = 0
     query = "SELECT first_id, last_id, id FROM requests WHERE last_id IS NOT NULL ORDER BY last_id"
     for first, last, request in db.execute(query):

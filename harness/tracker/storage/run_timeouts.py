@@ -2,7 +2,7 @@
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
-history as reported. Signs of life are heartbeats, points, and any other change of a run. A stopped tracker
+history as reported. Signs of life are heartbeats, points, and any other change to a run. A stopped tracker
 cannot receive signs of life, so the timeout starts at the tracker's start at the earliest.
 """
 
@@ -34,7 +34,7 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `seen` on a connection. It shows the runs, with the column `silent` and their status.
+    """Create the view `seen` on a connection: the runs with their current status and the column `silent`.
 
     `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is
     silent.
@@ -44,7 +44,7 @@ def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
         limit = seconds if beats else seconds * NEVER_BEAT
         try:
             since = max(datetime.fromisoformat(last), opened)
-        except (ValueError, TypeError):  # A client sent a time that no date can represent.
+        except (ValueError, TypeError):  # A client can send a time that no date can represent.
             return False
         return 0 < limit < (datetime.now(UTC) - since).total_seconds()
 

@@ -19,8 +19,8 @@ from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
-"""Terminal status → its precedence. Only a status of higher precedence replaces a terminal status, so a late
-success hides no failure."""
+"""Terminal status → its precedence. Only a status of higher precedence replaces a terminal status, so that
+a late success does not hide a failure."""
 STATUSES = {"RUNNING", *TERMINAL}
 
 

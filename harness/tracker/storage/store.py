@@ -210,7 +210,8 @@ class Store:
     def _tell(self, outcomes: list[Outcome]) -> None:
         """Set the results of writes.
 
-        The event loop of the writes calls this once for all results, because a call per result is slower.
+        The event loop of the writes calls this once for all results, because a call per result would take
+        longer.
         """
         for done, result, failure in outcomes:
             self._waiting -= 1

@@ -14,7 +14,7 @@ from typing import Any
 from harness.tracker.shared import blocks
 from harness.tracker.shared.requests import Sender, now
 from harness.tracker.storage import claims, statements
-from harness.tracker.storage.ingest import Points
+from harness.tracker.storage.ingest_lines import Points
 
 SHAPES = 4096
 """The maximum number of shapes whose ids are cached. A shape is a list of metric names of a run."""

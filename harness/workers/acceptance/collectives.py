@@ -15,7 +15,7 @@ PERIOD = 251
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Number of a rank's buffers of the payload's size, and number of its buffers of PART int64 elements."""
+"""The number of buffers of the payload's size, and of buffers of PART int64 elements, that each rank has."""
 WEIGHTS = 16
 """The weights of the ranks cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
 
@@ -67,7 +67,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield the indices of a buffer in order, PART at a time, as int64: float32 is inexact above 2²⁴."""
+    """Yield the indices of a buffer in order, PART at a time, as int64 (float32 is inexact above 2²⁴)."""
     import torch
 
     whole = buffer.numel()
@@ -76,7 +76,7 @@ def parts(buffer: Any) -> Iterator[Any]:
 
 
 def need(elements: int) -> int:
-    """Return the memory in bytes that a collective needs at most, for a buffer of `elements` elements."""
+    """Return the maximum memory in bytes that a collective needs for a buffer of `elements` elements."""
     return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
 
 
@@ -155,7 +155,7 @@ class Exchange:
         )
 
     def _has(self, run: Callable[[], object]) -> bool:
-        """Run a collective. Return False if the backend lacks it, as some versions of gloo do."""
+        """Run a collective, and return whether the backend has it. Some versions of gloo lack some."""
         if self.built:
             return False
         try:

@@ -34,7 +34,7 @@ def store_without_libuv() -> dict[str, bool]:
 
 
 def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
-    """Return pairs of the items of two sequences. Raises ValueError if their lengths differ."""
+    """Return the pairs of corresponding items of two sequences. Raises ValueError if their lengths differ."""
     if len(one) != len(other):
         raise ValueError(f"{len(one)} and {len(other)} cannot be paired")
     return zip(one, other)

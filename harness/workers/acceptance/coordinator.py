@@ -24,11 +24,11 @@ class Settings:
 
     device: str
     local: int
-    """Processes on each node, one for each GPU."""
+    """Number of processes on each node, one for each GPU."""
     bytes: int
     iterations: int
     deadline: float
-    """Seconds for a trial's processes to join, and the same time again for them to exchange data."""
+    """Seconds in which a trial's processes must join, and in which they must then exchange data."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""

@@ -1,4 +1,4 @@
-"""Print each check at once, and write the report at the end, for people, the harness and Kubernetes.
+"""Print each check immediately, and write the report at the end, for people, the harness and Kubernetes.
 
 [COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a log line for each check
 @accept1 …                                      the check as a frame, which the harness trusts (frames.py),

@@ -22,12 +22,15 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""(device, mode) → float32 elements of a rank's largest buffer. limits.toml has 2²⁸ to 2³² (1 to 16 GiB)."""
+"""(device, mode) → sizes of a rank's largest buffer in float32 elements. limits.toml covers 2²⁸ to 2³²."""
 FREE_SHARE = 0.85
 """Share of a GPU's free memory that buffers can use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""A rank's work is slow above this multiple of the median. Larger for CPUs, because pods share them."""
+"""A rank is slow if its work takes more than this multiple of the median time.
+
+The multiple is larger for CPUs, because pods share them.
+"""
 MIN_RANKS = 4
 """Smallest number of ranks for which a comparison with the median is meaningful."""
 

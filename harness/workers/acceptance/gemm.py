@@ -12,8 +12,8 @@ import torch
 from .check import Check
 from .compat import lacks
 from .devices import Device
+from .error_bounds import TF32_MASK, Precision, factor, offered
 from .limits import Limits, judged
-from .precision import TF32_MASK, Precision, factor, offered
 from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
@@ -32,7 +32,7 @@ def precisions(device: Device) -> list[Precision]:
 
 
 def right(precision: Precision, device: Device) -> Check:
-    """Compare every element of a product with a float64 reference, within the error bound of precision.py."""
+    """Compare every element of a product with a float64 reference, within the bound of error_bounds.py."""
     m, n, k = RIGHT_SHAPE[device.kind]
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
@@ -56,7 +56,7 @@ def right(precision: Precision, device: Device) -> Check:
         limit=1.0,
         relation="<=",
         limit_kind="limit",
-        limit_source="4 √K u (|A||B|) + u_out |AB| against float64 (precision.py)",
+        limit_source="4 √K u (|A||B|) + u_out |AB| against float64 (error_bounds.py)",
         **device.where,
     )
 

@@ -1,4 +1,4 @@
-"""Judge the number of GPUs that PyTorch sees: how many were requested, and why some of them are missing."""
+"""Compare the number of GPUs that PyTorch sees with the requested number, and explain any difference."""
 
 from __future__ import annotations
 

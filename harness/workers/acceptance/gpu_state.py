@@ -118,7 +118,7 @@ def links(
     text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
     shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
     if gpus < 2:
-        # Cloud providers disable the links of single GPUs, so inactive links are correct here.
+        # Cloud providers disable the links of machines with a single GPU, so inactive links are correct here.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
@@ -159,7 +159,7 @@ def _count(
     /,
     **where: Unpack[Where],
 ) -> Check:
-    """Judge a counter by the limit of the check `limited`."""
+    """Judge a counter by the limit for the check `limited`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **where)
     row = limits.row(model=gpu.name, check=limited)
@@ -167,7 +167,7 @@ def _count(
 
 
 def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
-    """Judge a value of the PCIe link. A GPU on NVLink-C2C moves its data over that link."""
+    """Judge a value of the PCIe link. It matters less for a GPU that moves its data over NVLink-C2C."""
     if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)

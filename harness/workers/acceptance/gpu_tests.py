@@ -62,7 +62,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # Runner and node share this dictionary, so an early report has the facts collected so far.
+    # Runner and node share this dictionary, so a report after an early end has the facts collected so far.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])

@@ -69,7 +69,7 @@ def memlock() -> Check:
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the limit for locked memory. RDMA locks all memory that it sends, so the limit must be off."""
+    """Judge the limit for locked memory. RDMA locks all memory that it sends, so there must be no limit."""
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (

@@ -29,7 +29,7 @@ HyperPod replaces hardware. It is below 1 because no real load reaches the peak.
 MAX_BYTES = 128 << 10
 """Largest size of a limits file in bytes, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""A measurement that passes, but is within this share of its limit, is WARN, as in Azure NHC."""
+"""A measurement that passes, but is within this share of its limit, gets a WARN, as in Azure NHC."""
 RELATIONS = (">=", "<=", "==")
 
 

@@ -14,7 +14,10 @@ FIGURES = 4
 SHARE = 0.67
 """Share of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
 CPU_SHARE = 0.02
-"""The share for CPUs, because other processes use them too. Good trials went down to 0.14 of the median."""
+"""The share for CPUs, which is lower because other processes use them too.
+
+Good trials went down to 0.14 of the median.
+"""
 _BAD = ("wrong", "died", "hung")
 
 

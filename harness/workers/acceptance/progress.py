@@ -36,7 +36,7 @@ class Position:
     beat: int = 0
     error: str = ""
     where: str = ""
-    """The Python function that the main thread executes, with its file."""
+    """The Python function that the main thread is executing, and its file."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread executes a different function than most ranks' main threads.
+    """Return the ranks whose main thread is executing a different function from most ranks.
 
     All ranks have entered the collective, but the returned ranks exchange no data. If no function has a
     majority, return no ranks.
@@ -177,7 +177,7 @@ class Watch:
                 self._moved = float("inf")
 
     def _where(self) -> str:
-        """Return the function that the main thread executes, with its file."""
+        """Return the function that the main thread is executing, and its file."""
         frame = sys._current_frames().get(self._main)
         code = frame.f_code if frame else None
         return f"{code.co_name} ({os.path.basename(code.co_filename)})" if code else ""

@@ -1,6 +1,6 @@
-"""Run the steps of a test in order. If a step raises an error, it is UNKNOWN, and the next steps still run.
+"""Run the steps of a test in order. If a step raises an error, its result is UNKNOWN, and the next steps run.
 
-SIGTERM, SIGINT and the deadline end the run at once, even while PyTorch waits for a GPU that never responds.
+SIGTERM, SIGINT and the deadline end the run immediately, even if PyTorch waits for a GPU that never responds.
 The remaining steps are then reported as UNKNOWN, and the report is written.
 """
 

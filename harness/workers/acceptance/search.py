@@ -8,7 +8,7 @@ faults:
 * A bad link between two good nodes makes each group that contains both nodes fail.
 * A broken boundary between two sets of nodes makes each group that contains nodes of both sets fail.
 
-Nodes are tested in groups of about √N. Failed groups are halved, good groups are tested together. Each
+Nodes are tested in groups of about √N. Failed groups are halved, and good groups are tested together. Each
 remaining node is tested with known-good nodes, its witnesses. It is accused if it fails with two witnesses,
 passes with no node, and fails with the other suspects as well. With up to 16 nodes, all pairs are tested
 first (circle.py).
@@ -153,7 +153,10 @@ class _Found:
         return placed, left
 
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
-        """Accuse the suspects that failed with enough good nodes of `core`. Report the others as unknown."""
+        """Test the suspects with good nodes of `core`. Accuse those that failed with enough of these nodes.
+
+        Report the other suspects as unknown.
+        """
         met = yield from meet(self.tested, suspects, core, self.needed)
         silent: list[int] = []
         for node in suspects:

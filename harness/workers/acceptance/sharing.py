@@ -1,4 +1,4 @@
-"""Find out whether a container has whole GPUs: MIG, MPS, time slicing, vGPU, and processes of others.
+"""Determine whether a container shares GPUs, by MIG, MPS, time slicing, vGPU, or with other processes.
 
 On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. So
 the results of speed tests are UNKNOWN there. Wrong results still count.
@@ -22,14 +22,14 @@ UNPROVED = frozenset(
         *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that prove nothing about a shared GPU: its speed, and the number of GPUs that a pod gets."""
+"""Causes that prove nothing if the GPUs are shared, because sharing changes the speed and number of GPUs."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
 """Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
-"""A GPU is used by others if more than both this share and this amount of its memory are used before the
-tests. An idle driver uses less."""
+"""A GPU is used by other processes if more than both this share and this amount of its memory are used before
+the tests. An idle driver uses less."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return why the GPUs are shared or parts of GPUs, or None if nothing proves that.
+    """Return why this container has shared GPUs or parts of GPUs, or None if nothing proves that it does.
 
     `smi` must have been read before the tests used the GPUs.
     """
@@ -66,7 +66,7 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return why fewer GPUs are visible than were requested, if none of them needs to be missing."""
+    """Return why fewer GPUs are visible than were requested, or None if that shows that a GPU is missing."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
@@ -94,7 +94,7 @@ def _assigned(environ: Mapping[str, str]) -> set[str]:
 
 
 def _used(device: Device, smi: Smi | None) -> str | None:
-    """Return a clause if processes of others use the memory of a GPU, or None."""
+    """Return a clause about the memory of a GPU that other processes use, or None if they use none."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
         return None

@@ -1,11 +1,11 @@
 """Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
-A value has one of four forms: the value; NOT_SUPPORTED, if nvidia-smi prints N/A; Unreadable, if it prints
-anything else in the place of a value, such as "[Unknown Error]"; and None, if it does not print the field.
+Each field is parsed to its value, to NOT_SUPPORTED if nvidia-smi prints N/A, to Unreadable if it prints
+anything else in place of a value, such as "[Unknown Error]", or to None if it does not print the field.
 
-Field names differ between driver versions; old and new names are accepted. Text around the XML document is
-kept: nvidia-smi prints warnings about a GPU before or after it. If the document is cut off or not valid XML,
-the GPUs whose elements are complete are parsed. All functions are pure.
+Field names differ between driver versions, so old and new names are accepted. Text around the XML document is
+kept, because nvidia-smi prints warnings about a GPU before or after the document. If the document is cut off
+or not valid XML, the GPUs whose elements are complete are parsed. All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_SUPPORTED: NotSupported = "N/A"
 
 
 class Unreadable(str):
-    """The text that nvidia-smi prints in the place of a value that it could not read."""
+    """The text that nvidia-smi prints in place of a value that it could not read."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class Gpu:
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """Repair of memory that is pending or impossible → Yes, or the text if it is not Yes or No."""
+    """Field of a pending or impossible memory repair → Yes, or the text if it is neither Yes nor No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
@@ -93,14 +93,14 @@ class Gpu:
     reasons: frozenset[str] | NotSupported | None = None
     """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Throttle reason → the text that is printed in the place of its state."""
+    """Throttle reason → the text that is printed in place of its state."""
     recovery: Word = None
     """What the driver recommends to recover the GPU: None, Reset, Reboot, Drain P2P or Drain and Reset."""
     reset_required: Word = None
     fabric: Word = None
     """State of the registration with the NVLink fabric, on systems with NVSwitches."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Path of a field → the NVML error that nvidia-smi prints in the place of its value."""
+    """Path of a field → the NVML error that nvidia-smi prints in place of its value."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def _repairs(element: ElementTree.Element) -> dict[str, str]:
 
 
 def _nvml_errors(element: ElementTree.Element) -> dict[str, str]:
-    """Return the fields in whose place nvidia-smi prints an error of NVML. Lists of processes are skipped."""
+    """Return the fields for which nvidia-smi prints an error of NVML. Lists of processes are skipped."""
     errors: dict[str, str] = {}
 
     def walk(one: ElementTree.Element, path: str) -> None:
@@ -337,7 +337,7 @@ _ERRORS = frozenset(
         *("interrupt request issue", "insufficient external power", "system is not in ready state"),
     }
 )
-"""Texts of NVML's errors that concern a whole GPU, in lower case and without brackets."""
+"""Messages of NVML errors that concern a whole GPU, in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
@@ -375,7 +375,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the larger of two sums of the counters: over the GPU's life, and since the driver was loaded.
+    """Return the sum of the counters over the GPU's life, or since the driver was loaded if that is larger.
 
     GPUs before Turing have other counters (`old`). Of those, only the errors since the driver was loaded
     count, because the pages of older errors are retired.

@@ -117,7 +117,7 @@ def fabric_problem(smi: Smi | None) -> str | None:
 
 
 def _of_node(smi: Smi, left: Sequence[str]) -> Check:
-    """Return the check of the whole call. `left` are the lines that belong to no tested GPU."""
+    """Return the check of the whole output. `left` contains the lines that belong to no tested GPU."""
     known = [(cause, note) for note in left if (cause := cause_of(note)) is not None]
     if known:
         cause = known[0][0]

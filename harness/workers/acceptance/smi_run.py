@@ -1,4 +1,4 @@
-"""Run nvidia-smi, and read what it prints, however it ends."""
+"""Run nvidia-smi, and read its output even if it fails."""
 
 from __future__ import annotations
 

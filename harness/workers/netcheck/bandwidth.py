@@ -34,7 +34,7 @@ SLOW = 0.2
 COMPARABLE = 0.5
 """While the machine is busy, a pair with this fraction of the rate of other pairs is not slow."""
 REFERENCES = 2
-"""Number of other pairs with which a slow pair is compared. One slow moment of a pair is no excuse."""
+"""Number of other pairs with which a slow pair is compared, because one of them can be slow for a moment."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 AGAIN = 3
 """Maximum number of times that a slow pair is measured again."""
@@ -131,7 +131,7 @@ def _doubtful(measured: Measured, usual: float) -> bool:
 
 
 def _better(known: Measured, again: Measured, usual: float) -> Measured:
-    """Return the measurement that decides more: one that is not slow, then a slow one, then an undecided."""
+    """Return the more decisive measurement: one that is not slow, else a slow one, else an undecided one."""
     return max(known, again, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
 
 
@@ -151,7 +151,7 @@ def _under_load(measured: Measured, usual: float, load: float) -> Measured:
 
 
 def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) -> list[Pair]:
-    """Return pairs with about the usual rate, of different senders if possible."""
+    """Return pairs with about the usual rate, with different senders if possible."""
     others = sorted(found.keys() - bad, key=lambda pair: (abs(found[pair].rate - usual), pair))
     first: dict[int, Pair] = {}
     for pair in others:

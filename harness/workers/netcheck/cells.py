@@ -1,7 +1,7 @@
-"""Correct the results of single probes by what the other ranks reported. All functions are pure.
+"""Correct the results of individual probes with the reports of all ranks. All functions are pure.
 
 A rank that gets an error knows its errno and the ICMP message. Only the reports of both ranks show whether
-the other one listens, which addresses it has, and whether the opposite direction works.
+the probed rank listens, which addresses it has, and whether the opposite direction works.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[in
 
 
 def _unanswered(cell: Cell, back: Cell | None) -> Cell:
-    """Return the cell, with the outcome of the opposite direction if the responses did not come back.
+    """Return the cell, with the outcome of the opposite direction if the responses did not arrive.
 
     A connection gets no response if the packets of the responding rank are rejected or have no route.
     """
@@ -79,6 +79,6 @@ def _unanswered(cell: Cell, back: Cell | None) -> Cell:
 
 
 def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
-    """Return the addresses that the rank reported, and those from which other ranks heard it."""
+    """Return the addresses that the rank reported, and those from which it greeted other ranks."""
     known = set(at[rank].addresses) if rank in at else set()
     return known | {report.heard[rank] for report in at.values() if rank in report.heard}

@@ -80,7 +80,7 @@ def setup_k8s_networking() -> dict[str, str]:
 def wait_for_master_ready(
     master_addr: str | None = None, master_port: int | None = None, timeout: float | None = None
 ) -> Waited:
-    """Wait until the training's port is open on rank 0. A false result contains the cause.
+    """Wait until the training's port is open on rank 0. After a timeout, return a false value with the cause.
 
     `timeout` is in seconds, by default COLOSSALAI_MASTER_READY_TIMEOUT.
     """

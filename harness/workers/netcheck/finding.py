@@ -169,7 +169,7 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return failed, unknown or ok. The verdict can be ok although steps in OUTSIDE are unknown.
+    """Return failed, unknown or ok. The verdict can be ok even if steps in OUTSIDE are unknown.
 
     An unknown bandwidth makes the verdict unknown if it was requested. Its finding then has ranks.
     """

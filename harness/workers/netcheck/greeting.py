@@ -85,7 +85,7 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
 def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) -> tuple[bytes, bytes]:
     """Send one message and return the response.
 
-    Raises OSError if the connection fails, and ValueError if the response is no valid message.
+    Raises OSError if the connection fails, and ValueError if the response is not a valid message.
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
@@ -99,7 +99,7 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Return the kind and body of one message, before the monotonic time `ends`. Raises errors as `call`."""
+    """Return the kind and body of one message, before the monotonic time `ends`. Raises like `call`."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .finding import listed
 
 _BOOT_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What stands for a node whose name is not known (surroundings.py)."""
+"""The identifier that replaces the unknown name of a node (surroundings.py)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -103,10 +103,10 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return the patterns, with those of the same row or column kind merged into one pattern."""
+    """Return the patterns, after merging those of each kind that covers whole rows or columns."""
     alike: dict[str, list[Pattern]] = {}
     for pattern in patterns:
-        # Only these kinds are merged. Any other pattern gets a unique key.
+        # Only these kinds are merged, so any other pattern gets a unique key.
         merges = pattern.kind in ("isolated", "egress", "ingress")
         alike.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
     return [

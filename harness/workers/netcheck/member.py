@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, binding, interfaces
+from . import bandwidth, interfaces, socket_ifname
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
@@ -39,7 +39,7 @@ cached negative answers expire."""
 SETTLED = 1.6
 """Seconds until any other failure is final. A retry takes less time."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""Failures that are final at once, because /etc/resolv.conf does not change during the life of a pod."""
+"""Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM = 5.0
 """Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
@@ -47,7 +47,7 @@ OWN_NAME = 2.0
 FETCH = 0.7
 """If a rank has sent no report for this many seconds, rank 0 fetches its report."""
 ENDED = 3.0
-"""A rank that has reported nothing for this many seconds is not known to listen any more."""
+"""A rank that has reported nothing for this many seconds may no longer be listening."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -77,7 +77,7 @@ class Member:
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
         self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
-        self._own = [*known.findings, *binding.check_names(variables, alone=nodes == 1)]
+        self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
         self._facts = facts()
@@ -114,8 +114,8 @@ class Member:
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Add the address on which the backend would listen to the greeting: NCCL with GPUs, else gloo."""
-        library, own = binding.nccl if gpus() else binding.gloo, interfaces.addresses()
-        found: list[binding.Binding | None] = []
+        library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.addresses()
+        found: list[socket_ifname.Binding | None] = []
         thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
         thread.start()
         thread.join(OWN_NAME)
@@ -332,7 +332,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # Of 64 ranks, it has 1 MB, and each rank gets it.
+        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it has 1 MB for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -355,7 +355,7 @@ class Member:
     # -- other ranks
 
     def _send(self) -> None:
-        """Send this rank's report to rank 0 if rank 0 is reachable. Store the verdict if there is one."""
+        """Send this rank's report to rank 0 if it is reachable. Store the verdict if the response has it."""
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):

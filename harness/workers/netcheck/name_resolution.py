@@ -118,7 +118,7 @@ class Names:
         if written and self.written:
             return Lookup(name, written, found=self.hosts)
         if not self.configuration.servers:
-            return Lookup(name, cause="dns_client.no_server", text=f"{RESOLV_CONF} names no DNS server")
+            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")
         candidates = self.configuration.candidates(name)
         for candidate in candidates:
             found = self._try(name, candidate)
@@ -126,7 +126,7 @@ class Names:
                 return found
         return self._nowhere(name, candidates)
 
-    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one way out for each answer
+    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one return for each answer
         """Return the result for a full name, or None if the name does not exist."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
@@ -148,14 +148,14 @@ class Names:
         if old and exists.kind == "nodata":
             left = max(old)
             text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
-            return Lookup(name, cause="dns_client.negative_cached", text=text, again=self.clock() + left)
+            return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
                 return self._broken(name, answer)
         if exists.kind == "failed":
             self._absent[candidate] = _Absent(answers[0].ttl or 0, self.clock())
             return None
-        return Lookup(name, cause="dns_client.no_record", text=f"{candidate} exists, but has no address")
+        return Lookup(name, cause="dns.no_record", text=f"{candidate} exists, but has no address")
 
     def _exists(self, candidate: str) -> Answer:
         return self._ask(candidate, random.choice(dns_client.UNASSIGNED))
@@ -193,12 +193,12 @@ class Names:
     def _broken(self, name: str, answer: Answer) -> Lookup:
         # A kernel limits its rate of ICMP errors, so a port without a listener sometimes does not respond.
         self._refused |= answer.kind == "refused"
-        silent = "dns_client.server_refused" if self._refused else "dns_client.server_silent"
-        cause = {"silent": silent, "refused": silent, "no_route": "dns_client.server_silent"}
+        silent = "dns.server_refused" if self._refused else "dns.server_silent"
+        cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
         servers = ", ".join(self.configuration.servers)
         said = answer.text or answer.kind
         text = f"the DNS server {servers} does not resolve {name}: {said}"
-        return Lookup(name, cause=cause.get(answer.kind, "dns_client.server_failed"), text=text)
+        return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
         """Return the cause if none of the candidates exists. Try other likely full names first."""
@@ -206,14 +206,14 @@ class Names:
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
                 text = f"{name} is {found.found}, which the search path does not reach: {tried}"
-                return Lookup(name, cause="dns_client.search_path", text=text)
+                return Lookup(name, cause="dns.search_path", text=text)
         kept = [absent for each in candidates if (absent := self._absent[each]).kept]
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
             text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
-            return Lookup(name, cause="dns_client.negative_cached", text=text, again=until)
-        return Lookup(name, cause="dns_client.no_record", text=f"no such name: {tried}")
+            return Lookup(name, cause="dns.negative_cached", text=text, again=until)
+        return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
         """Yield likely full names: in this pod's namespace, and in the domains of the pod's own name."""

@@ -24,7 +24,7 @@ SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 UNANSWERED = 1.5
 """A connection counts as filtered if at least two SYN packets get no response in this many seconds."""
 QUICK = 1.2
-"""Timeout of a connection to a port that is only one of several. At least two SYN packets are sent."""
+"""Timeout of a connection if several ports are tried. At least two SYN packets are sent in this time."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
 """Outcomes of a port on which another program, or a rank that is not the peer, listens."""
 _STRIDE, _ALTERNATIVES = 16, 7
@@ -186,7 +186,7 @@ class Probe:
         return cell
 
     def _is_it(self, cell: Cell) -> bool:
-        """Return whether the peer itself responded. A rank that does not know its number counts."""
+        """Return whether the peer itself responded, or a rank that does not know its number."""
         return cell.outcome == OK and (self._place is None or cell.rank in (self._place, -1))
 
     def _ask(self, address: str, port: int, seconds: float) -> Cell:

@@ -1,8 +1,8 @@
 """Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
 
-One errno has several causes. "No route to host" is a missing route, a missing machine, or a firewall that
-rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the machine
-that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
+One errno can have several causes. "No route to host" means a missing route, a missing machine, or a firewall
+that rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the
+machine that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THERE_SECONDS = 0.5
 """Timeout of the connection that shows whether a machine exists behind an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens. Its machine responds with a reset."""
+"""A port on which nothing listens, so that an existing machine responds with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -198,6 +198,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall's "port unreachable" also refuses the connection, and proves no machine.
+            # A firewall can also refuse a connection, with "port unreachable". No machine need exist then.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

@@ -30,7 +30,7 @@ class Report:
     master: Cell | None = None
     """The result of the probe of MASTER_ADDR, if that is a different name from the first peer's."""
     port: int = 0
-    """The port of this rank's greeting server, or 0 if the rank is not known to listen now."""
+    """The port of this rank's greeting server, or 0 if the rank may not be listening."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
         """Return the report with the measured bandwidth of this rank's pairs."""

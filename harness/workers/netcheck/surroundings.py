@@ -54,7 +54,7 @@ def compare(
 ) -> list[Finding]:
     """Return findings about facts that differ between ranks or are unsuitable.
 
-    `offsets` has for each rank the offset of its clock from rank 0's clock, and the error of that offset, in
+    `offsets` maps each rank to the offset of its clock from rank 0's clock, and the error of that offset, in
     seconds. A finding blames the ranks that differ from the most common value. If no value is the most common
     one, it blames all ranks.
     """
@@ -94,7 +94,7 @@ def compare(
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
-    """Return a finding for clocks that differ too much from the median. Rank 0's clock can be one of them."""
+    """Return a finding for clocks that differ too much from the median. Rank 0's clock is judged as well."""
     middle = median(offset for offset, _ in offsets.values())
     off = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS

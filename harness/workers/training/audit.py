@@ -1,4 +1,4 @@
-"""Audit the files of a training, and print the facts as one JSON document, without a judgement.
+"""Audit the files of a training, and print the facts as one JSON document, without judging them.
 
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 

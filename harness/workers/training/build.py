@@ -43,7 +43,7 @@ def _use_token() -> None:
 
 
 def gated(error: BaseException | None) -> bool:
-    """Return whether the error, or one of its causes, is that the hub denied access to a gated model."""
+    """Return whether the error, or one of its causes, means that the hub denied access to a gated model."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if type(error).__name__ == "GatedRepoError":
@@ -56,7 +56,7 @@ def gated(error: BaseException | None) -> bool:
 def cannot_compile(device: torch.device) -> str:
     """Compile a small model and its backward pass. Return the error message, or "" if it works."""
     try:
-        # The backward pass needs more than the forward pass: its graph is cut from a graph of both.
+        # Compiling the backward pass needs more than the forward pass: it is split from a graph of both.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
     except Exception as error:  # torch.compile's exceptions are private, and differ between versions

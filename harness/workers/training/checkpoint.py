@@ -90,7 +90,7 @@ class Unusable(ValueError):
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return the manifest of a checkpoint, without a look at its files. Raises Torn."""
+    """Return the manifest of a checkpoint, without checking the other files. Raises Torn."""
     path = folder / MANIFEST
     try:
         manifest = Manifest(**json.loads(path.read_text()))
@@ -140,7 +140,7 @@ def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | Non
 
 
 def all_of(run: Path) -> Iterator[Path]:
-    """Yield the folders of a run that have the name of a checkpoint, also if they are links to folders."""
+    """Yield the folders of a run that have the name of a checkpoint, including links to folders."""
     yield from (path for path in run.glob("epoch-*-step-*") if NAME.fullmatch(path.name) and path.is_dir())
 
 
@@ -179,7 +179,7 @@ def begin(run: Path, manifest: Manifest) -> Path:
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp gives access to the owner only
+    partial.chmod(0o755)  # mkdtemp gives access only to the owner
     return partial
 
 
@@ -215,8 +215,8 @@ def restore_best(run: Path) -> None:
 def best(run: Path) -> Path | None:
     """Return the checkpoint that the link `best` names, or else the one that best.txt names, or None.
 
-    The checkpoint can be missing. Only the last part of the link counts: after a copy, an absolute link would
-    lead to the original run.
+    The checkpoint can be missing. Only the last component of the link's target counts, because in a copy, an
+    absolute link would lead to the original run.
     """
     return next(iter(pointers(run).values()), None)
 
@@ -255,7 +255,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to one. What NFS keeps because a process has it open is left to `tidy`."""
+    """Remove a folder, or a link to one. `tidy` later removes files that NFS keeps while they are open."""
     if path.is_symlink():
         path.unlink()
     else:

@@ -6,9 +6,9 @@ The texts of a split, `train` or `val`, are one of
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
     DIR/train-0001.jsonl …        shards beside each other, also compressed
 
-Shards are read in the order of their names. The content decides about compression (gzip, zstd) and encoding:
-UTF-8, or UTF-16 and UTF-32, as PowerShell writes them. Byte order marks, CRLF and empty lines are accepted.
-Everything else that is not one JSON object a line with a text raises ValueError with the file and the line.
+Shards are read in the order of their names. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16
+and UTF-32, as PowerShell writes them) are detected from the content. Byte order marks, CRLF and empty lines
+are accepted. Any other line that is not a JSON object with a text raises ValueError with the file and line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""The largest length of a line. A file without line ends would otherwise fill the memory."""
+"""The largest length of a line. A file without line breaks would otherwise fill the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -60,9 +60,9 @@ _TYPES: dict[type, str] = {
 
 # -- files -----------------------------------------------------------------------------------------------
 def files(folder: Path, split: str) -> list[Path]:
-    """Return the files with the texts of a split, in their order. Raises ValueError if they are not clear.
+    """Return the files with the texts of a split, in their order.
 
-    Raises OSError if the folder cannot be read.
+    Raises ValueError if the files are missing or ambiguous, and OSError if the folder cannot be read.
     """
     entries = sorted(_entries(folder))
     forms = [[path] for path in entries if path.name in {f"{split}.jsonl{end}" for end in _COMPRESSIONS}]
@@ -87,7 +87,7 @@ def files(folder: Path, split: str) -> list[Path]:
 
 
 def _require_all(shards: Sequence[Path]) -> None:
-    """Raise ValueError if a shard is missing whose name has the number of all shards."""
+    """Raise ValueError if there are fewer shards than their names declare, as in `train-00001-of-00004`."""
     numbers = [re.search(r"-(\d+)-of-(\d+)$", _stem(path) or "") for path in shards]
     for count in {int(number[2]) for number in numbers if number}:
         there = {int(number[1]) for number in numbers if number and int(number[2]) == count}
@@ -105,12 +105,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _stem(path: Path) -> str | None:
-    """Return the name of a file with documents without its endings, or None for another name."""
+    """Return the name of a file with documents without its extensions, or None for any other file."""
     return next((path.name.removesuffix(end) for end in _SHARDS if path.name.endswith(end)), None)
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the files of a folder of shards, without hidden files and those of Spark, such as _SUCCESS."""
+    """Return the shards in a folder, without hidden files and Spark's own files, such as _SUCCESS."""
     shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
     if odd := [path for path in shards if _stem(path) is None]:
         raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
@@ -126,7 +126,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _require_file(path: Path) -> None:
-    """Raise ValueError if a path is not a regular file. To open a FIFO would block."""
+    """Raise ValueError if a path is not a regular file. Opening a FIFO would block."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except OSError:
             raise
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # of a module that can be missing
+            if type(error).__name__ != "ZstdError":  # the module that defines this class can be missing
                 raise
             yield ValueError(
                 f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
@@ -220,7 +220,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Return the decompressed content of a file. Raises _Unsupported if no module reads the compression."""
+    """Return the decompressed content of a file. Raises _Unsupported if no module can read it."""
     head = file.peek(4)
     if head.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file))
@@ -243,7 +243,7 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
 class _ZstdFrames(io.RawIOBase):
     """The decompressed content of zstd frames. It raises EOFError if the last one is cut off.
 
-    The reader of zstandard ends silently there.
+    The reader of zstandard raises no error in this case.
     """
 
     def __init__(self, file: io.BufferedReader, decompressor: Any) -> None:
@@ -274,7 +274,7 @@ class _ZstdFrames(io.RawIOBase):
 def _text(line: bytes | str, field: str, number: int) -> str:
     """Return the text of the document in a line. Raises ValueError if the line is invalid."""
     try:
-        # Python's limit on the digits of an integer does not apply to a float.
+        # Integers are parsed as floats, because Python limits the number of digits of an integer.
         document = json.loads(line.decode() if isinstance(line, bytes) else line, parse_int=float)
     except (ValueError, RecursionError) as error:
         expected, document = _expected(line, error, number), None

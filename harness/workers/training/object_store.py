@@ -29,7 +29,10 @@ TRIES = 4
 REQUEST_SECONDS = 60
 PIECE = 1 << 20
 PART = 16 << 20
-"""Smallest part of a multipart upload in bytes. S3 accepts 10,000 parts. Each request holds one in memory."""
+"""Smallest part of a multipart upload in bytes. S3 accepts at most 10,000 parts.
+
+Each request holds one part in memory.
+"""
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
 _AGAIN = (408, 409, 429)
@@ -172,8 +175,8 @@ class Bucket:
     def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
         """Begin a multipart upload, and abort it if the block raises.
 
-        The request that begins it runs in a thread: a signal handler that raises does so in the main thread,
-        and would otherwise lose the id of an upload that exists.
+        The first request runs in a thread, so that the id of the new upload is not lost if a signal handler
+        raises an error in the main thread.
         """
         pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
         try:
@@ -201,7 +204,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 can send status 200 before the request fails
+        if code := _code(text):  # S3 can respond with status 200 to a request that fails later
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
@@ -209,7 +212,7 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Start and abort a multipart upload, which creates no object. Raises Failed if it is not allowed."""
+        """Start and abort a multipart upload, which creates no object. Raises Failed if this is forbidden."""
         with self._upload(key) as (_, upload):
             self._abort(key, upload)
 

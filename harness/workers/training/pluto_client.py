@@ -22,9 +22,9 @@ import multinode
 from .sender import Point
 
 SETTINGS = {
-    # Output must reach the container's log at once. Captured output is in a pipe, and is lost after a kill.
+    # Output must reach the container log immediately. Captured output is in a pipe, and a kill loses it.
     "disable_console": True,
-    # A status that arrives after the next attempt has started would stay, and end the run as TERMINATED.
+    # A status that arrives after the next attempt has started would remain, and end the run as TERMINATED.
     "x_sigterm_status_enabled": False,
     # After 5 failures the client would drop a point, and report success.
     "sync_process_retry_max": 1_000_000_000,
@@ -37,7 +37,7 @@ _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """A client of Pluto that uses its unmodified package. One thread calls all methods except `close`."""
+    """A client of Pluto, based on the unmodified package. One thread calls all methods except `close`."""
 
     name = "Pluto"
 
@@ -92,7 +92,7 @@ class Pluto:
         if self._run is None:
             return
         if not ok:
-            # If a status FAILED arrived late, it would stay even if the next attempt succeeds.
+            # A FAILED status that arrived late would remain even if the next attempt succeeded.
             self._run.close()
             return
         multinode.wait_for_uploader(self._rank, 40.0)

@@ -130,9 +130,8 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                Path(
-                    ended
-                ).touch()  # without it, a node that returns later would wait for ended ranks (training.sh)
+                # Without this file, a node that rejoins later would wait for ended ranks (training.sh).
+                Path(ended).touch()
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
@@ -157,7 +156,7 @@ def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
     Otherwise the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with other weights than an uninterrupted one. If an operation has no deterministic
+    resumed run ends with different weights from an uninterrupted one. If an operation has no deterministic
     algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -175,6 +174,6 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line in one call. print() writes the newline separately, so lines of ranks could mix."""
+    """Write a line in one call. print() writes the newline separately, so the lines of ranks could mix."""
     sys.stdout.write(line)
     sys.stdout.flush()

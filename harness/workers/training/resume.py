@@ -1,8 +1,8 @@
 """Find the checkpoint from which a run resumes, and repair what a copy of the run has lost.
 
 A run can come from `cp`, `kubectl cp`, rsync or an object store. Such a copy can lack links, or have a folder
-or a text file in their place, and its files can belong to another user. What is lossless is repaired.
-Anything else raises Unusable before the first step, because each attempt would fail in the same way.
+or a text file in their place, and its files can belong to another user. Defects are repaired if that loses no
+data. Any other defect raises Unusable before the first step, because each attempt would fail in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LASTING = {
     errno.ELOOP,
     errno.ENAMETOOLONG,
 }
-"""Errors that remain after a restart. Others, such as a full disk, can pass."""
+"""Errors that a restart does not resolve. Others, such as a full disk, can be temporary."""
 Say = Callable[[str], None]
 
 
@@ -43,14 +43,14 @@ def open_run(run: Path) -> None:
         raise
     for folder in (run / TRACKERS, *checkpoint.all_of(run)):
         if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
-            continue  # a resume removes the link, and never what it leads to
+            continue  # a resume removes only the link, never its target
         for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
             if os.path.lexists(each) and not (each.is_dir() and os.access(each, os.R_OK | os.W_OK | os.X_OK)):
                 raise Unusable(_not_writable(each, None))
 
 
 def _not_writable(path: Path, error: OSError | None) -> str:
-    """Return the error message for something that is no folder, or that this user cannot change."""
+    """Return the error message for a path that is not a folder, or that this user cannot change."""
     expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
     try:
         found = path.stat()
@@ -150,8 +150,8 @@ def _intact(folder: Path) -> bool:
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
     """Point `best` to the intact checkpoint with the lowest loss up to the newest one.
 
-    The losses in the manifests decide: a copy can have lost the pointers, or an attempt was killed before it
-    moved them.
+    The losses are read from the manifests, because a copy can have lost the pointers, and an attempt can have
+    been killed before it moved them.
     """
     losses: list[tuple[float, int, Path]] = []
     for folder in checkpoint.all_of(run):

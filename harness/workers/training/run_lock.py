@@ -6,8 +6,8 @@ takes the lock over. So the clocks of two nodes need not agree. An owner that wa
 was taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because
 NFS clients see a changed file sooner than a renamed one.
 
-A later attempt of the same launch takes the lock at once, and so does an attempt that sees that the owner's
-process has ended on its own machine.
+A later attempt of the same launch takes the lock immediately. So does an attempt on the owner's machine if
+the owner's process has ended.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Owner:
     """The writer of a run, as in the lock file."""
 
     run: str
-    """The name of the run. A lock that was copied with its run has another one."""
+    """The name of the run. A lock that was copied with its run has the name of the original run."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     process: str = field(default_factory=lambda: process(os.getpid()))
     launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    """The start of this attempt by the owner's clock. It is only shown."""
+    """The start of this attempt by the owner's clock, which is only used in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A random identifier of the attempt."""
     beat: int = 0
@@ -100,7 +100,7 @@ class RunLock:
         raise Unusable(f"{self._path.parent} was taken over by {owner}: this training ends")
 
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lock if it is still this one's."""
+        """Stop the heartbeat, and remove the lock if it still belongs to this attempt."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
@@ -146,7 +146,7 @@ class RunLock:
 
     # -- the other writer --------------------------------------------------------------------------------
     def _stale(self) -> Owner | str | None:
-        """Return the owner that no longer writes, or a text if the file names none, or None if it is gone.
+        """Return the owner that no longer writes, a text if the file names none, or None if there is no file.
 
         Raises Unusable if the owner's heartbeat changes.
         """
@@ -182,10 +182,10 @@ class RunLock:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
                 with suppress(OSError):
-                    self._create()  # a user removed it; a launch that comes first has it
+                    self._create()  # a user removed the file; the first launch to create it has the lock
                 continue
             except OSError:
-                continue  # such errors of a network volume can pass
+                continue  # such errors of a network volume can be temporary
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):

@@ -71,7 +71,7 @@ class Sender:
         """Wait until all points are acknowledged. Return whether they are.
 
         `seconds` limits the total time of consecutive waits. When this time is used up, further calls return
-        at once, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
+        immediately, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
@@ -92,7 +92,7 @@ class Sender:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # The thread can be in a request until the client's timeout. The process can exit meanwhile.
+        # The thread can be in a request until the client's timeout, but the process can exit before that.
         self._thread.join(self.seconds if ok else 1.0)
         if not self._thread.is_alive():
             self.client.close(ok and not self._points)

@@ -74,7 +74,10 @@ class Chain:
 
 
 def chain(letters: int, length: float, seed: int) -> Chain:
-    """Return a random chain. Documents have `length` letters on average. Few successors are likely."""
+    """Return a random chain, in which each state has few likely successors.
+
+    Documents have `length` letters on average.
+    """
     numbers = random.Random(seed)
     rows = []
     for state in range(letters + 1):

@@ -58,7 +58,7 @@ def restore(
     """Restore model, optimizer, scaler and random generators from a checkpoint.
 
     If the number of ranks has changed, the random generators are not restored, because the checkpoint does
-    not have a state for every rank. Raises Unusable if the checkpoint is of another model or precision.
+    not have a state for every rank. Raises Unusable if the model or precision differs.
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)

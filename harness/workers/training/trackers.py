@@ -68,7 +68,7 @@ class Trackers:
     def settle(self, *, last: bool = False) -> int:
         """Wait until all points are acknowledged, or written to the disk for the next attempt.
 
-        Return the number of unacknowledged values over all trackers. Set `last` to True after the last step.
+        Return the number of unacknowledged values in all trackers. Set `last` to True after the last step.
         """
         unsent = 0
         for sender in self._senders:
@@ -196,4 +196,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Print nothing. Other ranks than rank 0 use this function, because rank 0 prints the text."""
+    """Print nothing. Ranks other than rank 0 use this function, because rank 0 prints the text."""

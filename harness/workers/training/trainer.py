@@ -4,8 +4,8 @@ The order of floating-point sums determines the last bits of the result. A resum
 as an uninterrupted one. Therefore the sequences (order.py), the learning rate and the batches of the
 evaluation are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first
 backward pass, in the order in which the gradients arrived. The first step of a resumed run would thus use
-other buckets than the same step of an uninterrupted run. Therefore every run starts with a backward pass that
-changes nothing.
+different buckets from the same step of an uninterrupted run. Therefore every run starts with a backward pass
+that changes nothing.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # fails when the rank with this loss ends, which reports the error
+                ranks.every(None)  # fails once the rank with this loss has reported the error and ended
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:

@@ -85,7 +85,7 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Upload a run. Return what was verified in the bucket. After an error, sent objects stay there."""
+    """Upload a run, and return a summary. After an error, objects that were sent stay in the bucket."""
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
@@ -268,7 +268,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp gives access to the owner only
+        made.chmod(0o755)  # mkdtemp gives access only to the owner
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):

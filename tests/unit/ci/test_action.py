@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from ci_scripts import ACTION, LOCK, ROOT, Done, parsed, shell, steps
 
+from harness.core.replacements import pairs
 from harness.faults.recorded_bundles import extract
 
 
@@ -220,3 +222,18 @@ def test_the_action_states_where_images_come_from(
     action.program(f'echo "images: $HARNESS_IMAGES" | tee "{action.folder}/images"')
     assert action.step(step, **given).code == 0
     assert (action.folder / "images").read_text() == f"images: {used}\n"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("examples/*/.github/workflows/*.yml")), ids=lambda path: path.parts[-4]
+)
+def test_the_workflows_of_the_examples_use_inputs_that_exist(path: Path) -> None:
+    """Contract: GitHub only warns about an unknown input, and the pinned packages would be tested."""
+    workflow = yaml.safe_load(path.read_text())
+    (job,) = workflow["jobs"].values()
+    used = [step for step in job["steps"] if step["uses"] == "OWNER/pluto-e2e-harness@COMMIT"]
+    assert [set(step["with"]) - set(yaml.safe_load(ACTION.read_text())["inputs"]) for step in used] == [set()]
+    (name, spec), *rest = pairs(used[0]["with"]["replace"].split()).items()
+    assert (spec, rest) == (".", [])
+    assert name in ("konduktor", "pluto-ml")
+    assert job["timeout-minutes"] <= 60

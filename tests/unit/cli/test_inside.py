@@ -11,7 +11,7 @@ import pytest
 from harness.cli.netcheck_exec import Exec, free_port, together
 from harness.cli.netcheck_inside import NetcheckResults, runs, state
 from harness.core.errors import UsageError
-from harness.judge.cluster.services import ServiceProblem
+from harness.judge.cluster.headless_service import ServiceProblem
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import Finding, failed, ok, unknown
 

@@ -30,6 +30,8 @@ WITH_PROGRESS = {
     "faults",
     "programs",
     "soak",
+    "bisect",
+    "matrix",
     "images build",
     "torchrun submit",
     "torchrun sync",

@@ -11,9 +11,10 @@ from kubernetes.client.exceptions import ApiException
 from loopback import OK, Server
 from urllib3.exceptions import HTTPError
 
+from harness.cli.main import main
 from harness.core import retries as module
 from harness.core.errors import HarnessError
-from harness.core.kubernetes import Kube, events, reached
+from harness.core.kubernetes import Kube, events, reached, request_error
 from harness.core.retries import reason_of
 from harness.observe.heartbeat import Heartbeat
 
@@ -47,6 +48,32 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
         kube.fetch("/api/v1/nodes")
     assert raised.value.cause == "cluster.unreachable"
     assert server.asked < 10
+
+
+def test_a_server_with_another_certificate_is_one_sentence(serve: Serve) -> None:
+    """The Kubernetes client turns urllib3's SSLError into an ApiException with status 0."""
+    text = "SSLError\n[SSL: CERTIFICATE_VERIFY_FAILED] Hostname mismatch, not valid for '10.0.0.1'"
+    with pytest.raises(HarnessError, match="TLS failed: SSLError") as raised, reached():
+        raise ApiException(status=0, reason=text)
+    assert raised.value.cause == "cluster.unreachable"
+    assert "tls-server-name" in raised.value.hint
+
+
+@pytest.mark.parametrize(("status", "cause"), [(500, "unhealthy"), (403, "forbidden"), (404, "unhealthy")])
+def test_no_command_prints_a_traceback_for_an_http_error(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, cause: str
+) -> None:
+    """Contract: whatever the API server responds, a command prints one sentence and exits with 2."""
+    serve(lambda asked: b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status)
+    with pytest.raises(SystemExit) as ended:
+        main(["preflight", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"HTTP {status}" in printed
+    assert "Traceback" not in printed
+    problem = request_error(ApiException(status=status))
+    assert problem is not None
+    assert problem.cause == f"cluster.{cause}"
 
 
 def test_a_brief_server_outage_is_a_reported_retry(serve: Serve) -> None:

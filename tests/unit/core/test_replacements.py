@@ -8,6 +8,8 @@ import pytest
 
 from harness.core.errors import UsageError
 from harness.core.replacements import KONDUKTOR, pairs, parse
+from harness.provision.images import versions
+from harness.provision.source import versions as source_versions
 from harness.settings import load
 
 
@@ -63,13 +65,30 @@ def test_the_name_of_the_product_is_that_of_its_package() -> None:
         ("torch", "torch_base"),
         ("Python", "torch_base"),
         ("kubernetes", "--kubernetes"),
-        ("kueue", "VERSIONS_FILE"),
     ],
 )
 def test_what_packages_cannot_replace_names_the_option_for_it(name: str, option: str) -> None:
     with pytest.raises(UsageError, match="cannot replace") as error:
         parse(name, "1.0")
     assert option in error.value.hint
+
+
+@pytest.mark.parametrize("spec", ["0.11.1", "v0.11.1", "==0.11.1"])
+def test_a_controller_is_replaced_by_a_release(spec: str) -> None:
+    assert parse("JobSet", spec).versions == "v0.11.1"
+    settings = load(replace={"jobset": spec})
+    assert source_versions.load(settings).jobset == "v0.11.1"
+    assert source_versions.load(settings).kueue == source_versions.load(load()).kueue
+    published = versions.load(settings).registry.jobset
+    assert published.image == "registry.k8s.io/jobset/jobset:v0.11.1"
+    assert "/v0.11.1/" in published.manifest
+    assert published.sha256 is None
+
+
+@pytest.mark.parametrize("spec", ["latest", ">=0.11", "main", "0.11", "./checkout"])
+def test_a_controller_is_replaced_by_nothing_else(spec: str) -> None:
+    with pytest.raises(UsageError, match=r"--replace kueue: expected a version such as v0.11.1, found"):
+        parse("kueue", spec)
 
 
 def test_a_path_is_a_wheel_an_sdist_or_the_folder_of_a_package(

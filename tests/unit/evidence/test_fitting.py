@@ -36,6 +36,21 @@ TAINT = {"key": "team", "value": "other", "effect": "NoSchedule"}
             "a pod requests 2.5 cpu; the most that a node has is 2",
         ),
         (pod(memory="29Gi"), [CONTROL, node("a")], "29Gi memory; the most that a node has is 8Gi"),
+        (
+            pod(asks={"hugepages-2Mi": "32Mi"}),
+            [node("a")],
+            "a pod requests 32Mi hugepages-2Mi; no node has any",
+        ),
+        (
+            pod(memory="8589934593"),
+            [node("a")],
+            "requests 8589934593 memory; the most that a node has is 8589934592",
+        ),
+        (
+            pod(overhead={"cpu": "1500m"}),
+            [node("a")],
+            "a pod requests 2.5 cpu; the most that a node has is 2",
+        ),
         (pod(asks={"nvidia.com/gpu": 8}), [node("a")], "a pod requests 8 nvidia.com/gpu; no node has any"),
         (pod(nodeSelector={"gpu": "h100"}), [node("a", labels={"gpu": "a100"})], "the label gpu=h100"),
         (

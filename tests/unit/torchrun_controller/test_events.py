@@ -11,7 +11,7 @@ import pytest
 from events_server import EventsServer
 from torchrun_objects import job, pod, queue
 
-from harness.torchrun_controller.api.conditions import Condition, stamp
+from harness.torchrun_controller.api.condition_type import Condition, stamp
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 from harness.torchrun_controller.decide.decisions import Create, Seen
 from harness.torchrun_controller.decide.events import Event, of_job, of_queue

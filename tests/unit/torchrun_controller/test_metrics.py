@@ -14,7 +14,7 @@ from torchrun_objects import job
 
 from harness.core.errors import UsageError
 from harness.torchrun_controller.__main__ import main, serve
-from harness.torchrun_controller.api.conditions import Condition, stamp
+from harness.torchrun_controller.api.condition_type import Condition, stamp
 from harness.torchrun_controller.api.models import JobStatus
 from harness.torchrun_controller.runtime import http as serving
 from harness.torchrun_controller.runtime.http import Health, Server

@@ -19,7 +19,7 @@ from torchrun_objects import job, pod, queue
 from urllib3.exceptions import ProtocolError
 
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.api.models import FINISHED
 from harness.torchrun_controller.decide.decisions import Decision
 from harness.torchrun_controller.decide.job import desired

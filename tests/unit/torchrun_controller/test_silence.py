@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_objects import pod
 
-from harness.torchrun_controller.api.conditions import stamp
+from harness.torchrun_controller.api.condition_type import stamp
 from harness.torchrun_controller.decide.silence import ASK, QUIET, Silence, sentence
 
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

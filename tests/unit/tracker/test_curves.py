@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from harness.tracker.query import curves
 from harness.tracker.shared import blocks
 from harness.tracker.shared.requests import Sender
-from harness.tracker.storage import ingest
-from harness.tracker.storage import writer as keeping
+from harness.tracker.storage import ingest_lines, writer
 from harness.tracker.storage.schema import TABLES
 
 STEP = st.one_of(st.integers(0, 60), st.integers(0, 10**15))
@@ -31,7 +30,7 @@ def filled(rows: list[tuple[int, int, float]]) -> sqlite3.Connection:
     sender = Sender(1, "1", "rank0", "e2e", None)
     for first in range(0, len(rows), 1000):
         block = blocks.of_rows([("m", *row) for row in rows[first : first + 1000]])
-        keeping.Keeper().keep(db, [keeping.Sent(sender, ingest.Points(block))])
+        writer.Keeper().keep(db, [writer.Sent(sender, ingest_lines.Points(block))])
     return db
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracker.storage import ingest
+from harness.tracker.storage import ingest_lines
 
 GOOD = b'{"time": 5, "step": 1, "data": {"a": 1.5}}'
 
 
 def test_numbers_that_json_does_not_know() -> None:
     line = b'{"time": 5, "step": 1, "data": {"n": NaN, "i": Infinity, "m": -Infinity, "big": %d}}' % (10**30)
-    values = {row[0]: row[3] for row in ingest.read(line, ingest.point_rows).rows}
+    values = {row[0]: row[3] for row in ingest_lines.read(line, ingest_lines.point_rows).rows}
     assert math.isnan(values["n"])
     assert (values["i"], values["m"], values["big"]) == (math.inf, -math.inf, 1e30)
 
@@ -47,7 +47,7 @@ def test_numbers_that_json_does_not_know() -> None:
     ],
 )
 def test_a_bad_line_ends_the_request_and_earlier_lines_stay(bad: bytes) -> None:
-    found = ingest.read(b"\n".join([GOOD, b"", bad, GOOD]), ingest.point_rows)
+    found = ingest_lines.read(b"\n".join([GOOD, b"", bad, GOOD]), ingest_lines.point_rows)
     assert found.rows == [("a", 1, 5, 1.5)]
     assert found.lines == 1
     assert found.error is not None
@@ -61,7 +61,7 @@ def test_a_bad_line_ends_the_request_and_earlier_lines_stay(bad: bytes) -> None:
 def test_what_json_has_no_number_for_is_taken(written: bytes, meant: float) -> None:
     """Contract: other languages write it as null or as a word; the rest of the request stays."""
     line = b'{"time": 5, "step": 1, "data": {"a": ' + written + b', "b": 1}}'
-    found = ingest.read(line, ingest.point_rows)
+    found = ingest_lines.read(line, ingest_lines.point_rows)
     assert found.error is None
     assert [repr(row[3]) for row in found.rows] == [repr(meant), "1.0"]
 
@@ -73,7 +73,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda name: na
 def test_what_the_client_writes_is_read_back(data: dict[str, float]) -> None:
     """The client writes each line with json.dumps, so names are escaped and NaN is bare."""
     line = json.dumps({"time": 1, "step": 2, "data": data}).encode()
-    found = ingest.read(line + b"\n", ingest.point_rows)
+    found = ingest_lines.read(line + b"\n", ingest_lines.point_rows)
     assert found.error is None
     assert [row[:3] for row in found.rows] == [(name, 2, 1) for name in data]
     for (*_, value), sent in zip(found.rows, data.values(), strict=True):
@@ -152,7 +152,7 @@ BODIES = (
 @given(st.lists(BODIES, max_size=4).map(b"\n".join))
 def test_the_native_parser_decides_as_the_one_door(body: bytes) -> None:
     """Contract: the same rows to the last bit, the same lines, and the same refusal in the same words."""
-    slow, quick = ingest.read(body, ingest.point_rows), ingest.read_points(body)
+    slow, quick = ingest_lines.read(body, ingest_lines.point_rows), ingest_lines.read_points(body)
     rows = [(*row[:3], row[3].hex()) for row in slow.rows]
     assert [(*row[:3], row[3].hex()) for row in quick.block.rows()] == rows
     assert (quick.lines, quick.error) == (slow.lines, slow.error)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.tracker.query import audit_view, lineage, series
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Sender
-from harness.tracker.storage import ingest, runs
+from harness.tracker.storage import ingest_lines, runs
 from harness.tracker.storage.store import Store
 from harness.tracker.storage.writer import Sent
 
@@ -50,7 +50,9 @@ async def filled(store: Store, chain: list[tuple[list[int], int]]) -> list[int]:
         ids.append(await store.write(create))
         lines = [{"time": 1, "step": step, "data": {"m": at, f"only{at}": 1}} for step in steps]
         text = "\n".join(map(json.dumps, lines)).encode()
-        await store.keep(Sent(Sender(ids[-1], f"{ids[-1]}", "rank0", "e2e", None), ingest.read_points(text)))
+        await store.keep(
+            Sent(Sender(ids[-1], f"{ids[-1]}", "rank0", "e2e", None), ingest_lines.read_points(text))
+        )
     return ids
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from harness.tracker.query import audit_view, series
 from harness.tracker.shared.requests import Sender
-from harness.tracker.storage import ingest
+from harness.tracker.storage import ingest_lines
 from harness.tracker.storage.store import Store
 from harness.tracker.storage.writer import Sent
 
@@ -26,7 +26,7 @@ RUNS, NAMES = (1, 2), ("a", "b", 'q"\\é\x00', "a/b")
 VALUES = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([None, "NaN", "-Infinity"])
 LINES = st.lists(
     st.tuples(
-        st.integers(0, 3) | st.sampled_from([ingest.MOST, -1, 1.0]),
+        st.integers(0, 3) | st.sampled_from([ingest_lines.MOST, -1, 1.0]),
         st.integers(0, 2),
         st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
     ),
@@ -79,7 +79,7 @@ def test_the_audit_has_every_row_in_order_with_its_sender(
     requests: list[tuple[int, int, list[tuple[Any, int, dict[str, Any]]]]],
 ) -> None:
     """Contract: rows as sent, in order of arrival, each once for each time it was sent; pages join."""
-    sent = [Sent(sender(run, rank), ingest.read_points(body(lines))) for run, rank, lines in requests]
+    sent = [Sent(sender(run, rank), ingest_lines.read_points(body(lines))) for run, rank, lines in requests]
     expected = [row for one in requests for row in meant(*one)]
 
     def read(db: Any) -> list[Row]:
@@ -97,7 +97,7 @@ def test_the_audit_has_every_row_in_order_with_its_sender(
 @given(REQUESTS)
 def test_a_series_is_plutos(requests: list[tuple[int, int, list[tuple[Any, int, dict[str, Any]]]]]) -> None:
     """Contract: of each (run, name, step) the highest client time wins, then the row that came last."""
-    sent = [Sent(sender(run, rank), ingest.read_points(body(lines))) for run, rank, lines in requests]
+    sent = [Sent(sender(run, rank), ingest_lines.read_points(body(lines))) for run, rank, lines in requests]
     expected: dict[tuple[int, str, int], tuple[int, str]] = {}
     for run, name, step, value, time_ms, _ in (row for one in requests for row in meant(*one)):
         if time_ms >= expected.get((run, name, step), (-1, ""))[0]:
@@ -123,7 +123,7 @@ def test_a_series_is_plutos(requests: list[tuple[int, int, list[tuple[Any, int, 
 
 def test_a_bad_request_in_a_batch_fails_alone(tmp_path: Path) -> None:
     """Contract: of requests that came together the bad one alone fails, and it leaves nothing."""
-    points = ingest.read_points(b'{"time": 1, "step": 2, "data": {"new": 1}}')
+    points = ingest_lines.read_points(b'{"time": 1, "step": 2, "data": {"new": 1}}')
     bad = Sender(1, "1", "\ud800", "e2e", None)
 
     async def keep(store: Store) -> list[Any]:
@@ -144,7 +144,7 @@ def test_a_bad_request_in_a_batch_fails_alone(tmp_path: Path) -> None:
 def test_many_requests_at_once_are_all_there(tmp_path: Path, names: int) -> None:
     """Contract: also those that one statement keeps together."""
     line = {"time": 1, "step": 0, "data": {f"m{name}": name for name in range(names)}}
-    points = ingest.read_points(json.dumps(line).encode())
+    points = ingest_lines.read_points(json.dumps(line).encode())
 
     async def keep(store: Store) -> None:
         await asyncio.gather(*(store.keep(Sent(sender(1, at), points)) for at in range(300)))
@@ -168,7 +168,7 @@ def test_statistics_of_any_finite_values(values: list[float]) -> None:
             series.aggregate(found, aggregation)
         return found
 
-    with kept([Sent(sender(1, 0), ingest.read_points(body(lines)))]) as store:
+    with kept([Sent(sender(1, 0), ingest_lines.read_points(body(lines)))]) as store:
         found = asyncio.run(store.read(read))
     assert (found["min"], found["max"], found["count"]) == (min(values), max(values), len(values))
     if max(map(abs, values)) < 1e150:

@@ -1,4 +1,4 @@
-"""The main job's worker in several files and folders: what HARNESS_SCRIPTS must bring whole."""
+"""The main job's worker, split into several files and folders, all of which HARNESS_SCRIPTS must mount."""
 
 from __future__ import annotations
 

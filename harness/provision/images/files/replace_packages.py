@@ -32,7 +32,7 @@ def readable(path: Path) -> None:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Change only what is replaced: each file that changes is copied into the new layer."""
+    """Replace the packages, and change no other file: each changed file is copied into the new layer."""
     for name in names:
         remove(name)
     target = Path(sysconfig.get_path("purelib"))

@@ -76,7 +76,7 @@ def nan_weight(step: int) -> None:
             one_step(self)
             if self.step >= step:
                 with torch.no_grad():
-                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the byte 0
+                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token of byte 0
 
         return stepped
 

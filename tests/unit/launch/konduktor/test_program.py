@@ -16,7 +16,7 @@ import pytest
 
 from harness.core import processes
 from harness.core.errors import ToolError
-from harness.launch.konduktor.program import Konduktor, early
+from harness.launch.konduktor.launch_process import Konduktor, early
 from harness.settings import Settings
 
 TELLS = """
@@ -37,7 +37,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (there / "python").symlink_to(sys.executable)
     (there / "konduktor").write_text(f"#!{sys.executable}\n{TELLS}")
     (there / "konduktor").chmod(0o755)
-    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ("email.mime.text", "no.such.library"))
+    monkeypatch.setattr(
+        "harness.launch.konduktor.launch_process.LIBRARIES", ("email.mime.text", "no.such.library")
+    )
     return there / "konduktor"
 
 
@@ -85,7 +87,8 @@ def test_nothing_is_left_of_what_nobody_launched(program: Path, tmp_path: Path, 
 
 def test_it_ends_with_a_harness_that_is_killed(program: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from harness.launch.konduktor.program import Konduktor;"
+        "import sys, time; from pathlib import Path;"
+        "from harness.launch.konduktor.launch_process import Konduktor;"
         "k = Konduktor(Path(sys.argv[1]), Path(sys.argv[2])); print(k._waiting.pid, flush=True);"
         "time.sleep(99)"
     )
@@ -129,7 +132,7 @@ def test_it_is_begun_early_for_a_job_file_alone(
 ) -> None:
     """Contract: neither a manifest nor a file that is not there begins a process that nobody uses."""
     settings = Settings(state_dir=tmp_path / "state")
-    monkeypatch.setattr("harness.launch.konduktor.program.installed", lambda _: program)
+    monkeypatch.setattr("harness.launch.konduktor.launch_process.installed", lambda _: program)
     job, manifest = tmp_path / "job.yaml", tmp_path / "manifest.yaml"
     job.write_text("name: n")
     manifest.write_text("apiVersion: v1")
@@ -176,7 +179,7 @@ def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     program.write_text(f"#!{sys.executable}\n{WAITS}")
-    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ())
+    monkeypatch.setattr("harness.launch.konduktor.launch_process.LIBRARIES", ())
     with Konduktor(tmp_path / "state", program) as konduktor:
         waiting = konduktor._waiting
         assert waiting is not None

@@ -25,7 +25,32 @@ def pod(on: str, phase: str = "Running") -> dict[str, Any]:
 
 def test_a_tainted_control_plane_does_not_count() -> None:
     found = quotas([node("cp", taint="NoSchedule"), node("a"), node("b")], [pod("cp"), pod("a")])
-    assert found == {"cpu": Decimal("3.75"), "memory": Decimal(7 * 2**30), "nvidia.com/gpu": Decimal(2)}
+    assert found == {
+        "cpu": Decimal("3.75"),
+        "memory": Decimal(7 * 2**30),
+        "ephemeral-storage": Decimal(20 * 2**30),
+        "nvidia.com/gpu": Decimal(2),
+    }
+
+
+def test_sidecars_and_the_overhead_of_pods_are_subtracted() -> None:
+    held = pod("a")
+    held["spec"]["initContainers"] = [
+        {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}},
+        {"resources": {"requests": {"cpu": "200m"}}},
+    ]
+    held["spec"]["overhead"] = {"cpu": "250m"}
+    assert quotas([node("a")], [held])["cpu"] == 1
+
+
+def test_a_node_without_huge_pages_adds_no_quota_of_them() -> None:
+    """Contract: Kueue names the resource that it does not cover. A quota of 0 would be a shortage instead."""
+    bare, full = node("a"), node("b")
+    bare["status"]["allocatable"]["hugepages-2Mi"] = "0"
+    assert "hugepages-2Mi" not in quotas([bare], [])
+    full["status"]["allocatable"] |= {"hugepages-2Mi": "64Mi", "pods": "110"}
+    assert quotas([bare, full], [])["hugepages-2Mi"] == 64 * 2**20
+    assert "pods" not in quotas([full], [])
 
 
 def test_pods_that_ended_hold_nothing() -> None:

@@ -13,7 +13,7 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.images import build, debian, packages
 from harness.provision.images.build import Recipe
-from harness.provision.images.docker import files_of
+from harness.provision.images.docker_images import files_of
 from harness.provision.images.stack import Stack
 from harness.provision.platforms import AMD64, ARM64
 from harness.settings import load

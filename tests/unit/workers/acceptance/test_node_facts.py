@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import smi_texts
 
-from harness.workers.acceptance import devices, gpu_count, host_state, precision
+from harness.workers.acceptance import devices, gpu_count, host_state
+from harness.workers.acceptance import error_bounds as precision
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.devices import Device
 from harness.workers.acceptance.smi import Smi, parse

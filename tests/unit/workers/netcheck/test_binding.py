@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.workers.netcheck.binding import check_names, gloo, matching, nccl
+from harness.workers.netcheck.socket_ifname import check_names, gloo, matching, nccl
 
 OWN = {
     "127.0.0.1": "lo",

@@ -1,4 +1,4 @@
-"""A module in a folder, which reads a file in a folder below it."""
+"""A module in a subfolder, which reads a file from a folder below its own."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def text() -> str:
-    """Return what deep/note.txt says."""
+    """Return the content of deep/note.txt."""
     return (Path(__file__).parent / "deep" / "note.txt").read_text().strip()

@@ -1,4 +1,4 @@
-"""Status conditions in the standard form of Kubernetes: type, status, time of transition, and reason."""
+"""Status conditions as Kubernetes defines them: type, status, time of the last transition, and reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Condition(Status):
 
 
 def stamp(now: datetime) -> str:
-    """Return the time in the format of Kubernetes, e.g. 2026-11-23T14:00:00Z."""
+    """Return the time as a Kubernetes timestamp, e.g. 2026-11-23T14:00:00Z."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -45,7 +45,7 @@ def true(conditions: list[Condition], kind: str) -> bool:
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return the conditions in `old`, with `new` added or in place of the condition of the same type."""
+    """Return `old` with the condition `new`, which replaces any existing condition of the same type."""
     before = found(old, new.type)
     since = before.last_transition_time if before and before.status == new.status else stamp(now)
     changed = new.model_copy(update={"last_transition_time": since})

@@ -1,7 +1,7 @@
 """Determine the address on which gloo or NCCL would listen, and check the variables that select it.
 
-gloo and NCCL choose an interface by themselves. The address that they then send to the other ranks can be
-another one than the address to which the rank's name leads.
+gloo and NCCL choose an interface by themselves. The address that they then send to the other ranks can differ
+from the address to which the rank's name resolves.
 """
 
 from __future__ import annotations

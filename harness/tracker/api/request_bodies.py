@@ -19,8 +19,8 @@ That is usually before the request's task starts.
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
 HELD_LIMIT = 96 << 20
-"""The maximum size of all request bodies that are being read, in bytes. A single request can always have up
-to BODY_LIMIT bytes."""
+"""The maximum total size of all request bodies that are being read, in bytes. A single request can
+always have up to BODY_LIMIT bytes."""
 BODY_SECONDS = 60
 """The maximum time between two parts of a request body, in seconds."""
 

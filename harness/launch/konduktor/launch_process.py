@@ -1,8 +1,8 @@
 """Run konduktor with its own HOME, in a process that starts before the launch is prepared.
 
-`konduktor launch` takes 1 s, of which 0.6 s are imports of libraries. So its process starts together with the
-harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's script,
-which reads HOME and the config as usual.
+`konduktor launch` takes 1 s, of which importing libraries takes 0.6 s. So its process starts together with
+the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's
+script, which reads HOME and the config as usual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.provision.konduktor import installed
 from harness.settings import Settings
 
 SECONDS = 60
-"""The timeout of konduktor. It normally takes 1 s, and up to 20 s on a busy machine."""
+"""The timeout of konduktor, which normally takes 1 s, but up to 20 s on a busy machine."""
 LIBRARIES = (
     "kubernetes",
     "google.auth.transport.requests",
@@ -80,7 +80,7 @@ class Konduktor:
     def __init__(self, state_dir: Path, program: Path | None) -> None:
         """Create a HOME in `state_dir`, and start the process if `program` is not None.
 
-        Also remove the HOMEs of killed processes.
+        Also remove the HOMEs that killed processes left behind.
         """
         state_dir.mkdir(parents=True, exist_ok=True)
         for folder in state_dir.glob("launch-*"):
@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The Kubernetes client writes the client key into this folder. A killed process leaves it behind."""
+        """The folder into which the Kubernetes client writes the client key, which a kill leaves behind."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

@@ -134,7 +134,7 @@ def point_rows(text: bytes) -> list[Row]:
 def _number(name: str, value: object) -> float:
     """Return a value as a float.
 
-    A value that is not finite can also be null or one of WORDS, as written by other languages.
+    A value that is not finite can also be null or one of WORDS, as clients in other languages write it.
     """
     if type(value) is float or type(value) is int:
         return float(value)

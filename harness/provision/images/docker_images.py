@@ -11,26 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from harness.context import RunContext
-from harness.core import processes, proxies
+from harness.core import processes
 from harness.core.locks import locked
-from harness.core.processes import environment
 from harness.provision.source.shell import Shell
 
 CAUSE: Final = "image.build_failed"
-_BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
-"""The build command, with BuildKit.
-
-Attestations would make the image an index, which containerd can reject.
-"""
-
-
-def build_command() -> list[str]:
-    """Return the first words of `docker build`, with Docker's predefined build arguments for a proxy.
-
-    Without a value, docker reads it from its environment, so the command line does not contain it. Docker
-    records these arguments neither in the image nor in its history.
-    """
-    return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]
 
 
 def image_id(tag: str) -> str | None:

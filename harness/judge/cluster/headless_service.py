@@ -63,9 +63,11 @@ def healthy(case: Case) -> str | None:
 def _watched(case: Case, kind: str) -> bool:
     """Return whether the evidence contains every object of a kind.
 
-    It does not if the harness is not allowed to list the kind, or was killed before it had recorded all
-    objects.
+    Objects can be missing if the harness is not allowed to list the kind, or if it was killed before it had
+    recorded all of them.
     """
+    if kind in case.manifest.unread or (case.launch.attached and kind not in case.manifest.watched):
+        return False
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     return (case.manifest.ended_at is not None or case.running) and not unread
 
@@ -96,7 +98,7 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
 
 
 def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    """Return the problem of a Service that is not headless: DNS then has no record for a single pod."""
+    """Return the problem of a Service that is not headless: DNS then has no records for individual pods."""
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):
         return None

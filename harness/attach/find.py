@@ -1,0 +1,189 @@
+"""Find the job that a user named: KIND/NAME, NAME or the label selector of bare pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.attach.job import AttachedJob, describe, owners
+from harness.attach.reading import Forbidden, Reader
+from harness.attach.resources import (
+    JOBSET,
+    MPI_JOB,
+    POD,
+    PYTORCH_JOB,
+    TARGETS,
+    TORCHRUN_JOB,
+    TRAIN_JOB,
+    Resource,
+    target_of,
+)
+from harness.core.deadlines import Deadline
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+from harness.evidence.kubernetes.objects import items, mapping
+
+AGAIN_SECONDS = 1.0
+"""Seconds between two looks for a job that does not exist yet."""
+SETTLE_SECONDS = 3.0
+"""Seconds that pods without a controller have to be created, from the first one to the last."""
+KINDS = ", ".join(each.kind.kind for each in TARGETS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The words with which a user named a job: either `word` (KIND/NAME or NAME) or `selector`."""
+
+    word: str = ""
+    selector: str = ""
+    container: str | None = None
+
+    def __str__(self) -> str:
+        return self.word or f"pods with {self.selector}"
+
+
+def check(target: Target) -> None:
+    """Raise UsageError unless the target names one job."""
+    if bool(target.word) == bool(target.selector):
+        raise UsageError(
+            "either KIND/NAME or -l SELECTOR is expected",
+            hint="for example: harness attach job/train -n team-a, or harness attach -l app=train",
+        )
+    kind, slash, name = target.word.partition("/")
+    if slash and (not name or "/" in name):
+        raise UsageError(f"KIND/NAME is expected; found {target.word}", hint="for example: jobset/train")
+    if slash and target_of(kind) is None:
+        raise UsageError(f"{kind} is no kind of job that can be attached to", hint=f"kinds: {KINDS}")
+
+
+def find(
+    target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None
+) -> AttachedJob:
+    """Return the job. If it does not exist, look for it again for `wait` seconds.
+
+    Raises UsageError if it does not exist or if the target names several jobs, and HarnessError if it cannot
+    be read.
+    """
+    check(target)
+    deadline, told = Deadline.after(wait), False
+    while True:
+        try:
+            if not target.selector:
+                return _by_name(target, reader)
+            found = _by_selector(target, reader)
+            if told:  # The other pods are being created too.
+                time.sleep(SETTLE_SECONDS)
+                found = _by_selector(target, reader)
+            return found
+        except _Absent as error:
+            if deadline.passed:
+                raise UsageError(error.message, hint=error.hint) from None
+            if progress is not None and not told:
+                progress(f"{error.message}: waiting for it")
+            told = True
+            time.sleep(min(AGAIN_SECONDS, deadline.remaining))
+
+
+class _Absent(UsageError):
+    """The job does not exist now."""
+
+
+def _by_selector(target: Target, reader: Reader) -> AttachedJob:
+    pods = reader.all(POD, target.selector, needed=True)
+    if not pods:
+        raise _Absent(
+            f"no pod in namespace {reader.namespace} has the labels {target.selector}", hint=_LABELS
+        )
+    jobs = {_controller(pod) for pod in pods}
+    if len(jobs) > 1:
+        raise UsageError(
+            f"the pods with {target.selector} belong to {len(jobs)} jobs: {', '.join(sorted(jobs))}",
+            hint="name one of them as KIND/NAME, or use a selector that matches only its pods",
+        )
+    return describe(POD, reader.namespace, target.selector, None, pods, container=target.container)
+
+
+_LABELS = "`kubectl get pods --show-labels` shows the labels of the pods"
+
+
+def _controller(pod: Object) -> str:
+    own = next((each for each in items(pod, "metadata", "ownerReferences") if each.get("controller")), None)
+    return f"{own.get('kind')}/{own.get('name')}" if own else "no controller"
+
+
+def _by_name(target: Target, reader: Reader) -> AttachedJob:
+    kind, slash, name = target.word.partition("/")
+    resource = target_of(kind) if slash else None
+    if resource is not None:
+        return _named(resource, name, target, reader)
+    found: list[Resource] = []
+    forbidden: Forbidden | None = None
+    for each in TARGETS:
+        if each in (POD, TRAIN_JOB):  # A TrainJob has a JobSet of the same name.
+            continue
+        try:
+            found += [each] if reader.get(each, target.word) is not None else []
+        except Forbidden as error:
+            forbidden = error
+    if TORCHRUN_JOB in found and JOBSET in found:
+        found.remove(JOBSET)  # It belongs to the TorchrunJob.
+    if len(found) > 1:
+        kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in found)
+        raise UsageError(
+            f"{len(found)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}",
+            hint="name the kind too",
+        )
+    if not found:
+        if forbidden is not None:
+            raise forbidden
+        raise _Absent(
+            f"there is no job {target.word} in namespace {reader.namespace}", hint=f"kinds: {KINDS}"
+        )
+    return _named(found[0], target.word, target, reader)
+
+
+def _named(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
+    pods = list[Object]()
+    if resource in (PYTORCH_JOB, MPI_JOB):
+        return _of_kubeflow(resource, name, target, reader)
+    item = reader.get(resource, name)
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
+        jobset = reader.get(JOBSET, name)
+        if jobset is not None or resource is TRAIN_JOB:
+            resource, item = JOBSET, jobset
+    if item is None:
+        raise _missing(resource, name, reader)
+    if resource is POD:
+        return describe(POD, reader.namespace, name, None, [item], container=target.container)
+    if resource is TORCHRUN_JOB:
+        pods = reader.all(POD, f"jobset.sigs.k8s.io/jobset-name={name}", needed=True)
+    elif resource.kind.kind == "DaemonSet":
+        uid = str(mapping(item, "metadata").get("uid"))
+        pods = [pod for pod in reader.all(POD, needed=True) if uid in owners(pod)]
+    return describe(resource, reader.namespace, name, item, pods, container=target.container)
+
+
+def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
+    there = sorted(str(mapping(each, "metadata").get("name")) for each in reader.all(resource))
+    names = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
+    kind = resource.kind.kind
+    if resource.kind.name in reader.absent:
+        return _Absent(f"the cluster has no {kind} {name}, because it does not serve the kind {kind}")
+    return _Absent(
+        f"there is no {kind} {name} in namespace {reader.namespace}",
+        hint=f"{kind}s there: {names or 'none'}",
+    )
+
+
+def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
+    """Return a PyTorchJob or MPIJob by the labels of its pods. Its object may not be readable."""
+    try:
+        item = reader.get(resource, name)
+    except Forbidden as error:
+        reader.unread[resource.kind.name] = error.message
+        item = None
+    pods = reader.all(POD, f"training.kubeflow.org/job-name={name}", needed=True)
+    if item is None and not pods:
+        raise _missing(resource, name, reader)
+    return describe(resource, reader.namespace, name, item, pods, container=target.container)

@@ -1,0 +1,192 @@
+"""Follow an attached job by watches and live logs until it has ended."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from harness.attach import logs
+from harness.attach.job import AttachedJob
+from harness.attach.reading import Reader
+from harness.attach.recording import Recording
+from harness.attach.resources import AROUND, POD
+from harness.attach.truth import RecordedLines, nonces
+from harness.context import RecordedContext
+from harness.core.clock import now
+from harness.core.deadlines import Deadline
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Object, condition
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.bundle import Observation
+from harness.observe.logs import Life, LogFollower
+from harness.observe.watcher import Watcher
+
+LOG_SECONDS = 50.0
+"""Maximum seconds for reading the logs to their end after the job has ended."""
+PODS_SECONDS = 45.0
+"""Maximum seconds for the pods to end after the job's object has."""
+SHOWN_BYTES = 64 * 1024
+"""Maximum number of bytes of a log that a live view gets at once."""
+ASK_SECONDS, GONE_SECONDS = 10.0, 60.0
+"""Seconds between two reads of the job's object, and without a response until the API server is lost."""
+ENDS = ("Complete", "Completed", "Failed", "Succeeded")
+
+
+class _Follower:
+    """The current state of the job, from watch events."""
+
+    def __init__(
+        self,
+        job: AttachedJob,
+        reader: Reader,
+        recording: Recording,
+        lines: RecordedLines,
+        context: RecordedContext,
+    ) -> None:
+        self.job, self.recording, self.lines, self.context = job, recording, lines, context
+        self.item: Object | None = job.item
+        self.deleted = False
+        self.gaps: list[str] = []
+        self.changed = threading.Event()
+        self._files: dict[tuple[str, str], Any] = {}
+        self.logs = LogFollower(reader.kube, self._log, self.gaps.append)
+
+    def observed(self, kind: str, observation: Observation) -> None:
+        """Process one watch event that was recorded."""
+        item = observation.object
+        if kind == self.job.resource.kind.name and kind != "pod" and self._is_own(item):
+            self.item = item
+            self.deleted |= observation.type == "DELETED"
+        if kind == "pod" and self.job.owns_pod(item):
+            self.lines.know(nonces([item], self.job.uid))
+            self.logs.observe(kind, observation)
+            if observation.type == "DELETED":
+                self.recording.pods.pop(str(mapping(item, "metadata").get("name")), None)
+        self.changed.set()
+
+    def _is_own(self, item: Object) -> bool:
+        return bool(mapping(item, "metadata").get("uid") == self.job.uid)
+
+    def _log(self, life: Life, text: str) -> None:
+        writer = self.context.writer
+        with suppress(HarnessError):
+            key = (life.pod, life.container)
+            if key not in self._files:
+                self._files[key] = writer.log_file(*key)
+            written = self._files[key].write(text)
+            if written and writer.listener is not None:
+                writer.listener.logged(life.pod, written[-SHOWN_BYTES:])
+        if life.container == self.job.launch.container:
+            self.lines.feed(life.pod, life.uid, text)
+
+    def finish(self) -> None:
+        """Read the logs to their end, and close their files."""
+        self.logs.finish(LOG_SECONDS)
+        for file in self._files.values():
+            with suppress(HarnessError):
+                file.close()
+
+    def ended(self) -> str | None:
+        """Return how the job ended, or None while it has not."""
+        kind = self.job.resource.kind.kind
+        if self.deleted:
+            return f"{kind} {self.job.name} was deleted"
+        if kind == "Pod":
+            phases = {mapping(pod, "status").get("phase") for pod in self.recording.pods.values()}
+            return "every pod has ended" if phases <= {"Succeeded", "Failed"} else None
+        item = self.item or {}
+        state = mapping(item, "status").get("terminalState") or next(
+            (word for word in ENDS if condition(item, word).get("status") == "True"), None
+        )
+        if kind == "TorchrunJob" and mapping(item, "status").get("completionTime"):
+            state = mapping(item, "status").get("phase")
+        return f"{kind} {self.job.name} is {state}" if state else None
+
+    def running(self) -> bool:
+        """Return whether a pod of the job has not ended."""
+        phases = {mapping(pod, "status").get("phase") for pod in self.recording.pods.values()}
+        return bool(phases & {"Pending", "Running"})
+
+    def summary(self) -> str:
+        """Return the number of pods in each phase."""
+        phases: dict[str, int] = {}
+        for pod in list(self.recording.pods.values()):
+            phase = str(mapping(pod, "status").get("phase"))
+            phases[phase] = phases.get(phase, 0) + 1
+        return "pods: " + (", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none")
+
+
+def until_the_end(
+    job: AttachedJob, reader: Reader, recording: Recording, lines: RecordedLines, context: RecordedContext
+) -> list[str]:
+    """Record the job until it has ended or was deleted. Return the gaps in its logs."""
+    follower = _Follower(job, reader, recording, lines, context)
+    writer, name = context.writer, job.launch.container
+    pods = [pod for pod in reader.all(POD, needed=True) if job.owns_pod(pod)]
+    lines.know(nonces(pods, job.uid))
+    gaps = logs.read(reader, pods, name, writer, lines.feed, previous_alone=True)
+    resources = {each.kind.name: each for each in (job.resource, POD, *AROUND)}
+    watcher = Watcher(
+        reader.kube,
+        reader.namespace,
+        [each.kind for each in resources.values()],
+        recording.observe,
+        follower.observed,
+        follower.gaps.append,
+    )
+    watcher.start()
+    try:
+        watcher.listed()
+        recording.flush()
+        writer.update(attached_at=now(), watched=watcher.kinds())
+        _note_unread(resources.keys() - set(watcher.kinds()), follower.gaps, reader)
+        _wait(follower, reader, context)
+    finally:
+        follower.finish()
+        watcher.stop()
+        recording.flush()
+    for text in sorted({gap for gap in follower.gaps if gap.startswith("objects/")}):
+        if not any(text.startswith(f"objects/{kind}: ") for kind in reader.unread):
+            writer.retry("a watch", text)
+    return gaps + [gap for gap in follower.gaps if not gap.startswith("objects/")]
+
+
+def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
+    """Record the kinds that the API server refused to list, and those that it does not serve."""
+    for kind in kinds:
+        reasons = [gap.partition(": ")[2] for gap in gaps if gap.startswith(f"objects/{kind}: ")]
+        reason = reasons[-1].removeprefix("not watched, ") if reasons else "not listed in time"
+        if "not served" in reason or "HTTP 404" in reason:
+            reader.absent.add(kind)
+        else:
+            reader.unread[kind] = reason
+
+
+def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None:
+    """Wait until the job and its pods have ended. Raises HarnessError if the API server is lost."""
+    shown, pods_end = "", Deadline.after(PODS_SECONDS)
+    ask, gone = Deadline.after(ASK_SECONDS), Deadline.after(GONE_SECONDS)
+    while True:
+        follower.recording.flush()
+        if context.writer.full is not None:
+            raise context.writer.full
+        ended = follower.ended()
+        if ended is None:
+            pods_end = Deadline.after(PODS_SECONDS)
+        elif follower.deleted or not follower.running() or pods_end.passed:
+            context.progress(f"over: {ended}")
+            return
+        if follower.summary() != shown:
+            shown = follower.summary()
+            context.progress(shown)
+        if ask.passed:
+            try:
+                reader.get(follower.job.resource, follower.job.name)
+                gone = Deadline.after(GONE_SECONDS)
+            except HarnessError as error:
+                if error.cause != "cluster.unreachable" or gone.passed:
+                    raise
+            ask = Deadline.after(ASK_SECONDS)
+        follower.changed.wait(1.0)
+        follower.changed.clear()

@@ -1,0 +1,106 @@
+"""Read the logs of an attached job once: of each container, and of its previous execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.attach.reading import Reader
+from harness.core.kubernetes import Object
+from harness.core.retries import reason_of
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.kubernetes.objects import items, mapping
+
+AT_ONCE = 16
+"""Maximum number of logs that are read at the same time."""
+WHOLE_LOGS = 64
+"""Up to this number of pods, logs are read from their first line. Of more pods, only the ends are read."""
+TAIL_LINES = 2000
+"""Number of last lines that are read of a job with more pods, and of other containers."""
+_UNAVAILABLE = "unable to retrieve container logs"
+"""Beginning of the kubelet's message, with status 200, for a log that it no longer has."""
+
+
+@dataclass(frozen=True)
+class _Log:
+    pod: str
+    container: str
+    previous: bool
+    """Whether to read the log of the previous execution as well."""
+    tail: int | None
+
+
+def read(
+    reader: Reader,
+    pods: Iterable[Object],
+    container: str,
+    writer: BundleWriter,
+    feed: Callable[[str, str, str], None],
+    *,
+    previous_alone: bool = False,
+) -> list[str]:
+    """Write the logs of all containers that have started. Return the gaps, as "<pod>-<container>: reason".
+
+    `feed(pod, uid, text)` is called with the log of each rank's container. With `previous_alone`, read only
+    the logs of previous executions, because the current ones are followed.
+    """
+    pods = list(pods)
+    tail = TAIL_LINES if len(pods) > WHOLE_LOGS else None
+    uids = {str(pod["metadata"]["name"]): str(pod["metadata"].get("uid")) for pod in pods}
+    wanted = [log for pod in pods for log in _logs(pod, container, tail)]
+    wanted = [log for log in wanted if log.previous or not previous_alone]
+
+    def one(log: _Log) -> list[str]:
+        text, gaps = _read(reader, log, previous_alone)
+        if text:
+            with writer.log_file(log.pod, log.container) as file:
+                file.write(text)
+            if log.container == container:
+                feed(log.pod, uids[log.pod], text)
+        return gaps
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [gap for gaps in pool.map(one, wanted) for gap in gaps]
+
+
+def _logs(pod: Object, container: str, tail: int | None) -> Iterator[_Log]:
+    name = str(pod["metadata"]["name"])
+    for status in [
+        *items(pod, "status", "containerStatuses"),
+        *items(pod, "status", "initContainerStatuses"),
+    ]:
+        state, own = mapping(status, "state"), status.get("name") == container
+        before = mapping(status, "lastState", "terminated")
+        if not (state.keys() & {"running", "terminated"} or before):
+            continue
+        # While a container waits to be started again, its log is that of its previous execution.
+        previous = bool(before) and "waiting" not in state
+        yield _Log(name, str(status.get("name")), previous, tail if own else TAIL_LINES)
+
+
+def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[str]]:
+    """Return the log, with that of the previous execution before it, and the gaps."""
+    texts, gaps = list[str](), list[str]()
+    for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
+        where = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")
+        try:
+            text = reader.log(log.pod, log.container, previous=previous, tail=log.tail).decode(
+                errors="replace"
+            )
+        except ApiException as error:
+            gaps.append(f"{where}: {reason_of(error)}")
+            continue
+        except HTTPError as error:
+            gaps.append(f"{where}: {reason_of(error)}")
+            continue
+        if text.startswith(_UNAVAILABLE) or "\n" + _UNAVAILABLE in text[-300:]:
+            gaps.append(f"{where}: {text[text.index(_UNAVAILABLE) :].strip()[:200]}")
+            continue
+        if log.tail and text.count("\n") >= log.tail:
+            gaps.append(f"{where}: only its last {log.tail} lines were read")
+        texts.append(text if not text or text.endswith("\n") else f"{text}\n")
+    return "".join(texts), gaps

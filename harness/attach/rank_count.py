@@ -1,0 +1,135 @@
+"""Find how many ranks each pod of a job has: from its command line, its environment, or torchrun's log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.kubernetes import Object
+from harness.core.limits import MAX_PROCESSES
+from harness.evidence.kubernetes.objects import items, mapping
+
+_PER_NODE = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)[\"']?([^\s\"']+)")
+_PROCESSES = re.compile(r"--num[-_]processes(?:=|\s+)[\"']?([^\s\"']+)")
+_TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed\.(?:run|launch)\b")
+_ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
+_OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
+_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
+_WORLD = re.compile(r"\bglobal_world_sizes=\[(\d+)")
+_GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")
+_GROUP = re.compile(r"\bgroup_rank=(\d+)")
+_GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
+
+
+@dataclass(frozen=True)
+class RankCount:
+    """The number of ranks in each pod, or None, and how it is known or why it is not."""
+
+    per_pod: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class LoggedRanks:
+    """The ranks of a pod as torchrun logged them at the end of its rendezvous (LOGLEVEL=INFO)."""
+
+    group_rank: int
+    ranks: tuple[int, ...]
+    world: int
+
+
+def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
+    """Return the number of ranks in a pod with this spec, in a job of `nodes` pods."""
+    own = next((each for each in items(spec, "containers") if each.get("name") == container), {})
+    text = " ".join(str(word) for word in [*(own.get("command") or []), *(own.get("args") or [])])
+    env = {str(each.get("name")): str(each["value"]) for each in items(own, "env") if "value" in each}
+    gpus = _gpus(own)
+    if found := _PER_NODE.search(text):
+        return _of_option(found[1], env, gpus, "--nproc-per-node of its command")
+    if value := env.get("PET_NPROC_PER_NODE"):
+        return _of_option(value, env, gpus, "PET_NPROC_PER_NODE in its environment")
+    if _TORCHRUN.search(text):
+        return RankCount(1, "torchrun without --nproc-per-node, which starts one rank in each pod")
+    return _without_torchrun(text, env, nodes)
+
+
+def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
+    """Return the number of ranks of another launcher, or of processes that read WORLD_SIZE."""
+    if _ACCELERATE.search(text) and (found := _PROCESSES.search(text)):
+        return _divided(_number(found[1], env), nodes, "--num_processes of accelerate launch")
+    if other := _OTHER.search(text):
+        return RankCount(None, f"{other[1]} decides it")
+    if "WORLD_SIZE" in env:
+        where = f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
+        return _divided(_number(env["WORLD_SIZE"], env), nodes, where)
+    return RankCount(None, "neither its command nor its environment has it")
+
+
+def _of_option(text: str, env: Mapping[str, str], gpus: int, where: str) -> RankCount:
+    value = expanded(text, env)
+    if value in ("gpu", "auto") and gpus:
+        return RankCount(gpus, f"{where} ({value}) and the {gpus} GPUs of each pod")
+    number = _number(text, env)
+    if number is None:
+        return RankCount(None, f"{where} is {text}, whose value is not in the pod's spec")
+    return RankCount(number, f"{where} ({number})")
+
+
+def _divided(total: int | None, nodes: int, where: str) -> RankCount:
+    if total is None or nodes < 1 or total % nodes:
+        return RankCount(None, f"{where} does not fit {nodes} pods")
+    return RankCount(total // nodes, where)
+
+
+def _number(text: str, env: Mapping[str, str]) -> int | None:
+    value = expanded(text, env)
+    return int(value) if value.isdecimal() and 0 < int(value[:9]) <= MAX_PROCESSES * 100 else None
+
+
+def expanded(text: str, env: Mapping[str, str]) -> str:
+    """Return the text with its variables replaced, as far as the environment has them."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2] or match[4]
+        return env.get(name) or match[3] or match[0]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _gpus(container: Object) -> int:
+    limits = mapping(container, "resources", "limits")
+    counts = [str(value) for name, value in limits.items() if _GPU.match(name)]
+    return sum(int(count) for count in counts if count.isdecimal())
+
+
+def logged(log: Path) -> LoggedRanks | None:
+    """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none."""
+    try:
+        content = log.read_bytes()
+    except OSError:
+        return None
+    if b"global_world_sizes=[" not in content:
+        return None
+    group, ranks, world = None, None, None
+    for line in content.decode(errors="replace").splitlines():
+        if found := _GROUP.search(line):
+            group = int(found[1])
+        if found := _GLOBAL.search(line):
+            ranks = tuple(int(word) for word in found[1].split(",") if word.strip())
+        if found := _WORLD.search(line):
+            world = int(found[1])
+    if group is None or world is None or not ranks:
+        return None
+    return LoggedRanks(group, ranks, world)
+
+
+def agreed(logs: Mapping[str, LoggedRanks], nodes: int) -> RankCount | None:
+    """Return the number of ranks in each pod if the logs of all pods form one world with equal shares."""
+    worlds = {each.world for each in logs.values()}
+    ranks = sorted(rank for each in logs.values() for rank in each.ranks)
+    sizes = {len(each.ranks) for each in logs.values()}
+    if len(logs) != nodes or len(worlds) != 1 or len(sizes) != 1 or ranks != list(range(max(worlds))):
+        return None
+    return RankCount(min(sizes), "the log of torchrun")

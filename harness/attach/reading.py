@@ -1,0 +1,112 @@
+"""Read objects and logs from the API server, by GET requests alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.attach.resources import Resource
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Kube, Object
+from harness.core.retries import reason_of
+
+PAGE = 500
+"""Maximum number of objects in one response."""
+SECONDS = 20.0
+"""Timeout of a request."""
+
+
+class Forbidden(HarnessError):
+    """The user may not read something that cannot be done without."""
+
+    def __init__(self, what: str, namespace: str) -> None:
+        super().__init__(
+            f"the right to read {what} in namespace {namespace} is expected, but the API server forbids it",
+            hint=f"`harness attach --print-rbac -n {namespace}` prints the Role that is needed",
+            cause="cluster.forbidden",
+        )
+
+
+@dataclass
+class Reader:
+    """Reads the objects and logs of one namespace.
+
+    `unread` maps each kind that could not be read to the reason.
+    """
+
+    kube: Kube
+    namespace: str
+    unread: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    """The kinds that the cluster does not serve."""
+
+    def get(self, resource: Resource, name: str) -> Object | None:
+        """Return an object, or None if it or its kind does not exist. Raises HarnessError."""
+        try:
+            found = self._json(resource.path(self.namespace, name))
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise self._problem(error, f"{resource.kind.kind} {name}") from error
+        return {"apiVersion": resource.kind.api_version, "kind": resource.kind.kind, **found}
+
+    def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
+        """Return the objects of a kind. If they cannot be read, record the reason and return [].
+
+        Raises HarnessError if the API server does not respond, or if the kind is `needed`.
+        """
+        try:
+            return list(self._pages(resource, labels))
+        except ApiException as error:
+            if error.status == 404:
+                self.absent.add(resource.kind.name)
+                return []
+            if needed or error.status not in (401, 403):
+                raise self._problem(error, resource.plural) from error
+            self.unread[resource.kind.name] = reason_of(error)
+            return []
+
+    def log(self, pod: str, container: str, *, previous: bool = False, tail: int | None = None) -> bytes:
+        """Return the log of a container. Raises ApiException or HTTPError."""
+        query = {"container": container, "timestamps": "true"}
+        query |= {"previous": "true"} if previous else {}
+        query |= {"tailLines": str(tail)} if tail else {}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
+        return bytes(self.kube.fetch(path, query, seconds=SECONDS).data)
+
+    def _pages(self, resource: Resource, labels: str) -> Iterator[Object]:
+        query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
+        query |= {"fieldSelector": f"metadata.name={self.namespace}"} if resource.kind.own else {}
+        kind = resource.kind
+        while True:
+            page = self._json(resource.path(self.namespace), query)
+            for item in page.get("items") or []:
+                yield {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return
+            query["continue"] = following
+
+    def _json(self, path: str, query: dict[str, str] | None = None) -> Object:
+        try:
+            found: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
+        except HTTPError as error:
+            raise HarnessError(
+                f"expected the API server to answer, but saw {reason_of(error)}",
+                hint="check the kubeconfig and its context with `kubectl get pods`",
+                cause="cluster.unreachable",
+            ) from error
+        except ValueError as error:
+            raise HarnessError(
+                f"expected JSON from the API server at {path}", cause="cluster.unreachable"
+            ) from error
+        return found
+
+    def _problem(self, error: ApiException, what: str) -> HarnessError:
+        if error.status in (401, 403):
+            return Forbidden(what, self.namespace)
+        return HarnessError(f"{what} could not be read: {reason_of(error)}", cause="cluster.unreachable")

@@ -1,0 +1,114 @@
+"""Record the objects of an attached job in the bundle: those of the job, and those around it.
+
+A namespace of others contains more than one job. Objects of other jobs are not recorded, because an event or
+a Workload of theirs would be evidence about the wrong job.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from harness.attach.job import AttachedJob
+from harness.core.clock import now
+from harness.core.errors import HarnessError
+from harness.core.kubernetes import Object
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.bundle import Observation
+
+KEPT_SECONDS = 60.0
+"""How long an Event is kept that may be about an object of the job that was not read yet."""
+
+
+class Recording:
+    """Writes the objects of one job. Can be called from several threads."""
+
+    def __init__(self, job: AttachedJob, writer: BundleWriter) -> None:
+        self.job = job
+        self.pods: dict[str, Object] = {}
+        """Name of a pod of the job → its last state."""
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._uids = {job.uid}
+        self._names = {job.name}
+        self._jobs = {job.name}
+        """Names of the objects that create the pods of the job."""
+        self._events: list[tuple[float, Observation]] = []
+        """Events of objects that are not known to belong to the job, and might turn out to, with the time."""
+
+    def add(self, kind: str, item: Object) -> None:
+        """Record the current state of an object, if it belongs to the job or its surroundings."""
+        self.observe(kind, Observation(received_at=now(), type="ADDED", object=without_fields(item)))
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        """Record a watch event. An Event is kept until it is known whether it is about the job."""
+        item = observation.object
+        if kind == "event":
+            self._event(observation)
+        elif self._owned(kind, item):
+            with self._lock:
+                self._uids.add(str(mapping(item, "metadata").get("uid")))
+                self._names.add(str(mapping(item, "metadata").get("name")))
+                if kind == "job":
+                    self._jobs.add(str(mapping(item, "metadata").get("name")))
+                if kind == "pod":
+                    self.pods[str(mapping(item, "metadata").get("name"))] = item
+            self._write(kind, observation)
+
+    def _owned(self, kind: str, item: Object) -> bool:
+        if kind == self.job.resource.kind.name and kind != "pod":
+            return bool(mapping(item, "metadata").get("name") == self.job.name)
+        if kind == "pod":  # Somebody may have removed the labels of a pod that is known already.
+            return mapping(item, "metadata").get("uid") in self._uids or self.job.owns_pod(item)
+        if kind == "job":
+            return self.job.owns_job(item)
+        return self.job.owns_workload(item) if kind == "workload" else True
+
+    def _event(self, observation: Observation, since: float | None = None) -> None:
+        """Record an Event of the job, or keep it in case its object turns out to belong to the job.
+
+        `since` is when the Event was received, on the monotonic clock. None means now.
+        """
+        since = time.monotonic() if since is None else since
+        about = mapping(observation.object, "involvedObject")
+        with self._lock:
+            own = about.get("uid") in self._uids or (
+                not about.get("uid") and about.get("name") in self._names
+            )
+            own = own or self._named_like_a_pod(about)
+            if not own and time.monotonic() - since < KEPT_SECONDS:
+                self._events.append((since, observation))
+        if own:
+            self._write("event", observation)
+
+    def _named_like_a_pod(self, about: dict[str, Any]) -> bool:
+        """Return whether an Event is about a pod that one of the job's Jobs has created and that is gone."""
+        if about.get("kind") != "Pod":
+            return False
+        jobs = "|".join(re.escape(name) for name in sorted(self._jobs))
+        return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(about.get("name"))) is not None
+
+    def flush(self) -> None:
+        """Record the kept Events whose objects are known by now to belong to the job."""
+        with self._lock:
+            kept, self._events = self._events, []
+        for since, each in kept:
+            self._event(each, since)
+
+    def _write(self, kind: str, observation: Observation) -> None:
+        with suppress(HarnessError):  # The writer keeps its first error, and the caller checks it.
+            self._writer.observe(kind, observation)
+
+
+def without_fields(item: Object) -> Object:
+    """Return the object with its managers and their times, but without the lists of managed fields."""
+    metadata = mapping(item, "metadata")
+    entries = [
+        {name: value for name, value in entry.items() if not name.startswith("fields")}
+        for entry in metadata.get("managedFields") or []
+    ]
+    return {**item, "metadata": {**metadata, "managedFields": entries}} if entries else item

@@ -1,0 +1,216 @@
+"""Attach to a job that somebody else launched: read it, optionally follow it to its end, and judge it.
+
+Nothing is created, edited or deleted in the cluster. All requests are GET requests, and with `probe` an exec
+in each running container.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from threading import Thread
+
+from harness.attach import follow, logs, rank_count
+from harness.attach.find import Target, check, find
+from harness.attach.job import AttachedJob, expected
+from harness.attach.reading import Reader
+from harness.attach.recording import Recording
+from harness.attach.resources import AROUND, POD, Resource
+from harness.attach.truth import RecordedLines, nonces
+from harness.context import RecordedContext, RunContext
+from harness.core import processes, proxies, writable
+from harness.core.clock import now
+from harness.core.concurrency import together
+from harness.core.errors import HarnessError
+from harness.core.kubeconfig import namespace_of
+from harness.core.kubernetes import Kube
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter, ProgressListener
+from harness.evidence.kubernetes.members import group_index
+from harness.evidence.kubernetes.objects import JOBSET_NAME, mapping
+from harness.judge.case import OBSERVE_STAGE
+from harness.observe import container_inspection
+from harness.report.finalize import Outcome, finish, prepare_to_finish
+from harness.settings import Settings, home
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do beside reading the job once."""
+
+    namespace: str | None = None
+    """None means the namespace of the kubeconfig's context."""
+    wait: float = 0.0
+    """Maximum seconds to wait for a job that does not exist yet."""
+    follow: bool = False
+    probe: bool = False
+
+
+def default_kubeconfig() -> Path:
+    """Return the kubeconfig that kubectl uses."""
+    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
+    return Path(named) if named else home() / ".kube" / "config"
+
+
+def cluster(settings: Settings) -> Kube:
+    """Return a client for the cluster of the settings, or for the one that kubectl uses."""
+    path = settings.kubeconfig or default_kubeconfig()
+    digest = sha256(f"{path.absolute()} {settings.context}".encode()).hexdigest()[:12]
+    return Kube(path, settings.context, settings.state_dir / "attach" / f"{digest}.json")
+
+
+def attach(
+    target: Target, options: Options, context: RunContext, listener: ProgressListener | None = None
+) -> Outcome:
+    """Read a job, follow it if asked to, and judge it.
+
+    Raises UsageError if the job does not exist, and HarnessError if it cannot be read. Every later failure
+    results in a verdict.
+    """
+    check(target)
+    writable.prove(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
+    writable.prove(context.settings.state_dir, "HARNESS_STATE_DIR")
+    kube = cluster(context.settings)
+    namespace = options.namespace or namespace_of(kube.kubeconfig, kube.context)
+    reader = Reader(kube, namespace)
+    with processes.signals_as_interrupt():
+        Thread(target=prepare_to_finish, daemon=True).start()
+        job = find(target, reader, options.wait, context.progress)
+        context.progress(f"attaching to {job.resource.kind.kind} {job.name} in namespace {namespace}")
+        recorded = _new_bundle(kube, job, context)
+        recorded.writer.listener = listener
+        try:
+            with recorded.writer.stage(OBSERVE_STAGE):
+                _observe(job, reader, options, recorded)
+        except (Exception, KeyboardInterrupt) as error:
+            _stopped(error, recorded)
+        return finish(recorded)
+
+
+def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedContext:
+    settings = context.settings
+    key = settings.pluto_api_key
+    redactor = Redactor([*([key.get_secret_value()] if key else []), *proxies.secrets()])
+    if kube.proxy is not None:
+        redactor.add(kube.proxy.password)
+    writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
+    created = mapping(job.item, "metadata").get("creationTimestamp")
+    writer.update(
+        command=sys.argv,
+        job=job.name,
+        launch=job.launch,
+        expected=job.expected,
+        launched_at=str(created) if created else None,
+        cluster={"context": kube.context or "", "kubeconfig": str(kube.kubeconfig.absolute())},
+    )
+    return context.recorded(writer)
+
+
+def _observe(job: AttachedJob, reader: Reader, options: Options, context: RecordedContext) -> None:
+    """Record the job once. With `follow`, record it until it has ended."""
+    writer = context.writer
+    lines = RecordedLines(writer)
+    recording = Recording(job, writer)
+    if options.follow:
+        gaps = follow.until_the_end(job, reader, recording, lines, context)
+    else:
+        _picture(job, reader, recording, writer)
+        lines.know(nonces(recording.pods.values(), job.uid))
+        gaps = logs.read(reader, recording.pods.values(), job.launch.container, writer, lines.feed)
+    writer.update(log_gaps=sorted(set(gaps)), unread=reader.unread)
+    if options.probe:
+        running = [pod for pod in recording.pods.values() if mapping(pod, "status").get("phase") == "Running"]
+        for snapshot in container_inspection.inspect_pods(reader.kube, running, network=False):
+            writer.inspection(snapshot.model_copy(update={"at_end": True}))
+        for snapshot in container_inspection.inspect_pods(reader.kube, running):
+            writer.inspection(snapshot)
+    writer.close()
+    _count_ranks(job, recording, writer)
+    if lines.write():
+        launch = writer.current.launch or job.launch
+        writer.update(launch=launch.model_copy(update={"recorder": True, "processes": True}))
+    if writer.full is not None:
+        raise writer.full
+
+
+def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: BundleWriter) -> None:
+    """Record the current objects of the job and those around it."""
+    if job.item is not None:
+        recording.add(job.resource.kind.name, job.item)
+    wanted = [POD, *(each for each in AROUND if each is not job.resource)]
+
+    def read(resource: Resource) -> list[tuple[str, dict[str, object]]]:
+        labels = pod_labels(job) if resource is POD else ""
+        return [(resource.kind.name, each) for each in reader.all(resource, labels, resource is POD)]
+
+    lists = together([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
+    for kind, item in [entry for entries in lists for entry in entries]:
+        recording.add(kind, item)
+    recording.flush()
+    there = {each.kind.name for each in wanted} | {job.resource.kind.name}
+    writer.update(attached_at=now(), watched=sorted(there - reader.unread.keys() - reader.absent))
+
+
+def pod_labels(job: AttachedJob) -> str:
+    """Return a selector that matches the job's pods, or "" if only their owners show that they are its."""
+    kind = job.resource.kind.kind
+    if kind in ("JobSet", "TorchrunJob"):
+        return f"{JOBSET_NAME}={job.name}"
+    if kind == "Job":
+        return f"job-name={job.name}"
+    labels = job.groups[0].pods.labels if job.groups else {}
+    return ",".join(f"{key}={value}" for key, value in labels.items() if key.endswith("job-name"))
+
+
+def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -> None:
+    """Update the expected ranks from the specs of the pods, and from torchrun's logs if they have them."""
+    nodes, container = job.expected.num_nodes, job.launch.container
+    specs = [mapping(pod, "spec") for pod in recording.pods.values() if _has_rank(job, pod)]
+    groups = [replace(group, template=spec) for group in job.groups[:1] for spec in specs] or list(job.groups)
+    if job.resource.kind.kind == "MPIJob":  # Its workers only run sshd.
+        return
+    counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
+    bundle = Bundle.open(writer.path)
+    logged: dict[str, rank_count.LoggedRanks] = {}
+    for index, pod in bundle.pods().items():
+        path = bundle.log(pod.name, container)
+        found = rank_count.logged(bundle.path / path)
+        if found is not None:
+            logged[str(index)] = found
+    from_logs = rank_count.agreed(logged, nodes)
+    if from_logs is not None:
+        counts = [from_logs]
+    wanted = expected(nodes, counts, job.item, groups, container)
+    writer.update(expected=wanted)
+    moved = {int(index): each.group_rank for index, each in logged.items()}
+    if from_logs is not None and any(index != rank for index, rank in moved.items()):
+        names = {pod.name: moved[index] for index, pod in bundle.pods().items()}
+        groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]
+        launch = writer.current.launch or job.launch
+        writer.update(launch=launch.model_copy(update={"pods": groups_by_log}))
+
+
+def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:
+    return job.resource.kind.kind == "DaemonSet" or group_index(job.launch.pods, pod) is not None
+
+
+def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
+    """Record why reading the job ended early. The evidence up to then is kept and judged."""
+    writer = context.writer
+    if isinstance(error, KeyboardInterrupt):
+        name = str(error) or "SIGINT"
+        context.progress(f"stopped by {name}: the evidence is kept")
+        if writer.current.interrupted is None:
+            writer.update(interrupted=name)
+        return
+    context.progress(f"stopped: {writer.redactor.text(str(error) or type(error).__name__)}")
+    if not isinstance(error, HarnessError) and writer.full is None:
+        with suppress(Exception):
+            writer.text("harness-error.txt", "".join(traceback.format_exception(error)))

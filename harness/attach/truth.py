@@ -1,0 +1,80 @@
+"""Collect what the ranks of an attached job recorded about themselves, from the lines in their logs.
+
+A line is authenticated by a nonce. The recorder of somebody else's job uses a uid of an owner of the pod. A
+job that the harness launched from another machine has its nonce in a label of the pods.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from harness.attach.job import owners
+from harness.core.kubernetes import Object
+from harness.evidence.io.ground_truth import TruthCollector
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.schema.processes import decode
+from harness.launch.labels import NONCE_LABEL
+from harness.workers.truth_frames import MARK, PROCESS_MARK
+
+NONCE_VARIABLE = "HARNESS_NONCE"
+
+
+def nonces(pods: Iterable[Object], uid: str) -> list[str]:
+    """Return the nonces that recorders in the pods can have. `uid` is that of the job's object."""
+    found = dict.fromkeys([uid])
+    for pod in pods:
+        found |= dict.fromkeys(sorted(owners(pod)))
+        label = mapping(pod, "metadata", "labels").get(NONCE_LABEL)
+        found |= dict.fromkeys([str(label)] if label else [])
+        for container in items(pod, "spec", "containers"):
+            values = [e.get("value") for e in items(container, "env") if e.get("name") == NONCE_VARIABLE]
+            found |= dict.fromkeys(str(value) for value in values if value)
+    return list(found)
+
+
+class RecordedLines:
+    """Collects ground truth and the events of processes, with whichever nonce authenticates the lines."""
+
+    def __init__(self, writer: BundleWriter) -> None:
+        self._writer = writer
+        self._collectors: dict[str, TruthCollector] = {}
+        self._events: set[str] = set()
+        self._lock = threading.Lock()
+
+    def know(self, nonces: Iterable[str]) -> None:
+        """Add nonces. Lines that were fed before are not decoded again."""
+        with self._lock:
+            for nonce in nonces:
+                self._collectors.setdefault(nonce, TruthCollector(nonce))
+
+    def feed(self, pod: str, uid: str, text: str) -> None:
+        """Decode the lines of a pod's log."""
+        if MARK not in text and PROCESS_MARK not in text:
+            return
+        with self._lock:
+            for line in text.splitlines():
+                if MARK in line:
+                    for collector in self._collectors.values():
+                        collector.feed(line, pod)
+                if PROCESS_MARK in line:
+                    self._process(line, pod, uid)
+
+    def _process(self, line: str, pod: str, uid: str) -> None:
+        for nonce in self._collectors:
+            for event in decode(nonce, line, pod, uid):
+                text = event.model_dump_json()
+                if text not in self._events:
+                    self._events.add(text)
+                    self._writer.process(event)
+
+    def write(self) -> bool:
+        """Write the ground truth. Return whether the ranks recorded anything."""
+        written = bool(self._events)
+        for collector in self._collectors.values():
+            for suffix, by_rank in (("", collector.result()), (".outside", collector.outside())):
+                for rank, lines in by_rank.items():
+                    written = True
+                    self._writer.truths(rank, lines, suffix)
+        return written

@@ -1,0 +1,136 @@
+"""`harness attach` and `harness why`: judge a job that somebody else launched, without changing anything."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.options import progress
+from harness.cli.view import lazy
+
+if TYPE_CHECKING:
+    from harness.report.finalize import Outcome
+
+Job = Annotated[
+    str, typer.Argument(metavar="[KIND/NAME]", help="the job, as in jobset/train; or its name alone")
+]
+Selector = Annotated[str, typer.Option("--selector", "-l", help="labels of bare pods, instead of KIND/NAME")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
+]
+Container = Annotated[
+    str | None,
+    typer.Option(
+        "--container", "-c", help="the container with the ranks (default: the one that runs torchrun)"
+    ),
+]
+Probe = Annotated[
+    bool, typer.Option("--probe", help="also look into running containers, by exec; needs more permissions")
+]
+
+
+def attach(
+    job: Job = "",
+    selector: Selector = "",
+    namespace: Namespace = None,
+    container: Container = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="follow the job, and judge it when it has ended")
+    ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="wait up to this many seconds for the job to exist, then follow it"),
+    ] = None,
+    probe: Probe = False,
+    print_rbac: Annotated[
+        bool, typer.Option("--print-rbac", help="print the least Role and ClusterRole, attach to nothing")
+    ] = False,
+    runs_dir: options.RunsDir = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Judge a job that somebody else launched. This changes nothing in the cluster.
+
+    The job is a JobSet (also one of konduktor or of a TrainJob), an Indexed Job, a
+    StatefulSet, a DaemonSet, a TorchrunJob, a PyTorchJob, an MPIJob or a pod.
+    Without --follow, the verdict is about the job as it is now: it may wait, run,
+    hang or have ended.
+
+    A PASS needs a recorder in the ranks. Without one, a job that completed is
+    UNKNOWN (unification.not_recorded), and every other check is shown. The exit
+    codes, the bundle and the report are those of `harness run`.
+    """
+    if print_rbac:
+        from harness.attach.resources import roles
+
+        print(roles(namespace or "default", probe), end="")
+        return 0
+    target = (job, selector, namespace, container)
+    outcome = _attached(target, probe, follow, wait, runs_dir, kubeconfig, context, quiet)
+    return lazy.show_verdict(outcome.verdict, outcome.bundle, as_json)
+
+
+def why(
+    job: Job = "",
+    selector: Selector = "",
+    namespace: Namespace = None,
+    container: Container = None,
+    probe: Probe = False,
+    runs_dir: options.RunsDir = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.Json = False,
+) -> int:
+    """Show on one screen why a job of others failed, hangs or waits, with the evidence.
+
+    This is the short form of `harness attach`: it reads the job once and changes
+    nothing.
+    """
+    target = (job, selector, namespace, container)
+    outcome = _attached(target, probe, False, None, runs_dir, kubeconfig, context, True)
+    if as_json:
+        return lazy.show_verdict(outcome.verdict, outcome.bundle, as_json)
+    from harness.cli.view.verdict import EXIT
+    from harness.report.terminal import why as short
+
+    short.render(outcome.verdict, outcome.bundle, lazy.console())
+    return EXIT[outcome.verdict.verdict]
+
+
+def _attached(
+    target: tuple[str, str, str | None, str | None],
+    probe: bool,
+    follow: bool,
+    wait: float | None,
+    runs_dir: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    quiet: bool,
+) -> "Outcome":
+    from harness.attach import session
+    from harness.attach.find import Target, check
+
+    job, selector, namespace, container = target
+    named = Target(job, selector, container)
+    check(named)
+    settings = lazy.load(runs_dir=runs_dir, kubeconfig=kubeconfig or _default(context), context=context)
+    asked = session.Options(namespace, wait or 0.0, follow or wait is not None, probe)
+    if not asked.follow:
+        return session.attach(named, asked, lazy.run_context(settings, progress(quiet)))
+    with lazy.watching(quiet) as (lines, listener):
+        return session.attach(named, asked, lazy.run_context(settings, lines), listener)
+
+
+def _default(context: str | None) -> Path | None:
+    """Return the kubeconfig that kubectl uses if only its context is named."""
+    if context is None:
+        return None
+    from harness.attach.session import default_kubeconfig
+
+    return default_kubeconfig()
+
+
+COMMANDS = (attach, why)

@@ -1,0 +1,98 @@
+"""`harness matrix`: launch a job with every combination of versions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.options import dump
+from harness.cli.view.lazy import console, load, run_context
+
+SPECS = "a list of SPECs as for --replace, separated by commas; may be repeated"
+
+
+def matrix(
+    file: Annotated[
+        Path | None, typer.Argument(help="a YAML file with versions, rules and expected failures")
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="the job of every launch (default: jobs/multinode.yaml)")
+    ] = None,
+    konduktor: Annotated[
+        list[str] | None, typer.Option(metavar="SPEC,…", help=f"versions of konduktor: {SPECS}")
+    ] = None,
+    pluto_ml: Annotated[
+        list[str] | None, typer.Option("--pluto-ml", metavar="SPEC,…", help="versions of Pluto's client")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SPEC,…", help="versions of any package that --replace accepts"),
+    ] = None,
+    newest: Annotated[
+        int | None, typer.Option(min=1, help="use only the newest N versions of each range")
+    ] = None,
+    each: Annotated[
+        bool | None,
+        typer.Option("--each", help="replace one package at a time; the others keep the locked version"),
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, help="maximum number of launches of a cell that is not as expected (default: 1)"),
+    ] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="number of launches at the same time")] = None,
+    continued: Annotated[
+        Path | None,
+        typer.Option("--continue", metavar="FOLDER", help="continue the matrix with results in this folder"),
+    ] = None,
+    cluster_name: options.ClusterName = None,
+    workers: options.Workers = None,
+    kubernetes: options.Kubernetes = None,
+    images: options.Images = None,
+    runs_dir: options.RunsDir = None,
+    keep_cluster: options.Keep = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    wait: Annotated[
+        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
+    ] = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> int:
+    """Launch a job with every combination of versions of konduktor, Pluto's client and other packages.
+
+    All launches use one cluster. A SPEC is a version, a range, latest, locked (the
+    version that the harness pins), a wheel, an sdist, a folder with a checkout, or
+    git+file:///PATH@REF. A range has all its versions. A comma between two
+    comparisons belongs to one range: `latest,>=1,<2` has two SPECs.
+
+    A cell whose packages cannot be installed is a result too, and the other cells
+    are launched. The exit code is that of the worst unexpected cell: 1 for FAIL,
+    then 2 for UNKNOWN, then 64 for packages that cannot be installed, otherwise 0.
+    An expected failure and a flaky cell count as 0.
+
+    Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
+    """
+    from harness.cli.view.matrix import watching
+    from harness.versions import commands, show
+    from harness.versions.definition import read
+
+    given = {"konduktor": konduktor or [], "pluto-ml": pluto_ml or []}
+    definition = read(
+        file, vary or [], given, job=job, newest=newest, each=each, repeat=repeat, parallel=parallel
+    )
+    settings = load(
+        cluster_name=cluster_name,
+        workers=workers,
+        kubernetes=kubernetes,
+        images=images,
+        runs_dir=runs_dir,
+        keep_cluster=keep_cluster,
+        kubeconfig=kubeconfig,
+        context=context,
+        wait_seconds=wait,
+    )
+    say, shown = watching(quiet)
+    document = commands.matrix(definition, continued, run_context(settings, say), shown)
+    dump(document.model_dump(mode="json")) if as_json else show.show(document, console())
+    return document.exit_code

@@ -1,0 +1,106 @@
+"""`harness recorder`: have the pods of other launchers recorded, by an admission policy of the cluster."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.options import dump
+
+recorder_app = typer.Typer(
+    help="Record what pods of other launchers log, without changes to their jobs.", no_args_is_help=True
+)
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace", "-n", help="a namespace that gets the recorder's files (default: all labelled)"
+    ),
+]
+
+
+@recorder_app.command()
+def install(
+    namespace: Namespaces = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> int:
+    """Install the admission policy, and the recorder's files in namespaces.
+
+    A pod is recorded if it has the label `pluto-e2e-harness/record: "true"`, or if its
+    namespace has it. A pod with the value "false" is not. Pods that already run are
+    not changed. This needs the rights of a cluster administrator.
+    """
+    from harness.cli.torchrun.jobs import cluster
+    from harness.launch import recorder_admission as admission
+    from harness.launch.recorder_policy import RECORD
+
+    kube = cluster(kubeconfig, context)
+    wanted = admission.install(kube, namespace or ())
+    print("The policy is installed.")
+    print(f"Namespaces with the recorder's files: {', '.join(wanted) or 'none'}")
+    if not wanted:
+        print(f"  → kubectl label namespace NAME {RECORD}=true && harness recorder install")
+    for name in namespace or ():
+        labels = (kube.get("v1", "Namespace", name) or {}).get("metadata", {}).get("labels") or {}
+        if labels.get(RECORD) != "true":
+            print(f"  → record all of its new pods: kubectl label namespace {name} {RECORD}=true")
+    return 0
+
+
+@recorder_app.command()
+def status(
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    as_json: options.Json = False,
+) -> int:
+    """List namespaces without the recorder's files, and pods that are not recorded, each with the reason.
+
+    The exit code is 0 if every pod that asks for the recorder has it, and 1 if not.
+    """
+    from harness.cli.torchrun.jobs import cluster
+    from harness.launch import recorder_admission as admission
+
+    found = admission.status(cluster(kubeconfig, context))
+    if as_json:
+        dump({**asdict(found), "complete": found.complete})
+        return 0 if found.complete else 1
+    print("policy: installed" if found.installed else "policy: not installed → harness recorder install")
+    print(f"files in: {', '.join(found.with_files) or 'no namespace'}")
+    for name in found.outdated:
+        print(f"files of another version in {name} → harness recorder install --namespace {name}")
+    for name in found.without_files:
+        print(f"no files in {name}: its pods start unrecorded → harness recorder install --namespace {name}")
+    print(f"containers with the recorder: {found.recorded}")
+    for each in found.unrecorded:
+        print(f"not recorded: {each.namespace}/{each.pod} container {each.container}: {each.why}")
+    return 0 if found.complete else 1
+
+
+@recorder_app.command()
+def uninstall(kubeconfig: options.Kubeconfig = None, context: options.Context = None) -> int:
+    """Delete the policy, its bindings and the recorder's files. Running pods are not changed."""
+    from harness.cli.torchrun.jobs import cluster
+    from harness.launch import recorder_admission as admission
+
+    deleted = admission.uninstall(cluster(kubeconfig, context))
+    print("\n".join(f"deleted {each}" for each in deleted) or "The recorder was not installed.")
+    return 0
+
+
+@recorder_app.command("print")
+def print_(
+    namespace: Namespaces = None,
+    pod: Annotated[
+        bool, typer.Option("--pod", help="print what a pod template needs on a cluster without the policy")
+    ] = False,
+) -> int:
+    """Print the manifests that `install` applies, with the files for each --namespace."""
+    import yaml
+
+    from harness.launch import recorder_policy as policy
+
+    files = [policy.config_map(name) for name in namespace or ()]
+    rest = [policy.snippet()] if pod else policy.documents()
+    print(yaml.safe_dump_all([*files, *rest], sort_keys=False), end="")
+    return 0

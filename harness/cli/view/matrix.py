@@ -1,0 +1,44 @@
+"""Show a running matrix on a terminal: its table with finished and running cells, below the progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from harness.cli.options import progress
+from harness.core.progress import Progress
+from harness.versions.matrix import Matrix
+from harness.versions.show import render
+
+PER_SECOND = 2
+
+
+def watching(quiet: bool) -> tuple[Progress, Callable[[Matrix], AbstractContextManager[object]]]:
+    """Return a progress function, and a function that shows a matrix while its block runs.
+
+    If stderr is not a terminal, only progress is printed, or nothing if `quiet` is true.
+    """
+    console, start = Console(stderr=True), time.monotonic()
+    if quiet or not console.is_terminal or console.is_dumb_terminal:
+        return progress(quiet), lambda _matrix: nullcontext()
+
+    def say(text: str) -> None:
+        console.print(Text(f"[{time.monotonic() - start:6.1f}s] {text}", style="dim"))
+
+    @contextmanager
+    def shown(matrix: Matrix) -> Iterator[None]:
+        def now() -> RenderableType:
+            lines = [
+                Text(last, style="dim", overflow="ellipsis", no_wrap=True) for last in matrix.last_lines()
+            ]
+            return Group(Text(), render(matrix.document(), dict(matrix.running)), *lines)
+
+        with Live(get_renderable=now, console=console, refresh_per_second=PER_SECOND, transient=True):
+            yield
+
+    return say, shown

@@ -1,0 +1,54 @@
+"""Rebuild states of a pod from before it was first read, from the status of its container.
+
+The status of a container has the number of its restarts and how its previous execution ended. A bundle that
+was recorded from the start of the job contains these states itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+
+
+def with_earlier(states: list[ObjectState], container: str) -> list[ObjectState]:
+    """Return the states of a pod, preceded by the states that the first one implies for `container`.
+
+    The result begins with the last execution before the first state: how it ran and how it ended. Both
+    states refer to the line of the first state and have no resource version.
+    """
+    if not states:
+        return states
+    first = states[0]
+    status = _status(first.object, container)
+    ended = mapping(status, "lastState", "terminated")
+    if not ended or not status.get("restartCount"):
+        return states
+    before = [
+        _state(first, container, {"running": {"startedAt": ended.get("startedAt")}}, ended.get("startedAt")),
+        _state(first, container, {"terminated": ended}, ended.get("finishedAt")),
+    ]
+    return [*before, *states]
+
+
+def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    statuses = items(pod, "status", "containerStatuses")
+    return next((status for status in statuses if status.get("name") == container), {})
+
+
+def _state(first: ObjectState, container: str, state: dict[str, Any], at: Any) -> ObjectState:
+    """Return an earlier state of the pod, in which the container was in `state`."""
+    earlier = copy.deepcopy(first.object)
+    earlier["metadata"] = {
+        name: value
+        for name, value in mapping(earlier, "metadata").items()
+        if name not in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds")
+    }
+    mapping(earlier, "status")["phase"] = "Running"
+    status = _status(earlier, container)
+    status.update(state=state, restartCount=0)
+    status.pop("lastState", None)
+    received = at if isinstance(at, str) else first.received_at
+    return replace(first, type="ADDED", received_at=received, object=earlier)

@@ -1,0 +1,262 @@
+"""Judge whether every point that the ranks of admitted pods logged is in the run.
+
+    pods = [admitted_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
+    findings = admitted.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
+
+A rank without a summary never passes: its last line gives the number of points until then, and what it logged
+afterwards is UNKNOWN. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from harness.core.checks import CheckId
+from harness.evidence.schema.columns import Part
+from harness.judge.case import names
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
+from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, stored
+from harness.judge.points.admitted_records import PodRecord, Record, Summary
+from harness.judge.points.keys import NONE, NOOP
+from harness.workers import admitted_lines, point_digests
+from harness.workers.point_digests import MASK
+
+EVIDENCE = ["tracker/points.jsonl"]
+_POINTS: tuple[CheckId, ...] = ("no-lost-points", "values", "collisions", "no-unexpected-points")
+
+
+def judge(
+    pods: Iterable[PodRecord],
+    *,
+    ranks: Collection[int],
+    parts: Iterable[Part],
+    run: str,
+    label: str = "the run",
+) -> list[Finding]:
+    """Return the findings about the records of all pods.
+
+    `ranks` are the ranks of the job, `parts` the raw rows of the run in arrival order, and `run` is the
+    tracker's own id of the run.
+    """
+    pods = list(pods)
+    rows = stored(parts)
+    problems = {rank: why for rank in sorted(ranks) if (why := _problem(rank, pods, run))}
+    records = [record for pod in pods for record in pod.records if record.rank in ranks]
+    strange = [record for pod in pods for record in pod.records if record.rank not in ranks]
+    all_known = not problems and not strange
+    usable = [record for record in records if record.trusted]
+    sections = [(record, section) for record in usable if (section := record.summary.of_run(run))]  # type: ignore[union-attr]
+    owned = [
+        Owned(record.rank or 0, record, claim) for record, section in sections for claim in section.metrics
+    ]
+    groups = [(record.rank or 0, group) for record, section in sections for group in section.groups]
+    differences = compare(owned, groups, rows, all_known=all_known)
+    _before_the_end([record for record in records if record.summary is None], rows, len(records), differences)
+    return [
+        _complete(problems, strange, differences, usable),
+        _client_kept(usable, run),
+        *_points(differences, problems, label),
+        _logged(usable, ranks, problems),
+    ]
+
+
+def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
+    """Return why the points of a rank are not known, or ""."""
+    own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
+    if not own:
+        others = sum(pod.others for pod in pods)
+        why = f"; {counted(others, 'line')} in the logs have another owner's uid" if others else ""
+        return f"no recorder wrote a line{why}"
+    if len({record.nonce for _, record in own}) > 1:
+        jobs = ", ".join(sorted({pod.pod for pod, _ in own if pod.pod})) or "several pods"
+        return f"two jobs have this rank ({jobs}), so it is not known whose points are in the run"
+    for pod, record in own:
+        why = record.problem or _of_run(record, run) or _earlier(pod, record)
+        if why:
+            return f"{f'{pod.pod}: ' if pod.pod else ''}{why}"
+    others = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
+    if others:
+        told = counted(others, "line")
+        return f"{told} in its log have another owner's uid: two jobs wrote to one log, or they are forged"
+    return ""
+
+
+def _of_run(record: Record, run: str) -> str:
+    """Return why the points of a process for this run are not known, or ""."""
+    summary = record.summary
+    assert summary is not None
+    section = summary.of_run(run)
+    elsewhere = sorted(each.run for each in summary.runs if each.run != run and each.count)
+    if section is None:
+        return f"it logged to {', '.join(elsewhere)} and not to this run" if elsewhere else ""
+    if section.uncounted:
+        limit = point_digests.MAX_METRICS
+        return f"it logged more than {limit} metrics, and {section.uncounted} points have no digest"
+    return ""
+
+
+def _earlier(pod: PodRecord, record: Record) -> str:
+    """Return why an earlier process of the rank may be missing in the log, or ""."""
+    assert record.summary is not None
+    first = min(record.lines)
+    if first and pod.whole:
+        return f"the first {counted(first, 'line')} of its recorder are missing in the log"
+    if pod.whole or record.summary.restart == 0 or record.is_child:
+        return ""
+    return "the beginning of its log was rotated away, and with it possibly an earlier process of this rank"
+
+
+def _complete(
+    problems: dict[int, str], strange: list[Record], found: Differences, usable: list[Record]
+) -> Finding:
+    """Check `ground-truth-complete`: every rank has a reliable summary, and each digest can be compared."""
+    details = [f"rank {rank}: {why}" for rank, why in problems.items()]
+    details += [
+        f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
+        for record in strange
+    ]
+    details += [text for _, text in found.open]
+    if not details:
+        return passed(
+            "ground-truth-complete",
+            f"{counted(len(usable), 'process', 'processes')} ended with a summary that fits its lines",
+        )
+    ranks = {*problems, *(rank for ranks, _ in found.open for rank in ranks)}
+    who = f"of {names(ranks)} " if ranks else ""
+    return not_passed(
+        "ground-truth-complete",
+        "unification.truth_incomplete",
+        f"what the recorders {who}wrote is not enough to judge every point",
+        details=details,
+        ranks=ranks,
+    )
+
+
+def _name(record: Record) -> str:
+    return "a process without a rank" if record.rank is None else f"rank {record.rank}"
+
+
+def _client_kept(usable: list[Record], run: str) -> Finding:
+    """Check `client-kept`: the client queued every value that was passed to it."""
+    details: list[str] = []
+    ranks: set[int] = set()
+    for record in usable:
+        summary = record.summary
+        assert summary is not None
+        texts = [
+            f"rank {record.rank}: {why}: {key!r} ({kind}) at step {first} ({counted(count, 'value')})"
+            for key, kind, why, count, first, _ in summary.omitted
+            if not _intended(summary, key, kind, why)
+        ]
+        unlisted = summary.left - sum(entry[3] for entry in summary.omitted)
+        if unlisted > 0:
+            texts.append(f"rank {record.rank}: {counted(unlisted, 'value')} for further reasons")
+        section = summary.of_run(run)
+        for name, of in section.merged if section is not None else ():
+            claim = next((each for each in section.metrics if each.metric == name), None) if section else None
+            count = f" ({counted(claim.count, 'point')})" if claim else ""
+            became = f"{', '.join(map(repr, of))} became {name!r}{count}"
+            texts.append(f"rank {record.rank}: {became}")
+        if texts:
+            details += texts
+            ranks.add(record.rank or 0)
+    if not details:
+        return passed("client-kept", "Pluto's client changed no name, value or step")
+    text = "Pluto's client did not queue exactly what the ranks logged"
+    return not_passed("client-kept", "unification.client_rewrote", text, details=details, ranks=ranks)
+
+
+def _intended(summary: Summary, key: str, kind: str, why: str) -> bool:
+    """Return whether an omission is intended: the key's only value was None, or the rank sends nothing."""
+    if why.startswith(NOOP):
+        return not summary.logged
+    logged = {claim.metric for section in summary.runs for claim in section.metrics}
+    others = any(entry[0] == key and entry[1] != NONE for entry in summary.omitted)
+    return kind == NONE and not others and key not in logged
+
+
+def _points(found: Differences, problems: dict[int, str], label: str) -> Iterable[Finding]:
+    """Yield the findings about the points in the run."""
+    failed: list[tuple[CheckId, str, str, list[tuple[set[int], str]]]] = [
+        (
+            "no-lost-points",
+            "unification.lost_points",
+            f"{label} lacks {counted(found.lost_count, 'point')} that the ranks logged",
+            found.lost,
+        ),
+        ("values", "unification.wrong_value", f"{label} has values other than those logged", found.wrong),
+        (
+            "collisions",
+            "unification.metric_collision",
+            f"ranks logged different values for one metric and step, and {label} can keep only one",
+            found.collided,
+        ),
+        (
+            "no-unexpected-points",
+            "unification.foreign_points",
+            f"{label} holds points that no rank logged",
+            [(set(), text) for text in found.unexpected],
+        ),
+    ]
+    facts = {
+        "no-lost-points": f"all {counted(found.arrived, 'point')} of the ranks are in {label}",
+        "values": f"the digests of {counted(found.arrived, 'point')} are those of the logged values",
+        "collisions": "no two ranks logged different values for one metric and step",
+        "no-unexpected-points": "every point in the run was logged by a rank",
+    }
+    for name, cause, head, entries in failed:
+        if entries:
+            ranks = {rank for each, _ in entries for rank in each}
+            texts = [text for _, text in entries]
+            yield not_passed(name, cause, head, details=texts, ranks=ranks, evidence=EVIDENCE)  # type: ignore[arg-type]
+        elif problems or found.open:
+            yield unknown(name, "see ground-truth-complete", ranks=problems)
+        else:
+            yield passed(name, facts[name], EVIDENCE)
+
+
+def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, str]) -> Finding:
+    """Check `ranks-logged`. In a job that others launched, it is not declared which ranks must log."""
+    counts = dict.fromkeys(sorted(ranks), 0)
+    for record in usable:
+        assert record.summary is not None
+        counts[record.rank or 0] += sum(section.count for section in record.summary.runs)
+    if problems:
+        return unknown("ranks-logged", f"it is not known what {names(problems)} logged", ranks=problems)
+    if not any(counts.values()):
+        return not_passed("ranks-logged", "unification.rank_silent", "no rank logged a point", ranks=counts)
+    quiet = [rank for rank, count in counts.items() if not count]
+    text = f"{names(set(counts) - set(quiet))} logged" + (
+        f", and {names(quiet)} logged nothing" if quiet else ""
+    )
+    return passed(
+        "ranks-logged", text, details=[f"{counted(n, 'point')} by rank {r}" for r, n in counts.items() if n]
+    )
+
+
+def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, found: Differences) -> None:
+    """Compare the last lines of processes without a summary with the run.
+
+    A line has the number of points in all metrics and runs. If the process is the only one of the job, the
+    digest in the line shows whether these points are in the run.
+    """
+    for record in cut:
+        last = record.last
+        if last is None or record.problem != record.without_summary() or record.rank is None:
+            continue
+        if processes == 1 and _prefix(rows, last.points, last.time_ms) == last.digest:
+            text = f"the {counted(last.points, 'point')} until its last line are in the run"
+        else:
+            here = sum(len(each.kept().steps) for each in rows.values())
+            if here >= last.points:
+                continue
+            text = f"the run has {counted(here, 'point')} in all, fewer than it logged until its last line"
+        found.open.append(({record.rank}, f"rank {record.rank}: {text}"))
+
+
+def _prefix(rows: dict[str, Rows], points: int, time_ms: int) -> str:
+    """Return the digest of the points until a time, or "" if their number differs."""
+    until = [each.within(0, time_ms).kept() for each in rows.values()]
+    if sum(len(each.steps) for each in until) != points:
+        return ""
+    return admitted_lines.short(sum(sum(each.nodes().values()) for each in until) & MASK, 12)

@@ -1,0 +1,323 @@
+"""Compare the digests of admitted recorders with the tracker's points of the run.
+
+A digest that fits proves that exactly these points arrived. If several processes logged one metric, the
+points of each are those with a time between its first and its last point. A restarted rank overwrites points
+of the process before it; the tracker's raw rows still have both.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from harness.evidence.schema.columns import Part
+from harness.judge.finding import counted
+from harness.judge.points.admitted_records import Claim, Group, Record
+from harness.judge.points.series import ascend
+from harness.workers import admitted_lines, point_digests
+from harness.workers.point_digests import BLOCK_STEPS, MASK
+
+OWN_METRICS = "sys/"
+MAX_RANGES = 4
+
+
+@dataclass
+class Rows:
+    """The raw rows of one metric, in arrival order."""
+
+    metric: str
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    times: array[int] = field(default_factory=lambda: array("q"))
+
+    def extend(self, steps: array[int], values: array[float], times: array[int]) -> None:
+        self.steps.extend(steps)
+        self.values.extend(values)
+        self.times.extend(times)
+
+    def within(self, began_ms: int, ended_ms: int) -> Rows:
+        """Return the rows with a time in this range."""
+        if not self.times or (began_ms <= min(self.times) and max(self.times) <= ended_ms):
+            return self
+        at = [place for place, time in enumerate(self.times) if began_ms <= time <= ended_ms]
+        return self._at(at)
+
+    def _at(self, places: Sequence[int]) -> Rows:
+        return Rows(
+            self.metric,
+            array("q", map(self.steps.__getitem__, places)),
+            array("d", map(self.values.__getitem__, places)),
+            array("q", map(self.times.__getitem__, places)),
+        )
+
+    def kept(self) -> Rows:
+        """Return the rows that Pluto keeps, sorted by step."""
+        if ascend(self.steps):
+            return self
+        latest: dict[int, int] = {}
+        for place, step in enumerate(self.steps):
+            known = latest.get(step)
+            if known is None or self.times[place] >= self.times[known]:
+                latest[step] = place
+        return self._at([latest[step] for step in sorted(latest)])
+
+    def nodes(self) -> dict[int, int]:
+        """Return the digest of each block. Call it only for rows whose steps rise."""
+        return point_digests.nodes_of(self.metric, self.steps, self.values)
+
+    def conflict(self) -> tuple[int, float, float] | None:
+        """Return a step with two different values, and the values, or None."""
+        first: dict[int, float] = {}
+        for step, value in zip(self.steps, self.values, strict=True):
+            known = first.setdefault(step, value)
+            if known != value and (known == known or value == value):  # noqa: PLR0124
+                return step, known, value
+        return None
+
+
+def stored(parts: Iterable[Part]) -> dict[str, Rows]:
+    """Return the raw rows of a run by metric, without the client's own metrics."""
+    found: dict[str, Rows] = {}
+    for metric, steps, values, times in parts:
+        if metric.startswith(OWN_METRICS):
+            continue
+        found.setdefault(metric, Rows(metric)).extend(steps, values, times)
+    return found
+
+
+@dataclass
+class Differences:
+    """What differs between the digests and the run. Each entry is (ranks, text)."""
+
+    arrived: int = 0
+    lost: list[tuple[set[int], str]] = field(default_factory=list)
+    lost_count: int = 0
+    wrong: list[tuple[set[int], str]] = field(default_factory=list)
+    collided: list[tuple[set[int], str]] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    open: list[tuple[set[int], str]] = field(default_factory=list)
+    """What cannot be decided, and why."""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A claim with the process that made it."""
+
+    rank: int
+    record: Record
+    claim: Claim
+
+
+def compare(
+    owned: Iterable[Owned], groups: Iterable[tuple[int, Group]], rows: dict[str, Rows], *, all_known: bool
+) -> Differences:
+    """Compare the claims of all processes with the rows of the run.
+
+    `all_known` means that every rank has a reliable summary, so that no other point can be in the run.
+    """
+    result = Differences()
+    by_metric: dict[str, list[Owned]] = {}
+    for one in owned:
+        by_metric.setdefault(one.claim.metric, []).append(one)
+    for metric, owners in by_metric.items():
+        _compare_metric(owners, rows.get(metric) or Rows(metric), all_known, result)
+    rest = {metric: each for metric, each in rows.items() if metric not in by_metric}
+    _compare_groups(list(groups), rest, all_known, result)
+    return result
+
+
+def _compare_metric(owners: list[Owned], raw: Rows, all_known: bool, result: Differences) -> None:
+    kept = raw.kept()
+    total = _total(kept)
+    if all(one.claim.digest and one.claim.digest == total for one in owners):
+        result.arrived += len(kept.steps)
+        return
+    matched: list[Owned] = []
+    unmatched: list[tuple[Owned, Rows]] = []
+    for one in owners:
+        claim = one.claim
+        view = raw.within(claim.began_ms, claim.ended_ms).kept()
+        if claim.digest and claim.digest in (total, total if view is kept else _total(view)):
+            matched.append(one)
+            result.arrived += claim.count
+        else:
+            unmatched.append((one, view))
+    if not unmatched:
+        _overwritten(matched, raw, result)
+        _outside(kept, [one.claim for one in matched], all_known, result)
+        return
+    if len({one.rank for one in owners}) > 1 and _collided(owners, raw, result):
+        return
+    for one, view in unmatched:
+        if len(raw.steps) == len(kept.steps) and _replaced(one.claim, owners):
+            text = (
+                f"{raw.metric}: a later process logged the same steps, and the tracker keeps only its points"
+            )
+            result.open.append(({one.rank}, f"rank {one.rank}: {text}"))
+        else:
+            _explain(one, view, alone=all_known and len(owners) == 1, result=result)
+
+
+def _replaced(claim: Claim, owners: list[Owned]) -> bool:
+    """Return whether a process that began later may have replaced points of this one."""
+    others = [one.claim for one in owners if one.claim.began_ms > claim.began_ms]
+    return any(other.first <= claim.last and claim.first <= other.last for other in others)
+
+
+def _total(rows: Rows) -> str:
+    return admitted_lines.short(sum(rows.nodes().values()) & MASK)
+
+
+def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
+    """Report the points that no process logged. `matched` are the claims of all processes."""
+    times = [(claim.began_ms, claim.ended_ms) for claim in matched]
+    strange = [
+        step
+        for step, time in zip(kept.steps, kept.times, strict=True)
+        if not any(began <= time <= ended for began, ended in times)
+    ]
+    if strange and all_known:
+        result.unexpected.append(
+            f"{kept.metric}: {counted(len(strange), 'point')} in steps {min(strange)}–{max(strange)}"
+        )
+
+
+def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
+    """Report a collision if ranks logged one after the other, and one overwrote another's points."""
+    own: dict[int, Rows] = {}
+    for one in owners:
+        rows = own.setdefault(one.rank, Rows(raw.metric))
+        view = raw.within(one.claim.began_ms, one.claim.ended_ms)
+        rows.extend(view.steps, view.values, view.times)
+    both = Rows(raw.metric)
+    for rows in own.values():
+        kept = rows.kept()
+        both.extend(kept.steps, kept.values, kept.times)
+    if len(own) > 1 and (found := both.conflict()) is not None:
+        result.collided.append((set(own), _conflict(raw.metric, found)))
+
+
+def _conflict(metric: str, found: tuple[int, float, float]) -> str:
+    step, one, other = found
+    return f"{metric} at step {step}: one logged {one!r}, another {other!r}"
+
+
+def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
+    """Report a collision if the raw rows of all ranks arrived, and two have one step and different values."""
+    if len(raw.steps) != sum(one.claim.count for one in owners):
+        return False
+    found = raw.conflict()
+    if found is None:
+        return False
+    result.collided.append(({each.rank for each in owners}, _conflict(raw.metric, found)))
+    return True
+
+
+def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> None:
+    """Report how the points of a metric differ from those that a process logged.
+
+    `alone` means that no other process can have logged points of this metric.
+    """
+    claim, ranks = one.claim, {one.rank}
+    where = differing(claim, view)
+    missing = claim.count - len(view.steps)
+    if missing > 0:
+        result.lost_count += missing
+        text = f"{claim.metric}: {missing} of {counted(claim.count, 'point')}"
+        result.lost.append((ranks, f"rank {one.rank}: {text}{where.text}"))
+        return
+    if not claim.digest and not where.ranges:
+        late = f"in steps {_ranges(where.unknown)}" if where.unknown else "in one of its blocks"
+        text = f"{claim.metric}: {late}, points came after the block was complete, so they cannot be compared"
+        result.open.append((ranks, f"rank {one.rank}: {text}"))
+    elif not alone:
+        text = f"{claim.metric}: other processes may have logged points of it too{where.text}"
+        result.open.append((ranks, f"rank {one.rank}: {text}"))
+    elif missing == 0 or not claim.digest:
+        text = f"{claim.metric}: {counted(claim.count, 'point')}, as many as logged, but not the same"
+        result.wrong.append((ranks, f"rank {one.rank}: {text}{where.text}"))
+    else:
+        result.unexpected.append(f"{claim.metric}: {counted(-missing, 'point')} more than logged{where.text}")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Ranges of steps: those that differ, and those that the recorder could not digest."""
+
+    ranges: list[tuple[int, int]]
+    unknown: list[tuple[int, int]]
+
+    @property
+    def text(self) -> str:
+        return f", in steps {_ranges(self.ranges)}" if self.ranges else ""
+
+
+def differing(claim: Claim, view: Rows) -> Where:
+    """Return the blocks of a metric whose digests differ. A block is larger the longer a training is."""
+    try:
+        logged = admitted_lines.nodes_from(claim.nodes)
+    except ValueError:
+        logged = {}
+    if not logged:
+        return Where([], [])
+    nodes = view.nodes()
+    for _ in range(claim.level):
+        nodes = point_digests.merged(nodes)
+    here = {node: admitted_lines.short(digest, admitted_lines.NODE_BYTES) for node, digest in nodes.items()}
+    size = BLOCK_STEPS << claim.level
+    unknown = [node for node, digest in logged.items() if not digest]
+    differ = [n for n in sorted({*logged, *here}) if n not in unknown and logged.get(n) != here.get(n)]
+    return Where(_spans(differ, size), _spans(sorted(unknown), size))
+
+
+def _spans(nodes: list[int], size: int) -> list[tuple[int, int]]:
+    """Return the steps of nodes, with neighbouring nodes in one range."""
+    spans: list[tuple[int, int]] = []
+    for node in nodes:
+        if spans and spans[-1][1] + 1 == node * size:
+            spans[-1] = spans[-1][0], (node + 1) * size - 1
+        else:
+            spans.append((node * size, (node + 1) * size - 1))
+    return spans
+
+
+def _ranges(spans: list[tuple[int, int]]) -> str:
+    more = ", …" if len(spans) > MAX_RANGES else ""
+    return ", ".join(f"{first}–{last}" for first, last in spans[:MAX_RANGES]) + more
+
+
+def _compare_groups(
+    groups: list[tuple[int, Group]], rest: dict[str, Rows], all_known: bool, result: Differences
+) -> None:
+    """Compare the metrics that did not fit into the summaries, and report metrics that no rank logged."""
+    by_group: dict[int, list[tuple[int, Group]]] = {}
+    for rank, group in groups:
+        by_group.setdefault(group.group, []).append((rank, group))
+    here: dict[int, list[Rows]] = {}
+    for metric, rows in rest.items():
+        number = admitted_lines.group_of(metric)
+        if number in by_group:
+            here.setdefault(number, []).append(rows.kept())
+        elif all_known:
+            result.unexpected.append(f"{metric}: {counted(len(rows.kept().steps), 'point')}")
+    for number, members in by_group.items():
+        _compare_group(members, here.get(number, []), result)
+
+
+def _compare_group(members: list[tuple[int, Group]], here: list[Rows], result: Differences) -> None:
+    ranks = {rank for rank, _ in members}
+    logged, count = sum(group.count for _, group in members), sum(len(rows.steps) for rows in here)
+    total = admitted_lines.short(sum(sum(rows.nodes().values()) for rows in here) & MASK)
+    digests = [group.digest for _, group in members]
+    added = admitted_lines.short(sum(map(admitted_lines.digest_from, digests)) & MASK)
+    if all(digests) and (total == added or set(digests) == {total}):
+        result.arrived += count
+        return
+    names = ", ".join(rows.metric for rows in here[:3]) or "none of them is in the run"
+    text = f"a group of {counted(sum(group.metrics for _, group in members), 'metric')} ({names}, …)"
+    if len(members) == 1 and count < logged:
+        result.lost_count += logged - count
+        result.lost.append((ranks, f"{text}: {logged - count} of {counted(logged, 'point')}"))
+        return
+    result.open.append((ranks, f"{text}: the ranks logged {logged} points, and the run has {count}"))

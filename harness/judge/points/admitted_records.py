@@ -1,0 +1,237 @@
+"""Read what the recorders of admitted pods wrote to a pod's log (harness/workers/admitted_lines.py).
+
+    pod = read(log_lines, nonce=owner_uid, pod="train-0")
+
+A record is one process of a rank: its lines of each minute and, if it came to its end, its summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from harness.judge.finding import counted
+from harness.workers import admitted_lines
+from harness.workers.admitted_lines import Line, Part
+
+
+class Claim(msgspec.Struct, array_like=True, frozen=True):
+    """What a process logged of one metric."""
+
+    metric: str
+    count: int
+    first: int
+    last: int
+    began_ms: int
+    ended_ms: int
+    level: int
+    digest: str
+    """Digest of all points, or "" if it is not known."""
+    nodes: str
+
+
+class Group(msgspec.Struct, array_like=True, frozen=True):
+    """What a process logged of the metrics that did not fit into its summary."""
+
+    group: int
+    metrics: int
+    count: int
+    digest: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What a process logged to one run."""
+
+    run: str
+    uploads: bool
+    merged: list[tuple[str, list[str]]]
+    uncounted: int
+    metrics: list[Claim]
+    groups: list[Group]
+
+    @property
+    def count(self) -> int:
+        grouped = sum(group.count for group in self.groups)
+        return sum(claim.count for claim in self.metrics) + grouped + self.uncounted
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The summary of a process."""
+
+    start: int
+    end: int
+    lines: int
+    chain: str
+    restart: int | None
+    host: str
+    pid: int
+    parent: int | None
+    fault: str
+    handed: int
+    logged: int
+    left: int
+    past: int
+    unseen: str
+    omitted: list[tuple[str, str, str, int, str, str]]
+    runs: list[Run]
+
+    def of_run(self, run: str) -> Run | None:
+        return next((each for each in self.runs if each.run == run), None)
+
+
+@dataclass
+class Record:
+    """One process of a rank. `problem` says why its summary cannot be relied on, or ""."""
+
+    attempt: str
+    rank: int | None
+    pod: str
+    nonce: str
+    lines: dict[int, Line] = field(default_factory=dict)
+    parts: dict[int, dict[int, Part]] = field(default_factory=dict)
+    """Number of the summary → its parts by number."""
+    conflict: str = ""
+    summary: Summary | None = None
+    problem: str = ""
+    trusted: bool = False
+    """Whether the summary is complete and continues the lines."""
+
+    @property
+    def last(self) -> Line | None:
+        """Return the last line of a minute, or None."""
+        return self.lines[max(self.lines)] if self.lines else None
+
+    @property
+    def is_child(self) -> bool:
+        """Return whether the process is a child of the rank that logs too, such as an evaluation."""
+        return self.summary is not None and self.summary.parent is not None
+
+    def add(self, item: Line | Part) -> None:
+        """Add a line or a part. The same one may come again, because logs are read more than once."""
+        if isinstance(item, Line):
+            known: object = self.lines.setdefault(item.number, item)
+        else:
+            known = self.parts.setdefault(item.number, {}).setdefault(item.part, item)
+        if known != item:
+            self.conflict = "its log has two different lines with the same number, so one of them is forged"
+
+    def close(self) -> None:
+        """Read the summary, and check the lines against it."""
+        why = ""
+        if self.parts:
+            parts = self.parts[max(self.parts)]
+            count = max(part.parts for part in parts.values())
+            if sorted(parts) != [*range(1, count + 1)]:
+                why = f"its summary is torn: {len(parts)} of {counted(count, 'part')} are in the log"
+            else:
+                try:
+                    body = admitted_lines.decode_summary(parts[at].body for at in sorted(parts))
+                    self.summary = msgspec.convert(body, Summary)
+                except ValueError as error:
+                    why = f"its summary cannot be read: {str(error)[:200]}"
+        why = self.conflict or why or self._broken() or self._torn()
+        self.trusted = self.summary is not None and not why
+        self.problem = why or self.without_summary() or self._summary_problem()
+
+    def _broken(self) -> str:
+        """Return where the chain of the lines breaks, or ""."""
+        before = None
+        for number in sorted(self.lines):
+            line = self.lines[number]
+            if before is not None and number != before.number + 1:
+                return (
+                    f"its lines {before.number + 1} to {number - 1} are missing in the log: torn or rotated"
+                )
+            known = before.chain if before is not None else "" if number == 0 else None
+            if known is not None and line.chain != admitted_lines.chained(known, line):
+                return f"line {number} does not continue the lines before it, so one of them is forged"
+            before = line
+        return ""
+
+    def without_summary(self) -> str:
+        """Return that the process has no summary, and what its last line says, or ""."""
+        if self.summary is not None:
+            return ""
+        last = self.last
+        if last is None:
+            return "its summary and all its lines are missing in the log"
+        at = datetime.fromtimestamp(last.time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return (
+            f"it ended without a summary. Its last line is of {at}, after {counted(last.points, 'point')}; "
+            "what it logged afterwards is not known"
+        )
+
+    def _torn(self) -> str:
+        summary, last = self.summary, self.last
+        if summary is None:
+            return ""
+        if last is not None and (summary.lines, summary.chain) == (last.number + 1, last.chain):
+            return ""
+        return "its summary does not continue its lines: torn, rotated or forged"
+
+    def _summary_problem(self) -> str:
+        summary = self.summary
+        assert summary is not None
+        if summary.fault:
+            return f"its recorder failed: {summary.fault}"
+        if summary.unseen:
+            return summary.unseen
+        if summary.handed != summary.logged + summary.left:
+            counts = f"{summary.logged} were logged and {summary.left} left out"
+            return f"run.log got {summary.handed} values; {counts}"
+        return ""
+
+
+@dataclass
+class PodRecord:
+    """The records in the log of one pod."""
+
+    pod: str
+    nonce: str
+    records: list[Record]
+    others: int = 0
+    """Number of lines with another nonce: of another job, or forged."""
+    whole: bool = True
+    """Whether the log begins where the container began."""
+
+    def of_rank(self, rank: int) -> list[Record]:
+        return [record for record in self.records if record.rank == rank]
+
+
+def read(
+    lines: Iterable[str], nonce: str, *, pod: str = "", rank: int | None = None, whole: bool = True
+) -> PodRecord:
+    """Return the records in a pod's log. `nonce` is HARNESS_NONCE in the pod's spec, the uid of its owner.
+
+    `rank` is the rank of processes that did not know it. `whole` is False if the log's beginning was rotated
+    away.
+    """
+    found: dict[str, Record] = {}
+    others = 0
+    for item in admitted_lines.decode(nonce, lines):
+        if item is None:
+            others += 1
+            continue
+        own = item.rank if item.rank is not None else rank
+        record = found.setdefault(item.attempt, Record(item.attempt, own, pod, nonce))
+        if record.rank != own:
+            record.conflict = "its lines name two ranks, so some are forged"
+            continue
+        record.add(item)
+    for record in found.values():
+        record.close()
+    return PodRecord(pod, nonce, list(found.values()), others, whole)
+
+
+def nonce_of(pod: Mapping[str, Any], container: str) -> str:
+    """Return the nonce of a container's recorder, or "" if no recorder was put into the container."""
+    containers = pod["spec"]["containers"]
+    env = next((each.get("env") or [] for each in containers if each["name"] == container), [])
+    if not any(each.get("name") == "HARNESS_RECORDER_MODE" for each in env):
+        return ""
+    nonce: Mapping[str, Any] = next((each for each in env if each.get("name") == "HARNESS_NONCE"), {})
+    return str(nonce.get("value") or pod["metadata"].get("uid") or "")

@@ -1,0 +1,108 @@
+"""Judge the end of an attached job: it still runs, it failed, or its pods have no controller."""
+
+from __future__ import annotations
+
+from harness.core.clock import seconds
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.judge.case import Case, names
+from harness.judge.end import End
+from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.logs import clues
+
+LAST_LINES = 400
+MAX_SILENT = 3
+"""Maximum number of ranks whose last log line is quoted."""
+_ROLE = "training.kubeflow.org/job-role"
+_ENDLESS = ("StatefulSet", "DaemonSet")
+
+
+def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding:
+    """Return the finding `completed` for an object that had not ended when it was read."""
+    what = f"{case.launch.kind} {launched.name}"
+    why = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
+    if mapping(launched.object, "spec").get("suspend") is True:
+        why.append("it is suspended")
+    return _open(case, f"{what} has not ended", ends, why, [launched.ref])
+
+
+def failed(case: Case, launched: ObjectState, text: str) -> Finding:
+    """Return the finding `completed` for an object that reports a failure."""
+    why = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
+    return not_passed("completed", "run.not_completed", text, why=why, evidence=[launched.ref])
+
+
+def _launcher(case: Case) -> list[str]:
+    """Return the last line of the launcher of an MPIJob, whose exit code is that of mpirun."""
+    found = []
+    for state in case.bundle.last("pod").values():
+        if mapping(state.object, "metadata", "labels").get(_ROLE) != "launcher":
+            continue
+        for container in items(state.object, "spec", "containers"):
+            text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[
+                0
+            ]
+            found += [f"the last log line of its launcher {state.name}: {text}"] if text else []
+    return found
+
+
+def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
+    """Return why a failed Job has no pods: with restartPolicy OnFailure, its controller deletes them."""
+    template = mapping(launched.object, "spec", "template", "spec")
+    if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
+        return []
+    text = "with restartPolicy OnFailure, the Job controller deletes the pod that failed, and its log with it"
+    return [f"{text}: with restartPolicy Never it stays"]
+
+
+def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
+    """Check `completed` for pods without a controller, whose phases are the only status."""
+    refs = [pod.last.ref for pod in case.pods.values()]
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    if case.terminal == "Completed" and not missing:
+        return passed("completed", f"all {len(case.pods)} pods Succeeded", refs)
+    if case.terminal == "Failed":
+        failed = [
+            p.name for p in case.pods.values() if mapping(p.last.object, "status").get("phase") == "Failed"
+        ]
+        text = f"{', '.join(failed[:3])} Failed"
+        return not_passed("completed", "run.not_completed", text, evidence=refs)
+    return _open(case, "the pods have not all ended", ends, [], refs)
+
+
+def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: list[str]) -> Finding:
+    """Return the finding run.not_ended, with the last log lines of the ranks that were silent for longest."""
+    states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
+    still = [rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks]
+    return not_passed(
+        "completed",
+        "run.not_ended",
+        text,
+        details=states,
+        why=[*why, *_silent(case, ends)],
+        ranks=still,
+        evidence=refs,
+    )
+
+
+def _verb(end: End) -> str:
+    return "are" if len(end.ranks) > 1 else "is"
+
+
+def _silent(case: Case, ends: dict[int, End]) -> list[str]:
+    """Return a sentence for each of the running ranks whose last log line is the oldest."""
+    read = seconds(case.manifest.attached_at)
+    quiet: list[tuple[float, str]] = []
+    for end in ends.values():
+        if end.state != "running":
+            continue
+        path = case.bundle.log(case.pods[end.index].name, case.launch.container)
+        lines = case.bundle.tail(path, LAST_LINES)
+        at = seconds(lines[-1][1].partition(" ")[0]) if lines else None
+        until = case.waited_until or read
+        if at is None or until is None:
+            continue
+        text = clues.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
+        quiet.append(
+            (at, f"{case.place(end.index)} wrote its last line {max(0, until - at):.0f} s before: {text}")
+        )
+    return [text for _, text in sorted(quiet)[:MAX_SILENT]]

@@ -1,0 +1,64 @@
+"""Soften findings about an attached job whose own reason may lie before the harness attached.
+
+A picture of a job shows how a rank ended. It often does not show what ended it: a queue that was stopped, a
+node that was drained, or a person. Such a finding keeps its cause and is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.core.clock import seconds
+from harness.judge.case import Case, names
+from harness.judge.catalogue import CAUSES
+from harness.judge.disturbance.rules import UNEXPLAINED
+from harness.judge.finding import LATE, Finding
+
+STARTED_SECONDS = 5.0
+"""A job that was attached to this soon after its creation was watched from its start."""
+_BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
+"""Causes whose own reason is often a change in the cluster."""
+_WAITING = ("queue", "admission")
+"""Families of causes that can pass while a job waits. Those of scheduling are in _CAN_PASS."""
+_OF_EVERY_POD = ("containers", "nodes", "node-spread")
+"""Checks that prove something only if every pod is known."""
+_CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
+
+
+def softened(case: Case, finding: Finding) -> Finding:
+    """Return the finding. It becomes UNKNOWN if its reason may lie before the harness attached."""
+    cause = finding.cause
+    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
+        head = f"{finding.head}, as far as pods exist: that of {names(gone)} does not"
+        return replace(finding, result="UNKNOWN", head=head)
+    if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
+        return finding
+    entry = CAUSES[cause]
+    if case.terminal is None and (
+        entry.absence or cause in _CAN_PASS or (entry.family in _WAITING and finding.name != "eviction")
+    ):
+        return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
+    if cause == "admission.max_execution_time" and not case.recorded:
+        why = "whether a rank hung or only needed more time was not recorded"
+        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
+    if cause in _BY_OTHERS and not _watched(case, finding):
+        why = "what led to it before the harness attached is not known"
+        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
+    return finding
+
+
+def _gone(case: Case) -> list[int]:
+    """Return the ranks without a pod in the bundle."""
+    return case.ranks_of(*(index for index in range(case.expected.num_nodes) if index not in case.pods))
+
+
+def _watched(case: Case, finding: Finding) -> bool:
+    """Return whether the harness was attached when this happened, or from the start of the job."""
+    if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
+        return True  # The container was inspected while it was so.
+    since, created = case.since, seconds(case.manifest.launched_at)
+    if since is None:
+        return False
+    if created is not None and since - created <= STARTED_SECONDS:
+        return True
+    return finding.at != LATE and finding.at >= since

@@ -1,0 +1,162 @@
+"""Install the recorder's admission policy on a cluster, show what it records, and remove it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import NOT_SERVED, Kube, Object
+from harness.launch import recorder_policy as policy
+
+FORBIDDEN = 403
+_SELECTOR = ",".join(f"{name}={value}" for name, value in policy.FILES.items())
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """A container that no recorder records, and why."""
+
+    namespace: str
+    pod: str
+    container: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of the recorder on a cluster."""
+
+    installed: bool
+    with_files: list[str] = field(default_factory=list)
+    """Namespaces that have the recorder's files."""
+    outdated: list[str] = field(default_factory=list)
+    """Those of them whose files are of another version."""
+    without_files: list[str] = field(default_factory=list)
+    """Namespaces with labels or pods for the recorder, but without its files."""
+    recorded: int = 0
+    """Number of running or waiting containers with the recorder."""
+    unrecorded: list[Unrecorded] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether everything that asks for the recorder has it."""
+        return self.installed and not (self.outdated or self.without_files or self.unrecorded)
+
+
+def require(kube: Kube) -> None:
+    """Raise UsageError if the cluster's version does not serve the policy."""
+    try:
+        kube.resource(policy.API, policy.POLICY)
+    except NOT_SERVED:
+        raise UsageError(
+            f"expected a cluster with {policy.POLICY} in {policy.API}, which Kubernetes {policy.SINCE} has; "
+            "this cluster does not serve it",
+            hint="`harness recorder print --pod --namespace NAME` prints what pods there need instead",
+        ) from None
+
+
+def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
+    """Apply the files, the policy and its bindings. Return the namespaces that got the files.
+
+    Without `namespaces`, all labelled namespaces get them. Raises UsageError or HarnessError.
+    """
+    require(kube)
+    with _readable("install the recorder"):
+        there = {each["metadata"]["name"]: each for each in kube.objects("v1", "Namespace")}
+        named = list(dict.fromkeys(namespaces))
+        if unknown := [name for name in named if name not in there]:
+            raise UsageError(f"expected names of namespaces, found {', '.join(unknown)}, which do not exist")
+        wanted = named or sorted(name for name, each in there.items() if _labelled(each))
+        # The files come first: a pod that is admitted before them would start unrecorded.
+        for document in (*map(policy.config_map, wanted), *policy.documents()):
+            kube.apply(document)
+    return wanted
+
+
+def uninstall(kube: Kube) -> list[str]:
+    """Delete the policy, its bindings and the files in all namespaces. Return what was deleted."""
+    deleted: list[str] = []
+    with _readable("uninstall the recorder"):
+        for document in reversed(policy.documents()):
+            name = document["metadata"]["name"]
+            if kube.get(document["apiVersion"], document["kind"], name) is not None:
+                kube.delete(document["apiVersion"], document["kind"], name)
+                deleted.append(f"{document['kind']} {name}")
+        for found in kube.objects("v1", "ConfigMap", selector=_SELECTOR):
+            namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+            kube.delete("v1", "ConfigMap", name, namespace)
+            deleted.append(f"ConfigMap {namespace}/{name}")
+    return deleted
+
+
+def status(kube: Kube) -> Status:
+    """Return what is installed, and which pods that ask for the recorder have none."""
+    with _readable("read the state of the recorder"):
+        installed = all(
+            kube.get(each["apiVersion"], each["kind"], each["metadata"]["name"]) is not None
+            for each in policy.documents()
+        )
+        labelled = {each["metadata"]["name"] for each in kube.objects("v1", "Namespace") if _labelled(each)}
+        files = {
+            each["metadata"]["namespace"]: each
+            for each in kube.objects("v1", "ConfigMap", selector=_SELECTOR)
+        }
+        pods = kube.objects("v1", "Pod")
+    asking = [pod for pod in pods if _asks(pod, labelled)]
+    live = [pod for pod in asking if (pod.get("status") or {}).get("phase") not in _ENDED]
+    needed = {*labelled, *(pod["metadata"]["namespace"] for pod in live)}
+    return Status(
+        installed=installed,
+        with_files=sorted(files),
+        outdated=sorted(
+            name for name, each in files.items() if each.get("data") != policy.config_map("")["data"]
+        ),
+        without_files=sorted(needed - files.keys()),
+        recorded=sum(policy.is_recorded(each) for pod in live for each in pod["spec"]["containers"]),
+        unrecorded=[each for pod in live for each in _unrecorded(pod)],
+    )
+
+
+def _labelled(namespace: Object) -> bool:
+    return (namespace["metadata"].get("labels") or {}).get(policy.RECORD) == "true"
+
+
+def _asks(pod: Object, labelled: set[str]) -> bool:
+    """Return whether a pod or its namespace asks for the recorder."""
+    label = (pod["metadata"].get("labels") or {}).get(policy.RECORD)
+    return label in ("true", "env") or (label != "false" and pod["metadata"]["namespace"] in labelled)
+
+
+def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
+    containers = pod["spec"]["containers"]
+    if any(map(policy.is_recorded, containers)):
+        return  # The others are sidecars.
+    for container in containers:
+        why = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
+        yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], why)
+
+
+class _readable:
+    """Turns the API server's refusals into one sentence."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (ApiException, DynamicApiError)):
+            return
+        if error.status == FORBIDDEN:
+            raise UsageError(
+                f"cannot {self._doing}: the API server does not permit it to this user",
+                hint="a cluster administrator can apply what `harness recorder print` prints",
+            ) from None
+        told = " ".join(str(error.body or "").split())[:300]
+        raise HarnessError(f"cannot {self._doing}: HTTP {error.status} {error.reason} {told}") from None

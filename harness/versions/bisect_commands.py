@@ -1,0 +1,100 @@
+"""`harness bisect`: check the question, search, and write the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.core.errors import HarnessError, UsageError
+from harness.core.limits import shown
+from harness.core.locks import locked
+from harness.core.replacements import parse
+from harness.judge.catalogue import CAUSES
+from harness.versions.bisect_report import markdown
+from harness.versions.bisect_result import Result, result_of
+from harness.versions.bisection import ANY, Bisection
+from harness.versions.cell import Cell, Launcher
+from harness.versions.ordered import (
+    Version,
+    Versions,
+    ends_of_index,
+    of_repository,
+    with_versions_between,
+)
+
+
+def bisect(
+    name: str,
+    good: str | None,
+    bad: str | None,
+    repository: Path | None,
+    job: Path,
+    cause: str | None,
+    max_error: float,
+    context: RunContext,
+) -> Result:
+    """Search for the first bad version, and write result.json and report.md into the folder of the search.
+
+    Raises UsageError for bad input, before anything is created, and HarnessError if it is interrupted.
+    """
+    if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
+        raise UsageError(
+            f"--cause: expected the id of a cause or {ANY}, found {shown(cause)}",
+            hint="docs/causes.md lists the causes",
+        )
+    probe = Launcher(job, context.settings, Path())
+    probe.check([parse(name, "latest").name])
+    if repository is not None:
+        versions = of_repository(name, repository, good, bad or "HEAD")
+    else:
+        versions = ends_of_index(name, good, bad or "latest", context)
+    folder = context.settings.runs_dir.absolute() / _folder_name(versions, probe.key(Cell(())), cause)
+    launcher = Launcher(job, context.settings, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def refuse() -> None:
+        raise UsageError(f"another process searches in {folder}", hint="wait for it, or end it")
+
+    with locked(folder / "lock", refuse):
+        if repository is None:
+            versions = _listed(versions, folder / "versions.json", context)
+        context.progress(f"{len(versions.versions)} versions of {versions.package}; ledger in {folder}")
+        bisection = Bisection(versions, launcher, folder, cause, context)
+        try:
+            end = bisection.run(max_error)
+        except KeyboardInterrupt:
+            count = len(bisection.ledger.records)
+            raise HarnessError(
+                f"interrupted after {count} results, which are in {folder}",
+                hint="the same command continues the search",
+            ) from None
+        result = result_of(bisection, end, job, folder, context)
+        (folder / "result.json").write_text(result.model_dump_json(indent=2))
+        (folder / "report.md").write_text(markdown(result, context.settings))
+    return result
+
+
+def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
+    """Return all versions between the ends, as an earlier process listed them, or as the index has them."""
+    try:
+        found = tuple(Version(**each) for each in json.loads(file.read_text()))
+        return replace(ends, versions=found)
+    except (OSError, ValueError, TypeError):
+        versions = with_versions_between(ends, context)
+        file.write_text(json.dumps([asdict(each) for each in versions.versions]))
+        return versions
+
+
+def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:
+    """Return the name of the folder for a question, which is the same when it is asked again.
+
+    `facts` depends on the job and the settings.
+    """
+    ends = [versions.versions[0].id if versions.good_known else None, versions.versions[-1].id]
+    question = json.dumps([facts, versions.package, ends, str(versions.repository), cause])
+    digest = hashlib.sha256(question.encode()).hexdigest()[:8]
+    return f"bisect-{re.sub(r'[^a-z0-9.-]', '-', versions.package)}-{digest}"

@@ -1,0 +1,254 @@
+"""Search for the first bad version of a package with real launches, and record each of them in a ledger.
+
+FOLDER/bisect.jsonl   a line for each launch and for each skipped version, written at once
+FOLDER/versions.json  the versions in the package index, as they were at the start
+FOLDER/cells/         the launches (harness/versions/cell.py)
+FOLDER/result.json    the result
+FOLDER/report.md      a report for the project whose package it is
+
+The same command continues an interrupted search, because the folder's name depends on the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Final, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from harness import run
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import HarnessError, UsageError
+from harness.versions import search
+from harness.versions.candidates import Candidate
+from harness.versions.cell import Cell, Outcome
+from harness.versions.ordered import Version, Versions, check_index, prepared
+from harness.versions.search import End, Launch, Next
+
+ANY: Final = "any"
+"""The value of --cause with which every verdict other than PASS is bad."""
+_MAX_WITHOUT_VERDICT: Final = 2
+
+
+class CellLauncher(Protocol):
+    """Launches versions (harness/versions/cell.py)."""
+
+    def launch(self, cell: Cell, attempt: int = 1) -> Outcome:
+        """Launch a cell, and wait for its outcome."""
+        ...
+
+    def stop(self) -> None:
+        """End the running launch."""
+        ...
+
+
+class Record(BaseModel):
+    """The result of one launch, or the reason why a version was skipped."""
+
+    version: str
+    """The id of the version."""
+    result: search.Result
+    reason: str = ""
+    """Why the version was skipped, or in which other way it failed."""
+    outcome: Outcome | None = None
+
+    @property
+    def failure(self) -> str:
+        """Return the verdict and its cause, such as "FAIL rank.crashed"."""
+        return failure(self.outcome) if self.outcome is not None else ""
+
+
+class Ledger:
+    """The records of a search, also those of earlier processes. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the ledger, if it exists. A truncated last line is removed.
+
+        Raises UsageError if another line cannot be parsed.
+        """
+        self.path = path
+        self.records: list[Record] = []
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for number, line in enumerate(whole, 1):
+            try:
+                self.records.append(Record.model_validate_json(line))
+            except ValidationError:
+                raise UsageError(
+                    f"{path}, line {number}: expected a record of a search",
+                    hint="remove the line, and that version is launched again",
+                ) from None
+        if len(whole) < len(lines):
+            path.write_bytes(b"".join(whole))
+
+    def add(self, record: Record) -> None:
+        """Append a record to the file."""
+        self.records.append(record)
+        with self.path.open("ab") as file:
+            file.write(record.model_dump_json().encode() + b"\n")
+
+
+class Bisection:
+    """A search among versions. `run` launches them until it ends."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        launcher: CellLauncher,
+        folder: Path,
+        cause: str | None,
+        context: RunContext,
+        cluster: Callable[[RunContext], AbstractContextManager[object]] = run.cluster,
+    ) -> None:
+        """`cause` is the cause of the failure to search for, ANY, or None for that of the last version.
+
+        `cluster` provides the cluster for all launches.
+        """
+        self.versions = versions
+        self.ledger = Ledger(folder / "bisect.jsonl")
+        self._launcher = launcher
+        self._cause = cause
+        self._context = context
+        self._places = {each.id: place for place, each in enumerate(versions.versions)}
+        self._prepared: dict[str, Future[Candidate]] = {}
+        self._cluster = cluster
+        self._has_cluster = False
+
+    @property
+    def cause(self) -> str | None:
+        """Return the cause to search for, or None if no launch has shown it yet."""
+        if self._cause is not None:
+            return self._cause
+        return next((each.failure for each in self.ledger.records if each.result == "bad"), None)
+
+    def run(self, max_error: float) -> End:
+        """Launch versions until the search ends, on a cluster that is created for the first of them.
+
+        Raises UsageError if the package index cannot be read, and HarnessError if launches end without a
+        verdict. If the search is interrupted, the running launch is ended first. The ledger then contains all
+        launches before it.
+        """
+        if self.ledger.records:
+            self._context.progress(
+                f"continuing after {len(self.ledger.records)} results in {self.ledger.path}"
+            )
+        with processes.signals_as_interrupt(), ExitStack() as cluster, ThreadPoolExecutor(1) as pool:
+            try:
+                while isinstance(found := self._step(max_error), Next):
+                    self._judge(found, pool, cluster)
+            except BaseException:
+                self._launcher.stop()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return found
+
+    def record_of(self, place: int | None, result: search.Result) -> Record | None:
+        """Return the last record with a result of the version at a place in the list."""
+        if place is None:
+            return None
+        wanted = self.versions.versions[place].id
+        records = [each for each in self.ledger.records if each.version == wanted and each.result == result]
+        return records[-1] if records else None
+
+    def _launches(self) -> list[Launch]:
+        return [
+            Launch(self._places[each.version], each.result)
+            for each in self.ledger.records
+            if each.version in self._places
+        ]
+
+    def _step(self, max_error: float) -> Next | End:
+        versions = self.versions
+        return search.step(
+            len(versions.versions), self._launches(), good_known=versions.good_known, max_error=max_error
+        )
+
+    def _judge(self, found: Next, pool: ThreadPoolExecutor, cluster: ExitStack) -> None:
+        """Launch one version, while the versions that may follow are prepared."""
+        version = self.versions.versions[found.position]
+        self._context.progress(f"{self._purpose(found)}: {self.versions.package} {version.label}")
+        try:
+            candidate = self._prepare(version, pool).result()
+        except UsageError as error:
+            check_index(self.versions, version, self._context)
+            self._note(Record(version=version.id, result="skip", reason=error.message))
+            return
+        if not self._has_cluster:
+            cluster.enter_context(self._cluster(self._context))
+            self._has_cluster = True
+        self._prepare_following(found, pool)
+        attempt = 1 + sum(each.version == version.id for each in self.ledger.records)
+        for number in range(1, _MAX_WITHOUT_VERDICT + 1):
+            outcome = self._launcher.launch(Cell((candidate,)), attempt)
+            if outcome.cause is not None or outcome.result != "UNKNOWN":
+                break
+            if number == _MAX_WITHOUT_VERDICT:
+                raise HarnessError(
+                    f"{number} launches of {version.label} ended without a verdict: {outcome.explanation}",
+                    hint=f"see {outcome.log}; the same command continues the search",
+                )
+        self._note(classified(version.id, outcome, self.cause))
+
+    def _prepare(self, version: Version, pool: ThreadPoolExecutor) -> Future[Candidate]:
+        if version.id not in self._prepared:
+            self._prepared[version.id] = pool.submit(prepared, self.versions, version, self._context)
+        return self._prepared[version.id]
+
+    def _prepare_following(self, found: Next, pool: ThreadPoolExecutor) -> None:
+        versions = self.versions
+        for place in search.ahead(
+            len(versions.versions), self._launches(), found, good_known=versions.good_known
+        ):
+            self._prepare(versions.versions[place], pool)
+
+    def _purpose(self, found: Next) -> str:
+        if found.purpose == "newest":
+            return "the bad end"
+        if found.purpose == "oldest":
+            return "the good end" if self.versions.good_known else "looking for a good version"
+        if found.purpose == "confirm":
+            return "confirming"
+        left = search.remaining(found.between)
+        return f"{found.between} versions left, about {left} launches"
+
+    def _note(self, record: Record) -> None:
+        self.ledger.add(record)
+        outcome = record.outcome
+        text = record.reason if outcome is None else f"{failure(outcome)} in {outcome.seconds:.0f} s"
+        word = {"other": "skipped, because it fails in another way", "skip": "skipped"}.get(
+            record.result, record.result
+        )
+        label = next(each.label for each in self.versions.versions if each.id == record.version)
+        self._context.progress(f"{label}: {word} ({text})")
+
+
+def failure(outcome: Outcome) -> str:
+    """Return the verdict and its cause, such as "FAIL rank.crashed"."""
+    return " ".join(filter(None, (outcome.result, outcome.cause)))
+
+
+def classified(version: str, outcome: Outcome, cause: str | None) -> Record:
+    """Return the record of a launch: good for PASS, and bad for the failure that is searched for.
+
+    `cause` is a cause, a verdict with a cause, ANY, or None for every failure.
+    """
+    if outcome.result == "not installable":
+        return Record(version=version, result="skip", reason=outcome.explanation, outcome=outcome)
+    if outcome.passed:
+        return Record(version=version, result="good", outcome=outcome)
+    same = cause in (None, ANY, failure(outcome)) or (outcome.cause is not None and cause == outcome.cause)
+    if same and outcome.result != "PASS":
+        return Record(version=version, result="bad", outcome=outcome)
+    reason = f"{failure(outcome)} instead of {cause}"
+    return Record(version=version, result="other", reason=reason, outcome=outcome)
+
+
+def skipped(records: Sequence[Record]) -> dict[str, str]:
+    """Return the versions without a result, each with the reason."""
+    judged = {each.version for each in records if each.result in ("good", "bad")}
+    return {each.version: each.reason for each in records if each.version not in judged}

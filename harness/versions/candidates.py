@@ -1,0 +1,172 @@
+"""List the versions of a package with which a launch is possible, oldest first, each with its date.
+
+uv reads the package index, so its settings, credentials and proxies apply. uv has no command that lists
+versions, so each call resolves the newest version below the previous one. The first call reads the index,
+even if uv's copy of it is only a few minutes old. The others read this copy, which takes 10 ms.
+
+As for `--replace`: yanked versions are left out unless one is requested as an exact version. Versions for
+another Python or platform, and those without a wheel, are left out. Pre-releases are included only if the
+range names one, or contains nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import ToolError, UsageError
+from harness.core.replacements import KONDUKTOR, Replacement, parse
+from harness.provision import konduktor
+from harness.provision.images.build import WORKER
+from harness.provision.images.packages import pins
+from harness.provision.images.replaced_image import target_options as worker_options
+from harness.provision.replaced import PYTHON, SECONDS, digest_of, reason, uv_program, wheel_of
+
+LOCKED: Final = "locked"
+"""The SPEC that stands for the version in the lock."""
+_CACHE: Final = ["--offline"]
+_NO_SOLUTION: Final = 1
+"""uv's exit code if no version fits. For an index that cannot be reached, it is 2."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version of a package with which a job can be launched."""
+
+    package: str
+    """The normalized name."""
+    spec: str
+    """The SPEC for `--replace` that selects exactly this version. Empty means the version in the lock."""
+    version: str
+    label: str
+    """The version, or the path or the Git reference as the user wrote it."""
+    released: datetime | None = None
+    """The time at which the index received the first file, or None if the index does not give it."""
+    digest: str = ""
+    """For a path or a Git reference: SHA-256 of the files of its wheel."""
+
+    @property
+    def identity(self) -> str:
+        """Return a text that differs for different contents."""
+        return f"{self.package} {self.version} {self.digest}".rstrip()
+
+
+def candidates(name: str, spec: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
+    """Return the versions that a SPEC of `--replace` allows, oldest first. `newest` limits their number.
+
+    A range has all its versions. Every other SPEC has one: an exact version, `latest`, `locked`, or the wheel
+    of a path or a Git reference, which is built once. Raises UsageError if the SPEC is not valid, no version
+    fits, the package cannot be built, or the index cannot be reached.
+    """
+    if spec == LOCKED:
+        return [locked(name)]
+    one = parse(name, spec)
+    if one.kind != "versions":
+        return [_built(one, spec, context)]
+    limit = 1 if one.spec == "latest" or exact(one.versions) else newest
+    return published(one.name, one.versions, context, limit)
+
+
+def locked(name: str) -> Candidate:
+    """Return the version in the lock. Raises UsageError if the lock does not have the package."""
+    package = parse(name, "latest").name
+    lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
+    version = pins(lock.read_text()).get(package)
+    if version is None:
+        raise UsageError(f"{package} is not in the lock, so it has no version {LOCKED!r}")
+    return Candidate(package, "", version, f"{version} ({LOCKED})")
+
+
+def published(package: str, versions: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
+    """Return the newest versions in the index that fit version specifiers such as ">=1,<2", oldest first.
+
+    `package` is a normalized name. None means all versions. Raises UsageError if there is none.
+    """
+    prereleases = SpecifierSet(versions).prereleases or exact(versions)
+    for strategy in ("allow",) if prereleases else ("disallow", "allow"):
+        if found := list(islice(_newest_first(package, versions, strategy, context), newest)):
+            return sorted(found, key=lambda one: Version(one.version))
+    raise UsageError(
+        f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
+        "Python and platform",
+        hint="check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
+    )
+
+
+def exact(versions: str) -> bool:
+    """Return whether version specifiers select exactly one version."""
+    return re.fullmatch(r"===?[^,*]+", versions.replace(" ", "")) is not None
+
+
+def target_options(package: str, context: RunContext) -> list[str]:
+    """Return uv's options for the Python version and the platform on which a package is used."""
+    if package == KONDUKTOR:
+        return konduktor.target_options()
+    return worker_options(context)
+
+
+def _newest_first(package: str, versions: str, strategy: str, context: RunContext) -> Iterator[Candidate]:
+    options = [*target_options(package, context), "--prerelease", strategy]
+    below: list[str] = []
+    source = [] if os.environ.get("UV_OFFLINE") else ["--refresh-package", package]
+    while True:
+        found = _resolved(package, [versions, *below], [*options, *source])
+        if found is None and source == _CACHE:
+            source = []  # Only the index proves that there is no older version: the cache can lack it.
+            continue
+        if found is None:
+            return
+        yield found
+        if exact(versions):
+            return
+        # Specifiers for order have no local version such as 1.0+g1234, so these are excluded one by one.
+        public = Version(found.version).public
+        same = [each for each in below if each.startswith(f"!={public}+")]
+        below = [f"<={public}", *same, f"!={found.version}"]
+        source = _CACHE
+
+
+def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -> Candidate | None:
+    """Return the newest version that fits, or None if none does, or if the cache lacks the index."""
+    with tempfile.TemporaryDirectory(prefix="versions-") as folder:
+        wanted = Path(folder, "wanted.in")
+        wanted.write_text(f"{package}{','.join(filter(None, specifiers))}\n")
+        command = [uv_program(), "pip", "compile", str(wanted), "--format", "pylock.toml", *PYTHON, *options]
+        command += ["--no-deps", "--no-build", "--no-header", "--no-annotate", "--quiet"]
+        try:
+            lock = processes.run(command, timeout=SECONDS).stdout
+        except ToolError as error:
+            if error.returncode == _NO_SOLUTION or options[-1:] == _CACHE:
+                return None
+            raise UsageError(
+                f"--replace {package}: the package index cannot be read: {reason(error.output)}",
+                hint="uv reads the index from UV_DEFAULT_INDEX and uv.toml, and the proxy from HTTPS_PROXY",
+            ) from None
+    (found,) = tomllib.loads(lock)["packages"]
+    times = [file["upload-time"] for file in found.get("wheels", ()) if "upload-time" in file]
+    version = str(found["version"])
+    return Candidate(package, version, version, version, min(times).astimezone(UTC) if times else None)
+
+
+def _built(one: Replacement, spec: str, context: RunContext) -> Candidate:
+    """Return the candidate for a path or a Git reference. Its wheel is built now, and used for all launches.
+
+    Otherwise, launches of the same comparison would differ if the checkout is edited meanwhile.
+    """
+    wheel = wheel_of(one, context)
+    version = str(parse_wheel_filename(wheel.name)[1])
+    return Candidate(one.name, str(wheel), version, spec, digest=digest_of(wheel))

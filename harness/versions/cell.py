@@ -1,0 +1,317 @@
+"""Launch a job with one combination of package versions, as a `harness run` process, and return its outcome.
+
+FOLDER/ledger.jsonl              a line for each finished launch, written at once
+FOLDER/cells/NAME-N/harness.log  the progress of the launch
+FOLDER/cells/NAME-N/runs/        its bundle
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from harness.core import proxies
+from harness.core.clock import now
+from harness.core.errors import HarnessError, UsageError
+from harness.core.user_files import read_bytes
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.schema.bundle import Check, Replaced
+from harness.faults.command import Command, launch_environment
+from harness.launch import replaced_packages
+from harness.launch.workload_file import load as load_workload
+from harness.provision.images.build import WORKER
+from harness.provision.konduktor import LOCK
+from harness.settings import Settings
+from harness.versions.candidates import Candidate
+
+Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
+AFTER_WAIT_SECONDS: Final = 1200.0
+"""Maximum seconds that a launch takes in addition to `wait_seconds`: packages are built and installed."""
+_BAD_USAGE: Final = 64
+_SETTINGS: Final = ("workers", "kubernetes", "kubeconfig", "context", "scripts", "recorder", "netcheck")
+_MAX_NAME: Final = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of versions, with at most one candidate for each package."""
+
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def name(self) -> str:
+        """Return a name for folders, such as konduktor-nightly-0.1.0-pluto-ml-0.0.28."""
+        texts = "-".join(f"{one.package}-{one.version}" for one in self.candidates)
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", texts)[:_MAX_NAME] or "locked"
+
+    @property
+    def replace(self) -> dict[str, str]:
+        """Return the setting `replace` of the launch, without the packages that keep their locked version."""
+        return {one.package: one.spec for one in self.candidates if one.spec}
+
+    @property
+    def options(self) -> list[str]:
+        """Return the options of `harness run` that launch this cell."""
+        return [word for pair in self.replace.items() for word in ("--replace", "=".join(pair))]
+
+
+class Outcome(BaseModel):
+    """The outcome of one launch of a cell."""
+
+    key: str
+    """Identifies the job and the cell (`Launcher.key`)."""
+    cell: dict[str, str]
+    """The version by package name."""
+    attempt: int
+    """1 for the first launch of the cell, 2 for the next one."""
+    result: Result
+    """The verdict. "not installable" means that the packages cannot be resolved, built or installed.
+
+    UNKNOWN also means that the harness failed or was ended before there was a verdict.
+    """
+    exit_code: int | None = None
+    cause: str | None = None
+    ranks: list[int] = []
+    explanation: str = ""
+    """The explanation of the verdict, or the sentence with which the harness ended."""
+    checks: list[Check] = []
+    started_at: str
+    seconds: float
+    """Duration of the harness process."""
+    bundle: str | None = None
+    """The absolute path of the bundle, or None if the harness wrote none."""
+    log: str = ""
+    """The absolute path of the log of the harness."""
+    versions: dict[str, str] = {}
+    """The versions of the stack, as recorded in the bundle."""
+    replaced: list[Replaced] = []
+
+    @property
+    def passed(self) -> bool:
+        return self.result == "PASS" and self.exit_code == 0
+
+    @property
+    def report(self) -> Path | None:
+        """Return the path of the report, or None if there is no report."""
+        path = Path(self.bundle, "report.html") if self.bundle else None
+        return path if path is not None and path.is_file() else None
+
+
+class Ledger:
+    """The outcomes of all launches so far, also of earlier processes. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the ledger, if it exists. A truncated last line is ignored, and later overwritten.
+
+        Raises UsageError if another line cannot be parsed.
+        """
+        self.path = path
+        self._lock = threading.Lock()
+        self.outcomes: list[Outcome] = []
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for number, line in enumerate(whole, 1):
+            try:
+                self.outcomes.append(Outcome.model_validate_json(line))
+            except ValidationError:
+                raise UsageError(
+                    f"{path}, line {number}: expected an outcome of a launch",
+                    hint="remove the line, and that launch is repeated",
+                ) from None
+        if len(whole) < len(lines):
+            path.write_bytes(b"".join(whole))
+
+    def of(self, key: str) -> list[Outcome]:
+        """Return the outcomes of a cell, in the order of its attempts."""
+        with self._lock:
+            return sorted((one for one in self.outcomes if one.key == key), key=lambda one: one.attempt)
+
+    def add(self, outcome: Outcome) -> None:
+        """Append an outcome to the file."""
+        with self._lock:
+            self.outcomes.append(outcome)
+            with self.path.open("ab") as file:
+                file.write(outcome.model_dump_json().encode() + b"\n")
+
+
+class Launcher:
+    """Launches cells on the cluster of the settings, which exists and is kept meanwhile.
+
+    `launch` may be called by several threads. `stop` ends their processes as Ctrl-C does.
+    """
+
+    def __init__(self, job: Path, settings: Settings, folder: Path, several: bool = False) -> None:
+        """`several` means that cells are launched at the same time. Raises UsageError for an invalid job."""
+        self._job = job
+        self._workload = load_workload(job)
+        self._settings = settings
+        self._folder = folder
+        self._several = several
+        self._facts = _facts(job, settings)
+        self._redactor = Redactor(_secrets(settings))
+        self._lock = threading.Lock()
+        self._running: set[Command] = set()
+        self._stopped = False
+
+    def check(self, packages: Sequence[str]) -> None:
+        """Raise UsageError if the job or the cluster does not allow to replace one of the packages."""
+        if already := sorted(set(packages) & set(self._settings.replace)):
+            raise UsageError(
+                f"{', '.join(already)} is also replaced in [tool.harness.replace] or HARNESS_REPLACE",
+                hint="remove it there, because each launch chooses its own version",
+            )
+        replace = self._settings.replace | dict.fromkeys(packages, "latest")
+        replaced_packages.check(self._workload, self._settings.model_copy(update={"replace": replace}))
+
+    def key(self, cell: Cell) -> str:
+        """Return 16 hex digits that depend on the job, the versions, the contents of checkouts and the locks.
+
+        Two launches with the same key differ only by chance.
+        """
+        parts = [*self._facts, *sorted(one.identity for one in cell.candidates)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def launch(self, cell: Cell, attempt: int = 1) -> Outcome:
+        """Launch a cell, and wait for its outcome.
+
+        Raises HarnessError if the launcher was stopped. If the calling thread is interrupted, the process is
+        ended first. The harness then cleans up, and the bundle remains.
+        """
+        if self._stopped:
+            raise HarnessError("the launches were stopped")
+        folder = self._own_folder(f"{cell.name}-{attempt}")
+        runs, log = folder / "runs", folder / "harness.log"
+        started_at, start = now(), time.monotonic()
+        words = ["run", str(self._job), "--json", *cell.options]
+        command = Command(*words, env=launch_environment(self._settings, runs, self._several))
+        ended = ""
+        try:
+            with command:
+                self._note(command)
+                try:
+                    command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    ended = "the harness did not end in time, and was ended"
+        finally:
+            log.write_text(self._redactor.text(command.stderr))
+            with self._lock:
+                self._running.discard(command)
+        if self._stopped:
+            raise HarnessError("the launches were stopped")
+        return with_evidence(
+            Outcome(
+                key=self.key(cell),
+                cell={one.package: one.version for one in cell.candidates},
+                attempt=attempt,
+                result="UNKNOWN",
+                exit_code=command.process.returncode,
+                explanation=ended or _sentence(self._redactor.text(command.stderr)),
+                started_at=started_at,
+                seconds=round(time.monotonic() - start, 2),
+                log=str(log),
+            ),
+            runs,
+            cell,
+        )
+
+    def stop(self) -> None:
+        """Start no more launches, and end the running ones."""
+        with self._lock:
+            self._stopped = True
+            for command in self._running:
+                if command.process.poll() is None:
+                    command.interrupt()
+
+    def last_lines(self) -> list[str]:
+        """Return the last line of progress of each running launch."""
+        with self._lock:
+            return [command.lines[-1].rstrip() for command in self._running if command.lines]
+
+    def _note(self, command: Command) -> None:
+        with self._lock:
+            self._running.add(command)
+            if self._stopped:
+                command.interrupt()
+
+    def _own_folder(self, name: str) -> Path:
+        """Create and return a folder, also if an earlier process left one with this name."""
+        for number in range(1, 10_000):
+            folder = self._folder / "cells" / (name if number == 1 else f"{name}-again-{number}")
+            try:
+                folder.mkdir(parents=True)
+                return folder
+            except FileExistsError:
+                continue
+        raise HarnessError(f"{self._folder} has too many launches of {name}", hint="use another folder")
+
+
+def _facts(job: Path, settings: Settings) -> list[str]:
+    """Return what the outcome of a launch depends on, apart from the versions."""
+    files = [read_bytes(job, "job file"), WORKER.lock.read_bytes(), LOCK.read_bytes()]
+    used = settings.model_dump(mode="json", include={*_SETTINGS, "replace", "expect"})
+    return [*(hashlib.sha256(data).hexdigest() for data in files), json.dumps(used, sort_keys=True)]
+
+
+def _secrets(settings: Settings) -> list[str]:
+    key = settings.pluto_api_key
+    return [*([key.get_secret_value()] if key else []), *proxies.secrets()]
+
+
+def _sentence(stderr: str) -> str:
+    """Return the message with which the harness ended, without its hint, or the last line."""
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    messages = [number for number, line in enumerate(lines) if line.startswith("harness: ")]
+    if not messages:
+        return lines[-1] if lines else "the harness ended without a message"
+    message = [line for line in lines[messages[-1] :] if not line.startswith("  → ")]
+    return " ".join(line.strip() for line in message).removeprefix("harness: ")
+
+
+def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
+    """Return the outcome with the fields that come from the bundle of the launch.
+
+    The verdict counts only if the harness ended by itself, and the launch used the packages of the cell.
+    """
+    latest = runs / "latest"
+    if not latest.exists():
+        bad = outcome.exit_code == _BAD_USAGE
+        return outcome.model_copy(update={"result": "not installable"}) if bad else outcome
+    bundle = Bundle.open(latest.resolve())
+    changes: dict[str, object] = {"bundle": str(bundle.path)}
+    manifest, verdict = bundle.manifest, bundle.recorded_verdict
+    if manifest is not None:
+        changes |= {"versions": manifest.versions, "replaced": manifest.replaced}
+    if verdict is not None and outcome.exit_code is not None and outcome.exit_code >= 0:
+        changes |= {"result": verdict.verdict, "cause": verdict.cause, "ranks": verdict.ranks}
+        changes |= {"explanation": verdict.explanation, "checks": verdict.checks}
+    found = outcome.model_copy(update=changes)
+    launched = manifest is None or manifest.launch is not None
+    if launched and (other := _other(cell, found.replaced)):
+        return found.model_copy(update={"result": "UNKNOWN", "cause": None, "explanation": other})
+    return found
+
+
+def _other(cell: Cell, replaced: Sequence[Replaced]) -> str:
+    """Return how the packages that were launched differ from those of the cell, or ""."""
+    launched: Mapping[str, Replaced] = {one.name: one for one in replaced}
+    for one in cell.candidates:
+        there = launched.get(one.package)
+        if (there is None) != (not one.spec):
+            used = f"{there.version} from {there.origin}" if there else "the locked version"
+            return f"the launch used {used} of {one.package} instead of {one.label}"
+        if there is not None and there.version != one.version:
+            return f"the launch used {one.package} {there.version} instead of {one.label}"
+        if there is not None and one.digest not in ("", there.digest):
+            return f"{one.label} of {one.package} was changed after the first launch"
+    return ""

@@ -1,0 +1,45 @@
+"""`harness matrix`: read the definition, launch the cells, and write the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.launch.workload_file import load as load_workload
+from harness.versions import plan as planning
+from harness.versions import report
+from harness.versions.definition import Definition
+from harness.versions.matrix import Matrix, continued, new_folder
+from harness.versions.results import Document
+
+
+def matrix(
+    definition: Definition,
+    folder: Path | None,
+    context: RunContext,
+    shown: Callable[[Matrix], AbstractContextManager[object]],
+) -> Document:
+    """Launch all cells of a matrix, and write the results. `folder` is that of a matrix to be continued.
+
+    `shown` shows the matrix while it runs. Raises UsageError before anything is created if the job, the
+    packages or the rules are not valid. If the process is interrupted, the results so far are written.
+    """
+    load_workload(definition.job)
+    folder = continued(folder) if folder else new_folder(context.settings.runs_dir)
+    plan = planning.plan(definition, planning.axes(definition, context))
+    for note in plan.notes:
+        context.progress(note)
+    found = Matrix(definition, plan, folder, context)
+    context.progress(f"{len(plan.cells)} cells, results in {folder}")
+    try:
+        with shown(found):
+            found.run()
+    except KeyboardInterrupt:
+        context.progress(f"interrupted: to continue, repeat the command with --continue {folder}")
+        raise
+    finally:
+        if any(result.outcomes for result in found.results):
+            report.write(found.document())
+    return found.document()

@@ -1,0 +1,130 @@
+"""List the commits of a local Git repository between two refs, in order.
+
+The list follows first parents, so it contains the commits and merges of the branch itself, in the order in
+which they were added to it. A commit of a merged branch may lack changes that older commits of the branch
+have, so its results could not be ordered. To search within a merge, search its second parent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError, UsageError
+
+SECONDS: Final = 60
+_SEPARATOR: Final = "\x1f"
+_REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
+"""Environment variables that would select another repository."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a local repository."""
+
+    sha: str
+    date: str
+    """The committer's date, in the format YYYY-MM-DD."""
+    subject: str
+    parents: tuple[str, ...]
+
+    @property
+    def merge(self) -> bool:
+        return len(self.parents) > 1
+
+    def spec(self, repository: Path) -> str:
+        """Return the SPEC of `--replace` that selects this commit."""
+        return f"git+file://{repository}@{self.sha}"
+
+
+def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Commit]]:
+    """Return the root of the repository, and its commits from `good` to `bad`, both included.
+
+    None for `good` means all commits up to `bad`. Otherwise, `good` comes first, even if it is newer. Raises
+    UsageError if a ref does not exist, or if neither is among the first parents of the other.
+    """
+    path = repository.expanduser().absolute()
+    if not path.is_dir():
+        raise UsageError(f"--repo: expected the folder of a Git repository, found nothing at {repository}")
+    root = Path(_git(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
+    last = _commit(root, bad, "--bad")
+    if good is None:
+        return root, _listed(root, last)
+    first = _commit(root, good, "--good")
+    if first == last:
+        raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
+    if listed := _from(first, _listed(root, last)):
+        return root, listed
+    if listed := _from(last, _listed(root, first)):
+        return root, listed[::-1]
+    message, hint = _unrelated(root, good, bad, first, last)
+    raise UsageError(message, hint=hint)
+
+
+def _from(sha: str, listed: list[Commit]) -> list[Commit]:
+    """Return the commits from one on, or [] if it is not among them."""
+    places = [place for place, each in enumerate(listed) if each.sha == sha]
+    return listed[places[0] :] if places else []
+
+
+def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, int, int]]:
+    """Return the files that differ between two commits, each with the number of added and deleted lines.
+
+    For binary files, both numbers are -1.
+    """
+    rows = []
+    for line in _git(repository, "diff", "--numstat", "--no-renames", "-z", before, after).split("\0"):
+        if line:
+            added, deleted, name = line.split("\t", 2)
+            rows.append((name, -1 if added == "-" else int(added), -1 if deleted == "-" else int(deleted)))
+    return rows
+
+
+def _listed(root: Path, last: str) -> list[Commit]:
+    form = _SEPARATOR.join(("%H", "%cs", "%P", "%s"))
+    lines = _git(root, "log", "--first-parent", "--reverse", f"--format={form}", last, "--").splitlines()
+    found = []
+    for line in lines:
+        sha, date, parents, subject = line.split(_SEPARATOR, 3)
+        found.append(Commit(sha, date, subject, tuple(parents.split())))
+    return found
+
+
+def _commit(root: Path, ref: str, option: str) -> str:
+    """Return the commit of a ref. Raises UsageError if there is none."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    try:
+        return _git(root, *words)
+    except HarnessError:
+        shallow = _git(root, "rev-parse", "--is-shallow-repository") == "true"
+        raise UsageError(
+            f"{option}: {root} has no branch, tag or commit {ref}",
+            hint="the repository is shallow: fetch its history with `git fetch --unshallow`"
+            if shallow
+            else "fetch it first, for example with `git fetch --tags`",
+        ) from None
+
+
+def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[str, str]:
+    """Return the message and the hint for two commits that are not on one branch."""
+    try:
+        base = _git(root, "merge-base", first, last)
+    except HarnessError:
+        return f"--good {good} and --bad {bad} have no common commit", "choose two commits of one branch"
+    return (
+        f"--good {good} is not among the first parents of --bad {bad}, nor the other way round",
+        f"choose two commits of one branch, for example their merge base: --good {base[:12]}",
+    )
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return the output of a git command. Raises HarnessError if the command fails."""
+    env = processes.environment({"GIT_OPTIONAL_LOCKS": "0"}, without=_REPOSITORY)
+    try:
+        return processes.run(["git", "-C", str(root), *words], timeout=SECONDS, env=env).stdout.strip("\n")
+    except ToolError as error:
+        if "not a git repository" in error.output:
+            raise UsageError(f"--repo: {root} is not a Git repository") from None
+        raise

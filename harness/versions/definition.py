@@ -1,0 +1,160 @@
+"""Read the definition of a matrix from a YAML file and from options.
+
+job: jobs/multinode.yaml
+vary:
+  konduktor: [latest, ">=0.1.0.dev20261001"]
+  pluto-ml: [locked, 0.0.28, ./checkout]
+newest: 4                      # of each range
+each: false                    # every combination; true replaces one package at a time
+repeat: 3
+parallel: 2
+exclude:
+  - where: {konduktor: "<0.1.0.dev20261010", pluto-ml: 0.0.28}
+    reason: "the launcher needs the newer client"
+expect:
+  - where: {pluto-ml: ./checkout}
+    result: FAIL               # FAIL, UNKNOWN or not installable
+    cause: unification.client_rewrote
+    reason: "drops a point, issue 12"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+
+from harness.core.errors import UsageError
+from harness.core.limits import listed, shown
+from harness.core.replacements import pairs, parse
+from harness.core.user_yaml import yaml_document
+from harness.versions.cell import Result
+
+MAX_CELLS: Final = 1_000
+HINT: Final = "docs/how-to/versions.md describes the file; a job file is given by --job"
+Text = Annotated[str, StringConstraints(strict=True, min_length=1, strip_whitespace=True)]
+"""A number is rejected, because YAML reads 1.10 as 1.1."""
+_OPERATORS: Final = ("<", ">", "=", "!", "~")
+
+
+class Rule(BaseModel):
+    """Cells of the matrix: those with a matching version of each package in `where`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    where: dict[str, Text] = Field(min_length=1)
+    """A SPEC for each package: as in `vary`, or version specifiers."""
+    reason: str = ""
+
+    @field_validator("where")
+    @classmethod
+    def _normalized(cls, where: dict[str, str]) -> dict[str, str]:
+        return {package_name(name): spec for name, spec in where.items()}
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{name} {spec}" for name, spec in self.where.items())
+
+
+class Expectation(Rule):
+    """Cells that are expected not to pass."""
+
+    result: Result = "FAIL"
+    cause: str | None = None
+    """The cause of the verdict. None means any cause."""
+
+    @field_validator("result")
+    @classmethod
+    def _no_pass(cls, result: Result) -> Result:
+        if result == "PASS":
+            raise ValueError("every cell is expected to pass unless a rule names another result")
+        return result
+
+    @property
+    def outcome(self) -> str:
+        return " ".join(filter(None, [self.result, self.cause]))
+
+
+class Definition(BaseModel):
+    """The definition of a matrix."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: Path = Path("jobs/multinode.yaml")
+    vary: dict[str, Annotated[list[Text], Field(min_length=1)]] = {}
+    newest: int | None = Field(None, ge=1)
+    each: bool = False
+    repeat: int = Field(1, ge=1, le=100)
+    parallel: int = Field(2, ge=1, le=8)
+    exclude: list[Rule] = []
+    expect: list[Expectation] = []
+
+    @field_validator("vary")
+    @classmethod
+    def _named(cls, vary: dict[str, list[str]]) -> dict[str, list[str]]:
+        return {package_name(name): specs for name, specs in vary.items()}
+
+
+def package_name(name: str) -> str:
+    """Return the normalized name of a package. Raises ValueError for a package that cannot be replaced."""
+    try:
+        return parse(name, "latest").name
+    except UsageError as error:
+        raise ValueError(f"{error.message}: {error.hint}" if error.hint else error.message) from None
+
+
+def read(
+    file: Path | None, vary: Iterable[str], lists: Mapping[str, Iterable[str]], **changes: object
+) -> Definition:
+    """Return the definition in a file, changed by options that are not None. Raises UsageError.
+
+    `vary` are texts of the form NAME=SPEC,SPEC, and `lists` such lists by package name. They replace the
+    versions of that package in the file.
+    """
+    document = {} if file is None else yaml_document(file, "matrix file", hint=HINT) or {}
+    source = "matrix options" if file is None else f"matrix file {file}"
+    if not isinstance(document, dict):
+        raise UsageError(f"{source}: expected a mapping, found {shown(document)}", hint=HINT)
+    try:
+        found = Definition.model_validate(document)
+        given = {**found.vary, **_given(vary, lists)}
+        chosen = {name: value for name, value in changes.items() if value is not None}
+        found = Definition.model_validate(found.model_dump() | chosen | {"vary": given})
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise UsageError(f"{source}: {listed(problems)}", hint=HINT) from None
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+    if not found.vary:
+        raise UsageError(
+            f"{source}: expected the versions of at least one package, found none",
+            hint="add --konduktor SPEC,… or --pluto-ml SPEC,… or --vary NAME=SPEC,…, or `vary` to the file",
+        )
+    for rule in (*found.exclude, *found.expect):
+        if unknown := sorted(set(rule.where) - set(found.vary)):
+            raise UsageError(f"{source}: a rule names {', '.join(unknown)}, which the matrix does not vary")
+    return found
+
+
+def _given(vary: Iterable[str], lists: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    texts = [(name, specs) for name, all_ in lists.items() for specs in all_]
+    for name, specs in [*texts, *(pair for text in vary for pair in pairs([text], "--vary").items())]:
+        found.setdefault(package_name(name), []).extend(split(specs))
+    return found
+
+
+def split(specs: str) -> list[str]:
+    """Return the SPECs in a list with commas.
+
+    A comma between two comparisons belongs to one range, as in PEP 440: `latest,>=1,<2` are two SPECs.
+    """
+    found: list[str] = []
+    for part in (part.strip() for part in specs.split(",")):
+        if found and part.startswith(_OPERATORS) and found[-1].startswith(_OPERATORS):
+            found[-1] += f",{part}"
+        elif part:
+            found.append(part)
+    return found

@@ -1,0 +1,114 @@
+"""Compare the files of two versions of a package, without importing or running them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Final
+from zipfile import BadZipFile, ZipFile
+
+from harness.core.errors import UsageError
+
+_RECORDS: Final = ("RECORD", "WHEEL", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
+"""Files of the .dist-info folder that describe the installation and differ for each version."""
+_INFO: Final = re.compile(r"^[^/]+\.(dist-info|data)/")
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A file that differs between two versions. None means that the version does not have it."""
+
+    name: str
+    before: int | None
+    after: int | None
+    """The sizes in bytes."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What differs between two versions of a package."""
+
+    files: tuple[FileChange, ...]
+    added: tuple[str, ...]
+    """Requirements that only the second version has."""
+    removed: tuple[str, ...]
+    """Requirements that only the first version has."""
+
+
+def of_wheels(before: Path, after: Path) -> Changes:
+    """Return what differs between two wheels. Raises UsageError if a file is not a wheel."""
+    return compare(wheel_files(before), wheel_files(after))
+
+
+def of_folders(before: Path, after: Path) -> Changes:
+    """Return what differs between two folders into which a package was installed."""
+    return compare(folder_files(before), folder_files(after))
+
+
+def wheel_files(wheel: Path) -> dict[str, bytes]:
+    """Return the files of a wheel. Raises UsageError if it is not one."""
+    try:
+        with ZipFile(wheel) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    except (OSError, BadZipFile) as error:
+        raise UsageError(f"expected a wheel at {wheel}: {error}") from None
+
+
+def folder_files(folder: Path) -> dict[str, bytes]:
+    """Return the files in a folder, without compiled ones."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and path.suffix != ".pyc"
+    }
+
+
+def compare(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Changes:
+    """Return what differs between the files of two versions.
+
+    The version in the name of a folder such as client-1.0.dist-info does not count, and neither do files that
+    only describe the installation, or the version in the metadata.
+    """
+    one, other = _comparable(before), _comparable(after)
+    changed = [
+        FileChange(name, _size(one.get(name)), _size(other.get(name)))
+        for name in sorted({*one, *other})
+        if _digest(one.get(name)) != _digest(other.get(name))
+    ]
+    first, second = _requirements(before), _requirements(after)
+    return Changes(
+        tuple(changed),
+        tuple(sorted(set(second) - set(first))),
+        tuple(sorted(set(first) - set(second))),
+    )
+
+
+def _comparable(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    found = {}
+    for name, content in files.items():
+        info = _INFO.match(name)
+        base = name.rpartition("/")[2]
+        if info is not None and (base in _RECORDS or base == "METADATA"):
+            continue
+        found[_INFO.sub(r"*.\1/", name)] = content
+    return found
+
+
+def _requirements(files: Mapping[str, bytes]) -> Sequence[str]:
+    for name, content in files.items():
+        if name.endswith(".dist-info/METADATA"):
+            headers = HeaderParser().parsestr(content.decode(errors="replace"))
+            return [" ".join(each.split()) for each in headers.get_all("Requires-Dist", [])]
+    return []
+
+
+def _size(content: bytes | None) -> int | None:
+    return None if content is None else len(content)
+
+
+def _digest(content: bytes | None) -> str:
+    return "" if content is None else hashlib.sha256(content).hexdigest()

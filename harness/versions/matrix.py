@@ -1,0 +1,217 @@
+"""Launch the cells of a matrix on one cluster, several at a time, and collect their results."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from harness import run
+from harness.context import RunContext
+from harness.core.clock import CLOCK, now
+from harness.core.errors import UsageError
+from harness.core.locks import locked
+from harness.launch import replaced_packages
+from harness.versions.cell import Launcher, Ledger, Outcome
+from harness.versions.definition import Definition
+from harness.versions.plan import Plan, PlannedCell
+from harness.versions.results import AxisValue, CellResult, Document
+
+LEDGER: Final = "ledger.jsonl"
+_POLL_SECONDS: Final = 1.0
+_BAD_USAGE: Final = 64
+
+
+class Matrix:
+    """A matrix that is being launched. `document` returns the results so far, also from another thread."""
+
+    def __init__(self, definition: Definition, plan: Plan, folder: Path, context: RunContext) -> None:
+        """Use the ledger in `folder`, which may be of an earlier process.
+
+        Raises UsageError if the job is not valid, or does not allow to replace the packages.
+        """
+        self.plan = plan
+        self.folder = folder
+        self.running: dict[int, float] = {}
+        """The start of each running launch, by the number of its cell."""
+        self._definition = definition
+        self._context = context
+        self._launcher = Launcher(definition.job, context.settings, folder, definition.parallel > 1)
+        self._launcher.check([axis.package for axis in plan.axes])
+        self._started_at, self._start = now(), time.monotonic()
+        self._lock = threading.Lock()
+        self._ledger = Ledger(folder / LEDGER)
+        self._keys = [self._key(cell) for cell in plan.cells]
+        self.results = [
+            CellResult(
+                versions=cell.labels,
+                options=[] if cell.problem else cell.cell.options,
+                expected=cell.expected,
+                # A launch without a bundle is repeated: the package index or Docker may be back.
+                outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
+            )
+            for cell, key in zip(plan.cells, self._keys, strict=True)
+        ]
+
+    def run(self) -> Document:
+        """Launch all cells that have no result yet, and return the results.
+
+        A cell whose packages cannot be installed is found before the cluster is created, if no other cell
+        can be launched first. If the process is interrupted, the running launches are ended, and the ledger
+        has all others.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / "lock", self._refuse):
+            for number, cell in enumerate(self.plan.cells):
+                if cell.problem and not self.results[number].outcomes:
+                    self._add(number, self._without_launch(number, cell.problem))
+            if self._first_installable():
+                with run.cluster(self._context):
+                    self._launch_all()
+        return self.document()
+
+    def document(self) -> Document:
+        """Return the results so far."""
+        axes = {
+            axis.package: [
+                AxisValue(
+                    label=value.label,
+                    requested=value.requested,
+                    version=one.version if (one := value.candidate) else None,
+                    released=f"{one.released:%Y-%m-%d}" if one and one.released else None,
+                    digest=one.digest if one else "",
+                    problem=value.problem,
+                )
+                for value in axis.values
+            ]
+            for axis in self.plan.axes
+        }
+        with self._lock:
+            cells = [result.model_copy(update={"outcomes": [*result.outcomes]}) for result in self.results]
+        return Document(
+            folder=str(self.folder.absolute()),
+            job=str(self._definition.job),
+            started_at=self._started_at,
+            seconds=round(time.monotonic() - self._start, 1),
+            parallel=self._definition.parallel,
+            repeat=self._definition.repeat,
+            axes=axes,
+            cells=cells,
+            excluded={_name(cell.labels): reason for cell, reason in self.plan.excluded},
+            notes=list(self.plan.notes),
+        )
+
+    def last_lines(self) -> list[str]:
+        """Return the last line of progress of each running launch."""
+        return self._launcher.last_lines()
+
+    def _refuse(self) -> None:
+        raise UsageError(f"another process launches the matrix in {self.folder}", hint="wait until it ends")
+
+    def _needing(self) -> list[int]:
+        repeat = self._definition.repeat
+        return [number for number, result in enumerate(self.results) if result.needs_launch(repeat)]
+
+    def _first_installable(self) -> bool:
+        """Return whether there is a cell to launch. Cells before it get their results."""
+        for number in self._needing():
+            settings = self._context.settings
+            chosen = settings.replace | self.plan.cells[number].cell.replace
+            context = replace(self._context, settings=settings.model_copy(update={"replace": chosen}))
+            try:
+                replaced_packages.resolved(context)
+            except UsageError as error:
+                self._add(number, self._without_launch(number, error.message))
+            else:
+                return True
+        return False
+
+    def _launch_all(self) -> None:
+        repeat = self._definition.repeat
+        waiting: dict[Future[Outcome], int] = {}
+        left = self._needing()
+        with ThreadPoolExecutor(self._definition.parallel) as pool:
+            try:
+                while left or waiting:
+                    while left and len(waiting) < self._definition.parallel:
+                        number = left.pop(0)
+                        waiting[pool.submit(self._launch, number)] = number
+                    # With a timeout, because a signal does not interrupt an endless wait for a thread.
+                    done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        number = waiting.pop(future)
+                        self._add(number, future.result())
+                        if self.results[number].needs_launch(repeat):
+                            left.insert(0, number)
+            except BaseException:
+                self._launcher.stop()
+                pool.shutdown(cancel_futures=True)
+                for future, number in waiting.items():  # some may have ended before they were stopped
+                    if future.done() and not future.cancelled() and future.exception() is None:
+                        self._add(number, future.result())
+                raise
+
+    def _launch(self, number: int) -> Outcome:
+        with self._lock:
+            self.running[number] = time.monotonic()
+        try:
+            attempt = len(self.results[number].outcomes) + 1
+            return self._launcher.launch(self.plan.cells[number].cell, attempt)
+        finally:
+            with self._lock:
+                self.running.pop(number, None)
+
+    def _add(self, number: int, outcome: Outcome) -> None:
+        self._ledger.add(outcome)
+        with self._lock:
+            self.results[number].outcomes.append(outcome)
+            result = self.results[number]
+            done = sum(bool(each.outcomes) for each in self.results)
+        words = " ".join(filter(None, [outcome.result, outcome.cause]))
+        self._context.progress(
+            f"{'✓' if result.is_expected(outcome) else '✗'} {result.name}: {words} in "
+            f"{outcome.seconds:.0f} s ({done} of {len(self.results)} cells)"
+        )
+        if not outcome.passed:
+            self._context.progress(f"    {outcome.explanation}")
+
+    def _without_launch(self, number: int, problem: str) -> Outcome:
+        cell = self.plan.cells[number]
+        return Outcome(
+            key=self._keys[number],
+            cell=cell.labels,
+            attempt=len(self.results[number].outcomes) + 1,
+            result="not installable",
+            exit_code=_BAD_USAGE,
+            explanation=problem,
+            started_at=now(),
+            seconds=0,
+        )
+
+    def _key(self, cell: PlannedCell) -> str:
+        """Return the key in the ledger. A cell with a problem has a new key each time, and is tried again."""
+        return self._launcher.key(cell.cell) if not cell.problem else secrets.token_hex(8)
+
+
+def new_folder(runs_dir: Path) -> Path:
+    """Return the folder for a new matrix. It is not created."""
+    return runs_dir.absolute() / f"matrix-{CLOCK.stamp()}-{secrets.token_hex(2)}"
+
+
+def continued(folder: Path) -> Path:
+    """Return the folder of an earlier matrix. Raises UsageError if it has no ledger."""
+    if not (folder / LEDGER).is_file():
+        raise UsageError(
+            f"--continue: expected the folder of a matrix, but {folder} has no {LEDGER}",
+            hint="the first line of progress of a matrix names its folder",
+        )
+    return folder.absolute()
+
+
+def _name(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {label}" for package, label in labels.items())

@@ -1,0 +1,185 @@
+"""List the versions among which `harness bisect` searches, from the one that should be good to the bad one.
+
+The order of releases is that of PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. The order of commits is that of
+first parents (harness/versions/commits.py).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from packaging.version import InvalidVersion
+from packaging.version import Version as Parsed
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import ToolError, UsageError
+from harness.core.limits import shown
+from harness.core.replacements import parse
+from harness.launch import replaced_packages
+from harness.provision.replaced import PYTHON, SECONDS, reason, uv_program
+from harness.versions.candidates import (
+    LOCKED,
+    Candidate,
+    candidates,
+    exact,
+    published,
+    target_options,
+)
+from harness.versions.commits import commits
+
+_SHORT = 12
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version or a commit that can be launched."""
+
+    id: str
+    """The version, or the SHA of the commit."""
+    label: str
+    """The version, or the beginning of the SHA and the subject of the commit."""
+    spec: str
+    """The SPEC of `--replace`."""
+    date: str = ""
+    """The date of the release or the commit, in the format YYYY-MM-DD."""
+
+    @property
+    def short(self) -> str:
+        """Return the version, or the beginning of the SHA."""
+        return self.id if self.id == self.label else self.id[:_SHORT]
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a package in the order of the search: the last one is bad."""
+
+    package: str
+    versions: tuple[Version, ...]
+    good_known: bool
+    """Whether the first one should be good."""
+    fix: bool = False
+    """Whether the good version is newer than the bad one, so that the search finds what fixed it."""
+    repository: Path | None = None
+
+
+def of_index(name: str, good: str | None, bad: str, context: RunContext) -> Versions:
+    """Return the versions in the package index. Raises UsageError if an end does not exist.
+
+    Yanked versions, and those without a wheel for this Python and platform, are left out. Pre-releases are
+    included if an end is one, or if there are no other versions.
+    """
+    return with_versions_between(ends_of_index(name, good, bad, context), context)
+
+
+def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) -> Versions:
+    """Return only the good version, if it is given, and the bad one.
+
+    Raises UsageError if one of them does not exist.
+    """
+    last = _end(name, bad, "--bad", context)
+    first = _end(name, good, "--good", context) if good is not None else None
+    if first is not None and first.version == last.version:
+        raise UsageError(
+            f"--good {good} and --bad {bad} are the same version of {last.package}, {last.version}"
+        )
+    ends = tuple(_listed(one) for one in (first, last) if one is not None)
+    fix = first is not None and Parsed(first.version) > Parsed(last.version)
+    return Versions(last.package, ends, first is not None, fix)
+
+
+def with_versions_between(ends: Versions, context: RunContext) -> Versions:
+    """Return all versions from the good end to the bad one, or all up to the bad one."""
+    context.progress(f"listing the versions of {ends.package} in the package index")
+    known = sorted(ends.versions, key=lambda one: Parsed(one.id))
+    high = f"<={Parsed(known[-1].id).public}"
+    wanted = f">={Parsed(known[0].id).public},{high}" if ends.good_known else high
+    found = {one.version: _listed(one) for one in published(ends.package, wanted, context)}
+    found |= {one.id: one for one in known}
+    listed = tuple(sorted(found.values(), key=lambda one: Parsed(one.id), reverse=ends.fix))
+    return replace(ends, versions=listed)
+
+
+def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
+    """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
+    root, listed = commits(repository, good, bad)
+    package = parse(name, "latest").name
+    found = tuple(
+        Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
+        for each in listed
+    )
+    for each in found[:1]:
+        parse(name, each.spec)  # a path that --replace cannot express
+    fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
+    return Versions(package, found, good is not None, fix, root)
+
+
+def prepared(versions: Versions, version: Version, context: RunContext) -> Candidate:
+    """Resolve, build and install a version into the cache, and return it as a candidate for a launch.
+
+    Raises UsageError if the version cannot be built or installed, or conflicts with the lock.
+    """
+    if versions.repository is None:
+        one = Candidate(versions.package, version.spec, version.id, version.label)
+    else:
+        one = candidates(versions.package, version.spec, context)[0]
+    replaced = context.settings.replace | {one.package: one.spec}
+    settings = context.settings.model_copy(update={"replace": replaced})
+    replaced_packages.resolved(RunContext(settings=settings, progress=lambda _: None))
+    return one
+
+
+def check_index(versions: Versions, version: Version, context: RunContext) -> None:
+    """Raise UsageError if the package index cannot be read now.
+
+    Otherwise, every version that needs it would be skipped, as if none could be installed.
+    """
+    if versions.repository is not None:
+        return
+    with tempfile.TemporaryDirectory(prefix="versions-") as folder:
+        wanted = Path(folder, "wanted.in")
+        wanted.write_text(f"{versions.package}=={version.id}\n")
+        command = [uv_program(), "pip", "compile", str(wanted), "--no-deps", "--no-build", "--quiet", *PYTHON]
+        command += ["--refresh-package", versions.package, "--prerelease", "allow"]
+        try:
+            processes.run([*command, *target_options(versions.package, context)], timeout=SECONDS)
+        except ToolError as error:
+            raise UsageError(
+                f"{versions.package} {version.id} is not in the package index any more, or the index cannot "
+                f"be read: {reason(error.output)}",
+                hint="run the same command again when the index can be read: the search continues",
+            ) from None
+
+
+def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
+    """Return the version at one end: of a day of nightlies, the newest one.
+
+    Raises UsageError if the SPEC is not one version in the index.
+    """
+    if spec != LOCKED:
+        one = parse(name, spec)
+        if one.kind != "versions" or not (one.spec == "latest" or exact(one.versions) or _is_version(spec)):
+            raise UsageError(
+                f"{option}: expected a version, latest or locked, found {shown(spec)}",
+                hint="--repo PATH searches the commits of a checkout",
+            )
+    return candidates(name, spec, context)[-1]
+
+
+def _listed(one: Candidate) -> Version:
+    return Version(one.version, one.version, one.version, _date(one.released))
+
+
+def _is_version(spec: str) -> bool:
+    try:
+        Parsed(spec)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _date(released: datetime | None) -> str:
+    return f"{released:%Y-%m-%d}" if released else ""

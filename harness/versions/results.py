@@ -1,0 +1,144 @@
+"""The results of a matrix: what each cell shows, and the exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import BaseModel, computed_field
+
+from harness.versions.cell import Outcome, Result
+from harness.versions.definition import Expectation
+
+Status = Literal["passed", "failed", "expected failure", "unexpected pass", "flaky", "not run"]
+STATUSES: Final[tuple[Status, ...]] = (
+    "failed",
+    "not run",
+    "unexpected pass",
+    "flaky",
+    "expected failure",
+    "passed",
+)
+"""All statuses, worst first."""
+EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
+"""Exit codes of results that are not as expected. For a PASS, the harness itself ended with another code."""
+WORST: Final = (1, 2, 64)
+"""Exit codes, worst first: a FAIL is a proof, UNKNOWN proves nothing, and 64 is a cell without a launch."""
+
+
+class CellResult(BaseModel):
+    """The result of a cell."""
+
+    versions: dict[str, str]
+    """The version, or the SPEC of a checkout, by package name."""
+    options: list[str] = []
+    """The options of `harness run` that launch this cell."""
+    expected: Expectation | None = None
+    outcomes: list[Outcome] = []
+    """All launches of the cell, in their order."""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"{package} {version}" for package, version in self.versions.items())
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def status(self) -> Status:
+        """Return the status. A cell is flaky if not all its launches are as expected, but one is."""
+        if not self.outcomes:
+            return "not run"
+        fitting = [self.is_expected(outcome) for outcome in self.outcomes]
+        if any(fitting):
+            return "flaky" if not all(fitting) else "expected failure" if self.expected else "passed"
+        return "unexpected pass" if all(outcome.passed for outcome in self.outcomes) else "failed"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that this cell adds to the matrix, or 0 if it is as expected or flaky."""
+        if self.status == "not run":
+            return 2
+        if self.status != "failed":
+            return 0
+        return worst([EXIT_CODES[one.result] for one in self.outcomes if not one.passed])
+
+    @property
+    def shown(self) -> Outcome | None:
+        """Return the launch that stands for the cell: the last one that did not pass, or the last one."""
+        bad = [outcome for outcome in self.outcomes if not outcome.passed]
+        return bad[-1] if bad else self.outcomes[-1] if self.outcomes else None
+
+    def is_expected(self, outcome: Outcome) -> bool:
+        """Return whether a launch is a PASS, or has the expected result and cause."""
+        if self.expected is None:
+            return outcome.passed
+        same_cause = self.expected.cause in (None, outcome.cause)
+        return outcome.result == self.expected.result and same_cause
+
+    def needs_launch(self, repeat: int) -> bool:
+        """Return whether another launch is necessary to know the status.
+
+        A cell that is not as expected is launched up to `repeat` times, until a launch is as expected.
+        Packages that cannot be installed are not tried again.
+        """
+        if not self.outcomes:
+            return True
+        last = self.outcomes[-1]
+        return (
+            len(self.outcomes) < repeat
+            and last.result != "not installable"
+            and not any(self.is_expected(outcome) for outcome in self.outcomes)
+        )
+
+
+class AxisValue(BaseModel):
+    """A version in the matrix."""
+
+    label: str
+    requested: str
+    version: str | None = None
+    released: str | None = None
+    """The date on which the index received it."""
+    digest: str = ""
+    problem: str = ""
+
+
+class Document(BaseModel):
+    """The results of a matrix, as written to matrix.json."""
+
+    schema_version: int = 1
+    folder: str
+    job: str
+    started_at: str
+    seconds: float
+    parallel: int
+    repeat: int
+    axes: dict[str, list[AxisValue]]
+    """The versions of each package."""
+    cells: list[CellResult]
+    excluded: dict[str, str] = {}
+    """The reason by the name of a cell."""
+    notes: list[str] = []
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def counts(self) -> dict[str, int]:
+        found = Counter(cell.status for cell in self.cells)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def exit_code(self) -> int:
+        """Return the worst exit code of all cells."""
+        return worst([cell.exit_code for cell in self.cells])
+
+    @property
+    def summary(self) -> str:
+        """Return the counts as text, such as "1 failed, 3 passed"."""
+        return ", ".join(f"{count} {status}" for status, count in self.counts.items())
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the worst exit code, or 0 if there is none."""
+    return next((code for code in WORST if code in codes), 0)

@@ -1,0 +1,334 @@
+"""Find the first bad version in an ordered list, from launches whose results may be wrong.
+
+All functions are pure. The next step depends only on the launches so far, so an interrupted search continues
+from its ledger.
+
+1. The newest and the oldest version are verified. Without a version that is known to be good, the distance
+   from the newest version is doubled until one is good.
+2. Binary search: at most ⌊log₂ n⌋ + 1 launches for n versions between the two ends.
+3. The last good and the first bad version are launched again until the probability that the answer is wrong
+   is below a limit.
+
+The model behind this probability: every position of the first bad version is equally likely, all later
+versions are bad too, and results are independent. A launch of a bad version shows the failure with a
+probability from BAD_RATES, and a launch of a good version shows the same failure with a probability from
+GOOD_RATES. The likelihood of the launches is averaged over these rates, so a failure that is seen to come and
+go leads to more launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+Result = Literal["good", "bad", "skip", "other"]
+Purpose = Literal["newest", "oldest", "search", "confirm"]
+Ending = Literal["found", "unsure", "newest_good", "oldest_bad", "not_judged"]
+
+BAD_RATES: Final[Mapping[float, float]] = {
+    0.995: 0.76,
+    **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
+}
+"""Maps the probability that a launch of a bad version shows the failure to its weight: three of four
+failures show in every launch, and the others in 25 to 95 % of the launches."""
+GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
+"""Maps the probability that a launch of a good version shows the same failure to its weight."""
+END_LAUNCHES: Final = 3
+"""How often an end is launched that does not have the expected result."""
+MAX_END_SKIPS: Final = 5
+"""How many versions at the bad end may be skipped before the search gives up."""
+MAX_OTHER: Final = 2
+"""How often a version is launched that fails in another way."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The result of a launch of the version at a position in the list, where 0 is the oldest."""
+
+    position: int
+    result: Result
+    """"skip" means that the version cannot be launched. "other" means that the launch failed in another way,
+    so it shows neither that the version is good nor that it is bad."""
+
+
+@dataclass(frozen=True)
+class Next:
+    """The version to launch next."""
+
+    position: int
+    purpose: Purpose
+    between: int
+    """The number of versions that may still be the first bad one."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a search."""
+
+    ending: Ending
+    """"found" if the first bad version is known, or one of `suspects` where versions were skipped. "unsure"
+    if more launches do not help. "newest_good" and "oldest_bad" if an end does not have the expected result.
+    "not_judged" if too few versions can be judged."""
+    good: int | None = None
+    """The position of the last good version."""
+    bad: int | None = None
+    """The position of the first version that is known to be bad."""
+    suspects: tuple[int, ...] = ()
+    """The positions that can be the first bad one: `bad`, and the skipped versions before it."""
+    error: float = 0.0
+    """The probability that the answer is wrong, under the model of this module."""
+
+
+def step(
+    count: int, launches: Sequence[Launch], *, good_known: bool = True, max_error: float = 0.01
+) -> Next | End:
+    """Return the next version to launch, or the end of the search.
+
+    `count` is the number of versions. `good_known` means that the oldest one should be good. If it is false,
+    the search goes back from the newest version, and the oldest one is only reached if all others are bad.
+    """
+    seen = _Seen(count, launches)
+    if len(seen.usable) < (2 if good_known else 1):
+        return End("not_judged")
+    if not seen.judged_bad:
+        newest = seen.usable[-1]
+        if count - 1 - newest >= MAX_END_SKIPS:
+            return End("not_judged")
+        if seen.goods[newest] >= END_LAUNCHES or newest not in seen.launchable:
+            return End("newest_good", good=newest)
+        return Next(newest, "newest", count)
+    if not any(each < seen.judged_bad[-1] for each in seen.judged_good):
+        return _without_good(seen, good_known, max_error)
+    return _narrowed(seen, max_error)
+
+
+def ahead(count: int, launches: Sequence[Launch], current: Next, *, good_known: bool = True) -> list[int]:
+    """Return the positions that may be launched after `current`, without `current` itself."""
+    results: tuple[Result, ...] = ("bad", "good")
+    following = (
+        step(count, [*launches, Launch(current.position, result)], good_known=good_known)
+        for result in results
+    )
+    positions = [each.position for each in following if isinstance(each, Next)]
+    return [each for each in dict.fromkeys(positions) if each != current.position]
+
+
+def remaining(between: int) -> int:
+    """Return how many launches a binary search needs if `between` versions may be the first bad one."""
+    return math.ceil(math.log2(between)) if between > 1 else 0
+
+
+class _Seen:
+    """The launches so far, by position."""
+
+    def __init__(self, count: int, launches: Iterable[Launch]) -> None:
+        self.count = count
+        self.launches = list(launches)
+        self.goods: Counter[int] = Counter()
+        self.bads: Counter[int] = Counter()
+        skips: Counter[int] = Counter()
+        other: Counter[int] = Counter()
+        counters = {"good": self.goods, "bad": self.bads, "skip": skips, "other": other}
+        for launch in self.launches:
+            counters[launch.result][launch.position] += 1
+        self.judged = sorted({*self.goods, *self.bads})
+        self.judged_good, self.judged_bad = sorted(self.goods), sorted(self.bads)
+        self._skipped = {each for each in (*skips, *other) if each not in self.judged}
+        self.usable = [each for each in range(count) if each not in self._skipped]
+        self.launchable = [each for each in self.usable if not skips[each] and other[each] < MAX_OTHER]
+        self._again = [each for each in sorted(self._skipped) if not skips[each] and other[each] < MAX_OTHER]
+
+    def untested(self, low: int, high: int) -> list[int]:
+        """Return the versions between two positions that were not launched yet.
+
+        If there is none, return those that failed once in another way.
+        """
+        new = [each for each in self.usable if low < each < high and each not in self.judged]
+        return new or [each for each in self._again if low < each < high]
+
+    def skipped_below(self, position: int) -> int:
+        """Return how many versions below a position cannot be judged."""
+        return sum(each < position for each in self._skipped)
+
+    def is_skipped(self, position: int) -> bool:
+        """Return whether a version cannot be judged."""
+        return position in self._skipped
+
+    @property
+    def max_launches(self) -> int:
+        """Return a limit that only a search without convergence reaches."""
+        return 40 + 8 * math.ceil(math.log2(self.count + 1))
+
+
+def _without_good(seen: _Seen, good_known: bool, max_error: float) -> Next | End:
+    """Continue a search in which no version was good yet: at the oldest one, or further back.
+
+    If versions cannot be launched there, the distance to the next one is doubled each time.
+    """
+    lowest, newest = seen.judged_bad[0], seen.judged_bad[-1]
+    older = seen.untested(-1, lowest)
+    if not older or (good_known and seen.bads[0]):
+        error = 1 - _posterior(seen).at_most(lowest)
+        if error <= max_error or seen.bads[lowest] >= END_LAUNCHES or lowest not in seen.launchable:
+            return End("oldest_bad", bad=lowest, suspects=tuple(range(lowest + 1)), error=error)
+        return Next(lowest, "oldest", lowest + 1)
+    if not good_known:
+        target = newest - max(1, 2 * (newest - lowest))
+        return Next(min(older, key=lambda each: (abs(each - target), each)), "oldest", lowest)
+    if lowest < newest:
+        return Next(_middle(seen, older), "oldest", lowest)
+    place = min(2 ** seen.skipped_below(lowest), len(older)) - 1
+    return Next(older[place], "oldest", lowest)
+
+
+def _narrowed(seen: _Seen, max_error: float) -> Next | End:
+    """Continue a search in which a version was good and one was bad."""
+    good, bad = seen.judged_good[-1], seen.judged_bad[0]
+    consistent = good < bad
+    posterior = _posterior(seen)
+    best = posterior.interval(good, bad) if consistent else posterior.best
+    between = seen.untested(best.low, best.high)
+    if between and (consistent or best.mass >= 0.5) and best.low >= 0 and best.high < seen.count:
+        return Next(_middle(seen, between), "search", best.high - best.low)
+    error = 1 - best.mass
+    if error <= max_error:
+        return _answer(seen, best, error)
+    if not seen.launchable or len(seen.launches) >= seen.max_launches:
+        end = _answer(seen, best, error)
+        return End("unsure", end.good, end.bad, end.suspects, error)
+    return Next(_doubtful(seen, posterior, best), "confirm", best.high - best.low)
+
+
+def _doubtful(seen: _Seen, posterior: _Posterior, best: _Interval) -> int:
+    """Return the version whose next launch has the lowest expected entropy of the answer.
+
+    It is one of the two at the answer. If results contradict each other, it can also be the one whose state
+    is least certain.
+    """
+    options = [each for each in (best.low, best.high) if each in seen.launchable]
+    if not options or seen.judged_good[-1] > seen.judged_bad[0]:
+        options.append(min(seen.launchable, key=lambda each: (abs(posterior.at_most(each) - 0.5), each)))
+
+    def expected(position: int) -> float:
+        total = 0.0
+        results: tuple[Result, ...] = ("good", "bad")
+        for result in results:
+            after = _posterior(_Seen(seen.count, [*seen.launches, Launch(position, result)]))
+            total += math.exp(after.evidence - posterior.evidence) * after.entropy
+        return total
+
+    return min(dict.fromkeys(options), key=lambda each: round(expected(each), 9))
+
+
+def _answer(seen: _Seen, best: _Interval, error: float) -> End:
+    if best.high >= seen.count:
+        return End("newest_good", good=best.low, error=error)
+    suspects = tuple(range(best.low + 1, best.high + 1))
+    if best.low < 0:
+        return End("oldest_bad", bad=best.high, suspects=suspects, error=error)
+    return End("found", best.low, best.high, suspects, error)
+
+
+def _middle(seen: _Seen, positions: Sequence[int]) -> int:
+    """Return the middle of a run of adjacent positions. Without skipped versions, there is only one run.
+
+    Versions beside a skipped one are probably to be skipped too, and even more between two skipped ones. So
+    the longest run counts, in which these are weighted less.
+    """
+    runs: list[list[int]] = []
+    for each in positions:
+        if runs and runs[-1][-1] == each - 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+
+    def weight(run: Sequence[int]) -> float:
+        beside = seen.is_skipped(run[0] - 1) + seen.is_skipped(run[-1] + 1)
+        return len(run) * (1.0, 0.5, 0.125)[beside]
+
+    best = max(runs, key=weight)
+    return best[len(best) // 2]
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """The positions above `low` up to `high`, which the launches do not distinguish."""
+
+    low: int
+    high: int
+    mass: float
+    """The probability that the first bad version is one of them."""
+
+
+class _Posterior:
+    """The probability of each position of the first bad version, given the launches.
+
+    The position `count` means that no version is bad.
+    """
+
+    def __init__(self, intervals: Sequence[_Interval], evidence: float) -> None:
+        self._intervals = intervals
+        self.evidence = evidence
+        """The logarithm of the likelihood of all launches, up to a constant."""
+
+    @property
+    def best(self) -> _Interval:
+        return max(self._intervals, key=lambda each: each.mass)
+
+    @property
+    def entropy(self) -> float:
+        return -sum(
+            each.mass * math.log(each.mass / (each.high - each.low))
+            for each in self._intervals
+            if each.mass > 0
+        )
+
+    def interval(self, low: int, high: int) -> _Interval:
+        """Return the interval between two launched positions."""
+        return next(each for each in self._intervals if (each.low, each.high) == (low, high))
+
+    def at_most(self, position: int) -> float:
+        """Return the probability that the version at a position is bad."""
+        total = 0.0
+        for each in self._intervals:
+            if each.high <= position:
+                total += each.mass
+            elif each.low < position:
+                total += each.mass * (position - each.low) / (each.high - each.low)
+        return total
+
+
+def _posterior(seen: _Seen) -> _Posterior:
+    logs, edges = [], [-1, *seen.judged, seen.count]
+    good_below = bad_below = 0
+    good_above, bad_above = seen.goods.total(), seen.bads.total()
+    for low, high in pairwise(edges):
+        if low >= 0:
+            good_below, bad_below = good_below + seen.goods[low], bad_below + seen.bads[low]
+            good_above, bad_above = good_above - seen.goods[low], bad_above - seen.bads[low]
+        likelihood = _mean(GOOD_RATES, bad_below, good_below) + _mean(BAD_RATES, bad_above, good_above)
+        logs.append(likelihood + math.log(high - low))
+    top = max(logs)
+    weights = [math.exp(each - top) for each in logs]
+    total = sum(weights)
+    return _Posterior(
+        [
+            _Interval(low, high, weight / total)
+            for low, high, weight in zip(edges[:-1], edges[1:], weights, strict=True)
+        ],
+        top + math.log(total),
+    )
+
+
+def _mean(rates: Mapping[float, float], bads: int, goods: int) -> float:
+    """Return the logarithm of the likelihood of a number of results, averaged over the rates."""
+    terms = [
+        math.log(weight) + bads * math.log(rate) + goods * math.log(1 - rate)
+        for rate, weight in rates.items()
+    ]
+    top = max(terms)
+    return top + math.log(sum(math.exp(term - top) for term in terms))

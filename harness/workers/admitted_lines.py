@@ -1,0 +1,207 @@
+"""The log lines of an admitted recorder: one of at most 100 bytes each minute, and a summary at the end.
+
+    @rec1 <rank> <attempt> <n> <points> <time> <digest> <chain> <MAC>
+    @sum1 <rank> <attempt> <n> <part>/<parts> <base64 of zlib of compact JSON, one part> <MAC>
+
+The rank is "-" if it is not known. In a line with @rec1, n, points and time (milliseconds since the epoch)
+are in base 36, the digest covers all points so far (point_digests.py), and the chain is a digest of this line
+and the chain of the line before it. n counts the lines from 0. In a summary, n counts the summaries of the
+process, because a program can log again after `run.finish()`. The last one counts. The MAC is that of the
+frames (truth_frames.py), with the owner's uid as nonce: it distinguishes jobs, and is no secret.
+
+The JSON of a summary has "start" and "end" (ms), "lines" (number of @rec1 lines), "chain" (of the last one),
+"restart" (torchrun's count, or null), "world", "host", "pid", "parent", the account of the values that were
+passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), "fault", and "runs": for each
+run {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics", "groups"}.
+A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
+`nodes_text`. Metrics that do not fit into the summary are in groups by name, see `group_of`:
+[group, metrics, points, digest]. A digest is "" if it is not known. Standard library only, Python 3.9 and
+later.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+LINE_MARK = "@rec1 "
+SUMMARY_MARK = "@sum1 "
+MAX_LINE = 100
+"""Maximum number of bytes of a line with @rec1, with its newline."""
+MAX_SUMMARY = 100_000
+"""Maximum number of bytes of a summary."""
+MAX_JSON = 70_000
+"""Maximum number of bytes of a summary's JSON. If it cannot be compressed, base64 adds a third."""
+PART = 3600
+GROUPS = 64
+DIGEST_BYTES, NODE_BYTES = 16, 6
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_LINE = re.compile(
+    LINE_MARK + r"(-|\d{1,6}) ([0-9a-z]{8}) ([0-9a-z]{1,4}) ([0-9a-z]{1,8}) ([0-9a-z]{1,9}) "
+    r"([\w-]{16}) ([\w-]{16}) ([\w-]{16})(?![\w-])",
+    re.ASCII,
+)
+_PART = re.compile(
+    SUMMARY_MARK
+    + r"(-|\d{1,6}) ([0-9a-z]{8}) (\d{1,6}) (\d{1,3})/(\d{1,3}) ([A-Za-z0-9+/=]+) ([\w-]{16})(?![\w-])",
+    re.ASCII,
+)
+
+
+class Line(NamedTuple):
+    """One line of a minute. `rank` is None if it is not known."""
+
+    rank: int | None
+    attempt: str
+    number: int
+    points: int
+    time_ms: int
+    digest: str
+    chain: str
+
+
+class Part(NamedTuple):
+    """One line of a summary."""
+
+    rank: int | None
+    attempt: str
+    number: int
+    part: int
+    parts: int
+    body: str
+
+
+def text36(number: int) -> str:
+    """Return a number in base 36."""
+    text = ""
+    while number or not text:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return text
+
+
+def short(digest: int, size: int = DIGEST_BYTES) -> str:
+    """Return the first `size` bytes of a digest of 128 bits, in URL-safe base64."""
+    return _base64(digest.to_bytes(DIGEST_BYTES, "big")[:size])
+
+
+def digest_from(text: str) -> int:
+    """Return the digest that `short` encoded, or 0 for "". Raises ValueError."""
+    return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _mac(nonce: str, text: str) -> str:
+    return _base64(hmac.digest(nonce.encode(), text.encode(), "sha256")[:12])
+
+
+def _fields(line: Line) -> str:
+    rank = "-" if line.rank is None else str(line.rank)
+    numbers = " ".join(map(text36, (line.number, line.points, line.time_ms)))
+    return f"{rank} {line.attempt} {numbers} {line.digest}"
+
+
+def chained(before: str, line: Line) -> str:
+    """Return the chain of a line. `before` is the chain of the line before it, or ""."""
+    return _base64(hashlib.sha256(f"{before} {_fields(line)}".encode()).digest()[:12])
+
+
+def encode_line(nonce: str, line: Line) -> str:
+    """Return a line without its newline. Raises ValueError if it would exceed MAX_LINE bytes."""
+    text = f"{_fields(line)} {line.chain}"
+    encoded = f"{LINE_MARK}{text} {_mac(nonce, text)}"
+    if len(encoded) + 1 > MAX_LINE:
+        raise ValueError(f"the line has {len(encoded)} bytes; the maximum is {MAX_LINE - 1}")
+    return encoded
+
+
+def encode_summary(
+    nonce: str, rank: int | None, attempt: str, number: int, summary: dict[str, Any]
+) -> list[str]:
+    """Return the lines of a summary, without their newlines."""
+    packed = zlib.compress(json.dumps(summary, separators=(",", ":")).encode(), 6)
+    body = base64.b64encode(packed).decode()
+    parts = [body[at : at + PART] for at in range(0, len(body), PART)]
+    lines = []
+    for at, part in enumerate(parts, 1):
+        name = "-" if rank is None else rank
+        text = f"{name} {attempt} {number} {at}/{len(parts)} {part}"
+        lines.append(f"{SUMMARY_MARK}{text} {_mac(nonce, text)}")
+    return lines
+
+
+def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
+    """Yield every authentic line and part, and None for each one with another nonce or a wrong MAC.
+
+    Other text can precede it, because several processes share one pipe.
+    """
+    for text in lines:
+        if LINE_MARK in text:
+            for match in _LINE.finditer(text):
+                fields, _, mac = match[0][len(LINE_MARK) :].rpartition(" ")
+                if not hmac.compare_digest(mac, _mac(nonce, fields)):
+                    yield None
+                    continue
+                number, points, time_ms = (int(match[at], 36) for at in (3, 4, 5))
+                yield Line(_rank(match[1]), match[2], number, points, time_ms, match[6], match[7])
+        if SUMMARY_MARK in text:
+            for match in _PART.finditer(text):
+                fields, _, mac = match[0][len(SUMMARY_MARK) :].rpartition(" ")
+                if not hmac.compare_digest(mac, _mac(nonce, fields)):
+                    yield None
+                    continue
+                number, part, parts = (int(match[at]) for at in (3, 4, 5))
+                yield Part(_rank(match[1]), match[2], number, part, parts, match[6])
+
+
+def _rank(text: str) -> int | None:
+    return None if text == "-" else int(text)
+
+
+def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
+    """Return the JSON of a summary from the bodies of all its parts. Raises ValueError."""
+    try:
+        data = base64.b64decode("".join(bodies), validate=True)
+        found = json.loads(zlib.decompressobj().decompress(data, 10 * MAX_JSON))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(found, dict):
+        raise ValueError("the summary is no object")
+    return found
+
+
+def group_of(metric: str) -> int:
+    """Return the group of a metric that does not fit into the summary."""
+    return hashlib.sha256(metric.encode(errors="surrogatepass")).digest()[0] % GROUPS
+
+
+def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
+    """Return the digests of nodes as "<first node>:<8 characters each>;…". An unknown one is "--------"."""
+    lost, parts = set(unknown), list[str]()
+    before = None
+    for node in sorted({*nodes, *lost}):
+        if before is None or node != before + 1:
+            parts.append(f";{node}:" if parts else f"{node}:")
+        parts.append("--------" if node in lost else short(nodes[node], NODE_BYTES))
+        before = node
+    return "".join(parts)
+
+
+def nodes_from(text: str) -> dict[int, str]:
+    """Return node → its digest in text, or "" if it is unknown. Raises ValueError."""
+    nodes: dict[int, str] = {}
+    for run in text.split(";") if text else ():
+        first, _, digests = run.partition(":")
+        for at in range(0, len(digests), 8):
+            digest = digests[at : at + 8]
+            nodes[int(first) + at // 8] = "" if digest == "--------" else digest
+    return nodes

@@ -1,0 +1,297 @@
+"""The recorder of a pod that an admission policy admitted: digests in place of the points themselves.
+
+The policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The log then gets one line
+each minute and a summary at the end (admitted_lines.py), so a training of a week stays below 1.5 MB. The
+digests are those of the values that the client queues, with the client's own names, steps and times. The
+account (outside_account.py) compares them with the values that the program passed to the client.
+
+Nothing else of the process is changed: no exit handler of other modules, no request, no file. Standard
+library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from . import admitted_lines as lines
+from . import client_rules, outside, point_digests
+from .outside_account import Queue
+from .outside_client import Call, Outside, crashed, recording_here
+from .point_digests import Digests, Metric
+
+LINE_SECONDS = 60.0
+MAX_AT_FINISH = 3
+"""Number of summaries that are written at the end of `run.finish()`. Another one follows at the exit."""
+MAX_NAME = 400
+"""Metrics with longer names are only in a group."""
+MAX_OMITTED, MAX_MERGED, MAX_RENAMED = 20, 20, 1000
+OWN_METRICS = "sys/"
+"""Prefix of the client's own metrics, which no rank logs."""
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Lines:
+    """Writes the lines of one process. It has the methods of outside_client.Stream that Outside calls."""
+
+    def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
+        """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
+        self.parent = parent
+        self._nonce, self._rank = nonce, rank
+        self._attempt = "".join(_ALPHABET[byte % 36] for byte in os.urandom(8))
+        self._began = _now()
+        self._number = self._summaries = 0
+        self._chain = ""
+        self._next = 0.0
+        self.fault_text = ""
+        self.line({})
+
+    def line(self, digests: Mapping[Any, Digests]) -> None:
+        """Write the line of this minute."""
+        self._next = time.monotonic() + LINE_SECONDS
+        total = sum(one.total() for one in digests.values()) & point_digests.MASK
+        points = sum(one.count for one in digests.values())
+        digest = lines.short(total, 12)
+        line = lines.Line(self._rank, self._attempt, self._number, points, _now(), digest, "")
+        line = line._replace(chain=lines.chained(self._chain, line))
+        self._write([lines.encode_line(self._nonce, line)])
+        self._chain, self._number = line.chain, self._number + 1
+
+    @property
+    def due(self) -> bool:
+        """Return whether a minute has passed since the last line."""
+        return time.monotonic() >= self._next
+
+    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any]) -> None:
+        """Write a summary, in at most MAX_SUMMARY bytes."""
+        counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
+        body = {
+            "start": self._began,
+            "end": _now(),
+            "lines": self._number,
+            "chain": self._chain,
+            **{name: int(text) if text.isdecimal() else None for name, text in counts.items()},
+            "host": os.uname().nodename[:100],
+            "pid": os.getpid(),
+            "parent": self.parent,
+            "crashed": crashed(),
+            "fault": self.fault_text,
+            **account,
+            "runs": runs,
+        }
+        self._write(lines.encode_summary(self._nonce, self._rank, self._attempt, self._summaries, body))
+        self._summaries += 1
+
+    def _write(self, texts: list[str]) -> None:
+        descriptor = outside.log_of_the_container()
+        for text in texts:
+            os.write(descriptor, (text + "\n").encode())
+
+    # -- what a stream of frames does at once, and this one in its summary -----------------------------------
+    def call(self, *_: Any) -> None:
+        """Record nothing, because the digests are those of the client's queue."""
+
+    def settings(self, *_: Any, **__: Any) -> None:
+        """Record nothing: the settings are in the summary."""
+
+    def rounded(self, *_: Any) -> None:
+        """Record nothing, because the digests have the rounded value."""
+
+    def left_out(self, entry: list[Any]) -> None:
+        """Record nothing: the account is in the summary."""
+
+    def flush(self) -> None:
+        """Do nothing, because no line is kept back."""
+
+    def code(self) -> None:
+        """Record nothing about the code of the process."""
+
+    def fault(self, text: str) -> None:
+        """Remember why points may be missing."""
+        self.fault_text = self.fault_text or text[:300]
+
+
+_LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
+
+
+class Admitted(Outside):
+    """The recording of one process of an admitted pod. Thread-safe."""
+
+    def __init__(self, stream: Lines) -> None:
+        super().__init__(stream)  # type: ignore[arg-type]
+        self.lines = stream
+        self._digests: dict[str, Digests] = {}
+        """Run id → its digests."""
+        self._uploads: dict[str, bool] = {}
+        self._names: dict[str, str] = {}
+        """The names of metrics that the client changed → their names in the run."""
+        self._at_finish = 0
+
+    def _queue_of(self, op: Any, manager: Any) -> Queue:
+        run = str(getattr(op.settings, "_op_id", ""))
+        return Queue(manager.store, functools.partial(self.past, op), functools.partial(self.queued, run))
+
+    def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
+        call = super().take(op, data, step, timestamp)
+        if isinstance(data, dict):
+            for name in data:
+                if isinstance(name, str) and len(self._names) < MAX_RENAMED:
+                    sent = client_rules.sent_name(name)
+                    if sent != name:
+                        self._names[name] = sent
+        return call
+
+    def past(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
+        own = {name: value for name, value in metrics.items() if not name.startswith(OWN_METRICS)}
+        if own:
+            super().past(op, own, step, time_ms)
+
+    def queued(self, run: str, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
+        """Add the numbers that the client queued. Never raises."""
+        if not self.here:
+            return
+        try:
+            meant = client_rules.whole(step or 0)
+            if meant is None or client_rules.refused(step or 0):
+                return  # The account has these values.
+            with self._lock:
+                digests = self._digests.get(run)
+                if digests is None:
+                    digests = self._digests[run] = Digests()
+                for name, value in metrics.items():
+                    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                    if number and not name.startswith(OWN_METRICS):
+                        with contextlib.suppress(OverflowError):  # Pluto refuses what no double can hold.
+                            digests.put(name, meant, float(value), int(time_ms))
+                if self.lines.due:
+                    self.lines.line(self._digests)
+        except Exception as error:
+            self.failed(error)
+
+    def made(self, op: Any) -> None:
+        self._uploads[str(getattr(op.settings, "_op_id", ""))] = bool(op.settings.sync_process_enabled)
+
+    def finished(self) -> None:
+        """Write a summary after `run.finish()`, because the process may be killed before its end."""
+        with self._lock:
+            if self._at_finish < MAX_AT_FINISH and not self._ended:
+                self._at_finish += 1
+                self._summary()
+
+    def end(self) -> None:
+        """Write the summary. After an exception too: the digests are those of the queued points."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._summary()
+
+    def pause(self) -> None:
+        self.finished()
+
+    def failed(self, error: Exception) -> None:
+        super().failed(error)
+        if self._ended:  # A handler that ran after the summary has logged.
+            with self._lock:
+                self._summary()
+
+    def _summary(self) -> None:
+        try:
+            if self._digests:
+                self.lines.line(self._digests)
+            omitted, totals = self._account.frames()
+            omitted.sort(key=lambda entry: entry[1] == "NoneType")
+            account = {**totals, "omitted": omitted[:MAX_OMITTED]}
+            room = lines.MAX_JSON - len(json.dumps(account)) - 2000
+            runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
+            each = room // max(1, len(runs))
+            self.lines.summary([self._run(run, each) for run in runs], account)
+        except Exception as error:
+            outside.say(f"could not write its summary: {error!r}")
+
+    def _run(self, run: str, room: int) -> dict[str, Any]:
+        digests = self._digests.get(run) or Digests()
+        became: dict[str, list[str]] = {}
+        for name, sent in self._names.items():
+            if sent in digests.metrics:
+                became.setdefault(sent, []).append(name[:200])
+        head = {
+            "run": run[:100],
+            "uploads": self._uploads.get(run, True),
+            "merged": [[sent[:200], names[:4]] for sent, names in became.items()][:MAX_MERGED],
+            "uncounted": digests.uncounted,
+        }
+        return {**head, **sections(digests, room - len(json.dumps(head)) - 100)}
+
+
+def sections(digests: Digests, room: int) -> dict[str, Any]:
+    """Return the metrics and groups of a summary, as JSON of at most `room` bytes."""
+    single: list[list[Any]] = []
+    groups: dict[int, list[Any]] = {}
+    left = room - 60 * lines.GROUPS
+    for metric in digests.metrics.values():
+        entry = _entry(metric)
+        size = len(json.dumps(entry)) + 3
+        if len(metric.name) <= MAX_NAME and size <= left:
+            left -= size
+            single.append(entry)
+            continue
+        left = min(left, 0)  # All further metrics are in groups, so that the first ones stay the same.
+        group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
+        group[0] += 1
+        group[1] += metric.count
+        known = group[2] is not None and not metric.unknown
+        group[2] = group[2] + sum(metric.all_nodes().values()) & point_digests.MASK if known else None
+    each = left // max(1, len(single))
+    for entry in single:
+        metric = digests.metrics[entry[0]]
+        nodes, unknown, level = metric.all_nodes(), set(metric.unknown), metric.level
+        text = lines.nodes_text(nodes, unknown)
+        while len(text) > each and len(nodes) > 1:
+            nodes, unknown = point_digests.merged(nodes), {node >> 1 for node in unknown}
+            level += 1
+            text = lines.nodes_text(nodes, unknown)
+        if len(text) <= each:
+            entry[6], entry[8] = level, text
+    listed = [
+        [group, metrics, points, "" if digest is None else lines.short(digest)]
+        for group, (metrics, points, digest) in sorted(groups.items())
+    ]
+    return {"metrics": single, "groups": listed}
+
+
+def _entry(metric: Metric) -> list[Any]:
+    """Return the entry of a metric without the digests of its nodes."""
+    digest = "" if metric.unknown else lines.short(sum(metric.all_nodes().values()) & point_digests.MASK)
+    steps = [metric.count, metric.first, metric.last, metric.began_ms, metric.ended_ms]
+    return [metric.name, *steps, metric.level, digest, ""]
+
+
+def wrap_finish(module: ModuleType) -> None:
+    """Write a summary after each `run.finish()` (`pluto.op`)."""
+    run: Any = module.Op
+    finish = run.finish
+
+    @functools.wraps(finish)
+    def finished(op: Any, *arguments: Any, **options: Any) -> Any:
+        result = finish(op, *arguments, **options)
+        recording = recording_here()
+        if isinstance(recording, Admitted):
+            recording.finished()
+        return result
+
+    run.finish = finished
+
+
+def begin(rank: int | None, parent: int | None) -> Admitted:
+    """Return the recording of this process, after its first line was written."""
+    return Admitted(Lines(outside.variable("HARNESS_NONCE"), rank, parent))
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

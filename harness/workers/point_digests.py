@@ -1,0 +1,267 @@
+"""Digests of the points that Pluto keeps of each metric, in bounded memory.
+
+The recorder of an admitted pod (outside_admitted.py) updates them while a rank logs, and the judge computes
+the same from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest of the points of
+one metric in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is their sum modulo
+2**128, so it does not depend on the order in which the blocks were completed. Standard library only, Python
+3.9 and later.
+
+For each step, Pluto keeps the point with the latest time, and of points with equal times the last one. Recent
+blocks therefore keep their points. If they have more than `max_rows` points in all, the oldest blocks are
+reduced to their digests. A point that comes later into such a block cannot be added to its digest. The block
+is then unknown, and all other blocks stay exact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Any
+
+BLOCK_STEPS = 1000
+MAX_ROWS = 50_000
+"""Maximum number of points in recent blocks, for all metrics together."""
+MAX_METRICS = 10_000
+"""Maximum number of metrics. Of further metrics, only the number of points is counted."""
+MAX_NODES = 2048
+"""Maximum number of digests of a metric. Beyond it, the digests of two neighbouring nodes are added."""
+MAX_ALL_NODES = 100_000
+MASK = (1 << 128) - 1
+NAN = float("nan")
+_ROW = Struct("<qd")
+
+
+def start(metric: str, block: int) -> Any:
+    """Return the hash object of a leaf before its first point."""
+    return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
+
+
+def finish(leaf: Any) -> int:
+    return int.from_bytes(leaf.digest()[:16], "big")
+
+
+def leaf_of(metric: str, block: int, steps: Sequence[int], values: Sequence[float]) -> int:
+    """Return the digest of a block's points. The steps must rise.
+
+    Every NaN has the same digest, and so have 0.0 and -0.0, because the judges take them for equal.
+    """
+    rows = array("q", bytes(16 * len(steps)))
+    rows[0::2] = array("q", steps)
+    rows[1::2] = array("q", array("d", [v + 0.0 if v == v else NAN for v in values]).tobytes())  # noqa: PLR0124
+    if _BIG_ENDIAN:
+        rows.byteswap()
+    leaf = start(metric, block)
+    leaf.update(rows.tobytes())
+    return finish(leaf)
+
+
+_BIG_ENDIAN = array("q", [1]).tobytes()[0] == 0
+
+
+class Block:
+    """The points of one metric in one block of steps, or their hash if memory was needed."""
+
+    __slots__ = ("_digest", "_hash", "_last", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[float, int]] | None = {}
+        """step → (value, time), or None once the points were hashed."""
+        self._hash: Any = None
+        self._last: tuple[int, float, int] = (0, 0.0, 0)
+        """The last point, if the others were hashed."""
+        self._digest: int | None = None
+
+    def put(self, step: int, value: float, time_ms: int) -> int:
+        """Add a point. Return 1 if its step is new, 0 if not, and -1 if it cannot be added any more."""
+        rows = self.rows
+        if rows is None:
+            return self._put_last(step, value, time_ms)
+        known = rows.get(step)
+        if known is not None and time_ms < known[1]:
+            return 0
+        self._digest = None
+        rows[step] = value, time_ms
+        return 1 if known is None else 0
+
+    def _put_last(self, step: int, value: float, time_ms: int) -> int:
+        last, was, at = self._last
+        if step < last:
+            return -1
+        if step == last and time_ms < at:
+            return 0
+        if step > last:
+            self._hash.update(_packed(last, was))
+        self._digest = None
+        self._last = step, value, time_ms
+        return int(step > last)
+
+    def hash_rows(self, metric: str, block: int) -> int:
+        """Hash the points and forget all but the last one. Return how many were forgotten."""
+        assert self.rows
+        *head, last = sorted(self.rows)
+        self._hash = start(metric, block)
+        for step in head:
+            self._hash.update(_packed(step, self.rows[step][0]))
+        self._last = last, *self.rows[last]
+        self.rows = None
+        return len(head) + 1
+
+    def digest(self, metric: str, block: int) -> int:
+        """Return the digest of the points so far."""
+        if self._digest is None:
+            if self.rows is not None:
+                steps = sorted(self.rows)
+                self._digest = leaf_of(metric, block, steps, [self.rows[step][0] for step in steps])
+            else:
+                leaf = self._hash.copy()
+                leaf.update(_packed(*self._last[:2]))
+                self._digest = finish(leaf)
+        return self._digest
+
+
+def _packed(step: int, value: float) -> bytes:
+    return _ROW.pack(step, value + 0.0 if value == value else NAN)  # noqa: PLR0124
+
+
+class Metric:
+    """The digests of one metric, and its counts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+        """Number of distinct steps. A point in an unknown block does not count."""
+        self.first = self.last = 0
+        self.began_ms = self.ended_ms = 0
+        self.open: dict[int, Block] = {}
+        self.level = 0
+        """A node has the leaves of 2**level neighbouring blocks."""
+        self.nodes: dict[int, int] = {}
+        self.unknown: set[int] = set()
+        """Nodes with a point that could not be added."""
+        self._closed = -1
+        """The highest block that was closed, or -1."""
+
+    def at(self, block: int, step: int, time_ms: int) -> Block | None:
+        """Return the block for a new point, or None if it was closed."""
+        if self.began_ms:
+            self.first, self.last = min(self.first, step), max(self.last, step)
+            self.began_ms, self.ended_ms = min(self.began_ms, time_ms), max(self.ended_ms, time_ms)
+        else:
+            self.first = self.last = step
+            self.began_ms = self.ended_ms = time_ms
+        found = self.open.get(block)
+        if found is None and block > self._closed:
+            found = self.open[block] = Block()
+        return found
+
+    def close(self, block: int) -> None:
+        """Reduce a block to its digest."""
+        digest = self.open.pop(block).digest(self.name, block)
+        node = block >> self.level
+        self.nodes[node] = (self.nodes.get(node, 0) + digest) & MASK
+        self._closed = max(self._closed, block)
+        while len(self.nodes) > MAX_NODES:
+            self.coarsen()
+
+    def coarsen(self) -> None:
+        """Add the digests of two neighbouring nodes each."""
+        self.level += 1
+        self.nodes = merged(self.nodes)
+        self.unknown = {node >> 1 for node in self.unknown}
+
+    def all_nodes(self) -> dict[int, int]:
+        """Return the digest of each node, including the recent blocks."""
+        nodes = dict(self.nodes)
+        for block, points in self.open.items():
+            node = block >> self.level
+            nodes[node] = (nodes.get(node, 0) + points.digest(self.name, block)) & MASK
+        return nodes
+
+
+def merged(nodes: dict[int, int]) -> dict[int, int]:
+    """Return the nodes of the next level."""
+    above: dict[int, int] = {}
+    for node, digest in nodes.items():
+        above[node >> 1] = (above.get(node >> 1, 0) + digest) & MASK
+    return above
+
+
+class Digests:
+    """The digests of all metrics that a process logged to one run. Not thread-safe."""
+
+    def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
+        self.metrics: dict[str, Metric] = {}
+        self.uncounted = 0
+        """Number of points of metrics beyond `max_metrics`."""
+        self._max_rows, self._max_metrics = max_rows, max_metrics
+        self._rows = 0
+        self._by_age: dict[tuple[str, int], None] = {}
+        """(metric, block) of each block that has its points, in the order in which they were begun."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of points that Pluto keeps. Points that cannot be counted are left out."""
+        return sum(metric.count for metric in self.metrics.values())
+
+    def put(self, name: str, step: int, value: float, time_ms: int) -> None:
+        """Add a point that the client queued. `step` is from 0 to 2**63 - 1."""
+        metric = self.metrics.get(name)
+        if metric is None:
+            if len(self.metrics) >= self._max_metrics:
+                self.uncounted += 1
+                return
+            metric = self.metrics[name] = Metric(name)
+        block = step // BLOCK_STEPS
+        points = metric.at(block, step, time_ms)
+        added = -1 if points is None else points.put(step, value, time_ms)
+        if added < 0:
+            metric.unknown.add(block >> metric.level)
+            return
+        metric.count += added
+        if added and points is not None and points.rows is not None:
+            self._rows += 1
+            if len(points.rows) == 1:
+                self._by_age[name, block] = None
+            if self._rows > self._max_rows:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        """Reduce the oldest blocks to their digests until half of the rows are left."""
+        while self._rows > self._max_rows // 2 and self._by_age:
+            name, block = next(iter(self._by_age))
+            del self._by_age[name, block]
+            metric = self.metrics[name]
+            self._rows -= metric.open[block].hash_rows(name, block)
+            newest = max(metric.open)
+            for old in [one for one, points in metric.open.items() if points.rows is None and one < newest]:
+                metric.close(old)
+        self._limit_nodes()
+
+    def _limit_nodes(self) -> None:
+        while sum(len(metric.nodes) for metric in self.metrics.values()) > MAX_ALL_NODES:
+            max(self.metrics.values(), key=lambda metric: len(metric.nodes)).coarsen()
+
+    def total(self) -> int:
+        """Return the sum of all leaves."""
+        return sum(sum(metric.all_nodes().values()) for metric in self.metrics.values()) & MASK
+
+
+def nodes_of(metric: str, steps: Sequence[int], values: Sequence[float]) -> dict[int, int]:
+    """Return the digest of each block of a metric's points. The steps must rise."""
+    return {
+        block: leaf_of(metric, block, steps[begin:end], values[begin:end])
+        for block, begin, end in _blocks(steps)
+    }
+
+
+def _blocks(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each block with the range of its places in `steps`."""
+    begin = 0
+    while begin < len(steps):
+        block = steps[begin] // BLOCK_STEPS
+        end = bisect_left(steps, (block + 1) * BLOCK_STEPS, begin)
+        yield block, begin, end
+        begin = end

@@ -1,0 +1,113 @@
+"""Jobs of others as an API server shows them, small and written by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+Object = dict[str, Any]
+START = datetime(2026, 11, 28, 10, 0, 0, tzinfo=UTC)
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def at(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def stamped(*lines: str, start: float = 1) -> str:
+    return "".join(f"{at(start + n)[:-1]}.000000000Z {line}\n" for n, line in enumerate(lines))
+
+
+def meta(name: str, **more: Any) -> Object:
+    return {
+        "name": name,
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "creationTimestamp": at(0),
+        "resourceVersion": "7",
+        **more,
+    }
+
+
+def owned(kind: str, name: str) -> list[Object]:
+    return [{"kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}]
+
+
+def condition(kind: str, reason: str = "", message: str = "", when: float = 60) -> Object:
+    return {
+        "type": kind,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": at(when),
+    }
+
+
+def template(command: str = "torchrun --nnodes=2 --nproc-per-node=1 train.py", **more: Any) -> Object:
+    container = {"name": "main", "image": "train:1", "command": ["bash", "-c", command]}
+    return {"restartPolicy": "Never", "containers": [container], **more}
+
+
+def job(name: str = "train", count: int = 2, *conditions: Object, **status: Any) -> Object:
+    spec = {"completions": count, "parallelism": count, "completionMode": "Indexed", "backoffLimit": 0}
+    return {
+        "metadata": meta(name),
+        "spec": {**spec, "template": {"spec": template()}},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+def state(code: int | None, when: float = 50, **more: Any) -> Object:
+    if code is None:
+        return {"running": {"startedAt": at(1)}}
+    reason = "Completed" if code == 0 else "Error"
+    return {
+        "terminated": {"exitCode": code, "reason": reason, "startedAt": at(1), "finishedAt": at(when), **more}
+    }
+
+
+def pod(
+    index: int, code: int | None = 0, *, job_name: str = "train", kind: str = "Job", **more: Any
+) -> Object:
+    """Return the pod of a rank, which ended with `code` or still runs (None)."""
+    name = more.pop("name", f"{job_name}-{index}-abcd{index}")
+    labels = {INDEX: str(index), "job-name": job_name, **more.pop("labels", {})}
+    phase = {None: "Running", 0: "Succeeded"}.get(code, "Failed")
+    status = {
+        "name": "main",
+        "image": "train:1",
+        "state": more.pop("state", None) or state(code, more.pop("when", 50)),
+    }
+    status |= more.pop("container", {})
+    owners = more.pop("owners", owned(kind, job_name))
+    return {
+        "metadata": meta(
+            name,
+            labels=labels,
+            annotations={INDEX: str(index)},
+            ownerReferences=owners,
+            **more.pop("metadata", {}),
+        ),
+        "spec": {**template(), "nodeName": f"node-{index}", **more.pop("spec", {})},
+        "status": {"phase": more.pop("phase", phase), "containerStatuses": [status], **more},
+    }
+
+
+def node(name: str) -> Object:
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+        "status": {"conditions": [condition("Ready")]},
+    }
+
+
+def event(name: str, kind: str, about: str, reason: str, message: str, **more: Any) -> Object:
+    return {
+        "metadata": meta(name),
+        "involvedObject": {"kind": kind, "name": about, "uid": f"uid-{about}"},
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "firstTimestamp": at(5),
+        "lastTimestamp": at(40),
+        **more,
+    }

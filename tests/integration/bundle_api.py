@@ -1,0 +1,163 @@
+"""An API server on loopback that serves the objects and logs of a recorded bundle, read-only.
+
+It records every request. A kind can be forbidden, as to a user without the right to list it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+from harness.attach.resources import AROUND, TARGETS, Resource
+from harness.evidence import Bundle
+
+Object = dict[str, Any]
+RESOURCES = {each.kind.name: each for each in (*TARGETS, *AROUND)}
+
+
+class BundleApi(ThreadingHTTPServer):
+    """Serves `objects` (kind → objects) and `logs` ((pod, container) → text)."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.objects: dict[str, list[Object]] = {name: [] for name in RESOURCES}
+        self.logs: dict[tuple[str, str], str] = {}
+        self.previous: dict[tuple[str, str], str] = {}
+        self.forbidden: set[str] = set()
+        self.unserved: set[str] = set()
+        self.requests: list[tuple[str, str]] = []
+        self.page = 500
+        self.before: Callable[[str], None] = lambda path: None
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def load(self, bundle: Bundle, until: float) -> None:
+        """Serve the objects that existed at a time, with the logs of their pods."""
+        from harness.core.clock import seconds
+
+        for kind in RESOURCES:
+            last = {}
+            for state in bundle.history(kind):
+                if (seconds(state.received_at) or 0.0) <= until:
+                    last[state.uid] = state
+            self.objects[kind] = [s.object for s in last.values() if s.type != "DELETED"]
+        for path in (bundle.path / "logs").glob("*.log"):
+            for pod in self.objects["pod"]:
+                name = pod["metadata"]["name"]
+                if path.stem.startswith(f"{name}-"):
+                    self.logs[name, path.stem.removeprefix(f"{name}-")] = path.read_text()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        path = folder / "kubeconfig"
+        server = f"http://127.0.0.1:{self.server_address[1]}"
+        context = {"cluster": "c", "user": "u", "namespace": "team"}
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "clusters": [{"name": "c", "cluster": {"server": server}}],
+                    "contexts": [{"name": "c", "context": context}],
+                    "users": [{"name": "u", "user": {}}],
+                    "current-context": "c",
+                }
+            )
+        )
+        return path
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: BundleApi
+
+    def _any(self) -> None:
+        url = urlsplit(self.path)
+        self.server.requests.append((self.command, url.path))
+        self.server.before(url.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if self.command != "GET":
+            self._answer(405, _status(405, "MethodNotAllowed", "this server is read-only"))
+            return
+        self._get(url.path, query)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
+
+    def _get(self, path: str, query: dict[str, str]) -> None:
+        if path.endswith("/log"):
+            self._log(path, query)
+            return
+        found = _resource(path)
+        if found is None or found[0].kind.name in self.server.unserved:
+            self._text(404, "404 page not found")
+            return
+        resource, name = found
+        kind = resource.kind.name
+        if kind in self.server.forbidden:
+            message = f'{resource.plural} is forbidden: User "u" cannot list resource "{resource.plural}"'
+            self._answer(403, _status(403, "Forbidden", message))
+            return
+        items = self.server.objects[kind]
+        if name:
+            own = [item for item in items if item["metadata"]["name"] == name]
+            missing = _status(404, "NotFound", f'{resource.plural} "{name}" not found')
+            self._answer(200, own[0]) if own else self._answer(404, missing)
+            return
+        for part in filter(None, query.get("labelSelector", "").split(",")):
+            key, _, value = part.partition("=")
+            items = [item for item in items if (item["metadata"].get("labels") or {}).get(key) == value]
+        start = int(query.get("continue", "0"))
+        page = items[start : start + self.server.page]
+        further = str(start + len(page)) if start + len(page) < len(items) else ""
+        self._answer(200, {"metadata": {"resourceVersion": "1", "continue": further}, "items": page})
+
+    def _log(self, path: str, query: dict[str, str]) -> None:
+        if "log" in self.server.forbidden:
+            self._answer(
+                403, _status(403, "Forbidden", 'pods/log is forbidden: User "u" cannot get resource')
+            )
+            return
+        logs = self.server.previous if query.get("previous") else self.server.logs
+        text = logs.get((path.split("/")[-2], query["container"]))
+        if text is None:
+            self._answer(404, _status(404, "NotFound", "the log is gone"))
+            return
+        lines = text.splitlines(keepends=True)
+        self._text(200, "".join(lines[-int(query["tailLines"]) :] if "tailLines" in query else lines))
+
+    def _answer(self, code: int, body: object) -> None:
+        self._send(code, "application/json", json.dumps(body).encode())
+
+    def _text(self, code: int, text: str) -> None:
+        self._send(code, "text/plain", text.encode())
+
+    def _send(self, code: int, kind: str, content: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _status(code: int, reason: str, message: str) -> Object:
+    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+
+
+def _resource(path: str) -> tuple[Resource, str] | None:
+    """Return the resource of a path, and the name of one object or ""."""
+    words = path.strip("/").split("/")
+    for resource in RESOURCES.values():
+        root = resource.path("NAMESPACE").strip("/").split("/")
+        if len(words) not in (len(root), len(root) + 1):
+            continue
+        if all(a in (b, "NAMESPACE") for a, b in zip(root, words, strict=False)):
+            return resource, words[len(root)] if len(words) > len(root) else ""
+    return None

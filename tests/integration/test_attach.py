@@ -1,0 +1,577 @@
+"""`harness attach` against an API server on loopback: verdicts, requests, missing rights, wrong input."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import attached_jobs as jobs
+import pytest
+import yaml
+from bundle_api import BundleApi
+
+from harness.attach.find import Target
+from harness.attach.resources import roles
+from harness.attach.session import Options, attach
+from harness.cli.main import main
+from harness.context import RunContext
+from harness.core.clock import seconds
+from harness.core.errors import HarnessError, UsageError
+from harness.evidence import Bundle
+from harness.evidence.schema.bundle import Verdict
+from harness.faults.recorded_bundles import extract
+from harness.report.finalize import Outcome
+from harness.settings import Settings
+
+PEER = "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.1.0.7]:4711"
+
+
+@pytest.fixture
+def api() -> BundleApi:
+    server = BundleApi()
+    server.objects["node"] = [jobs.node(f"node-{n}") for n in range(4)]
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def settings(api: BundleApi, tmp_path: Path) -> Settings:
+    folders = {
+        "runs_dir": tmp_path / "runs",
+        "state_dir": tmp_path / "state",
+        "cache_dir": tmp_path / "cache",
+    }
+    return Settings(kubeconfig=api.kubeconfig(tmp_path), **folders)
+
+
+@pytest.fixture
+def attached(settings: Settings):
+    def run(word: str = "job/train", *, selector: str = "", **options) -> Outcome:
+        context = RunContext(settings=settings, progress=lambda _: None)
+        return attach(Target(word if not selector else "", selector), Options(**options), context)
+
+    return run
+
+
+def serve(api: BundleApi, job: dict, *pods: dict, **logs: str) -> None:
+    """Serve one Job with its pods. `logs` are by the index of the pod, as in r0=…"""
+    api.objects["job"], api.objects["pod"] = [job], list(pods)
+    for pod in pods:
+        index = pod["metadata"]["annotations"][jobs.INDEX]
+        api.logs[pod["metadata"]["name"], "main"] = logs.get(f"r{index}", jobs.stamped("step 1", "done"))
+
+
+def short(verdict: Verdict) -> tuple[str, str | None, list[int]]:
+    return verdict.verdict, verdict.cause, verdict.ranks
+
+
+def results(verdict: Verdict) -> dict[str, str]:
+    return {check.name: check.result for check in verdict.checks}
+
+
+def test_a_completed_job_passes_all_but_the_points(api, attached):
+    """Contract: each check that needs no recorder is PASS, and the verdict is UNKNOWN."""
+    serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1))
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "unification.not_recorded", [])
+    passed = {name for name, result in results(verdict).items() if result == "PASS"}
+    assert {
+        "expected",
+        "scheduling",
+        "image",
+        "rank-pods",
+        "rank-exit",
+        "completed",
+        "restarts",
+        "logs",
+    } <= passed
+    assert results(verdict)["rendezvous"] == "UNKNOWN"
+    assert (
+        "--nproc-per-node of its command (1)"
+        in next(c for c in verdict.checks if c.name == "expected").explanation
+    )
+
+
+def test_the_rank_that_failed_first_is_named_with_its_error(api, attached):
+    """Contract: the crash is the cause, and not the peer that lost its connection a second before."""
+    failed = jobs.job(
+        "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
+    )
+    error = jobs.stamped("step 7", "Traceback (most recent call last):", "ValueError: bad batch")
+    serve(
+        api,
+        failed,
+        jobs.pod(0, 1, when=49),
+        jobs.pod(1, 1, when=50),
+        r0=jobs.stamped("step 7", PEER),
+        r1=error,
+    )
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+    assert "ValueError: bad batch" in verdict.explanation
+
+
+def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
+    """Contract: where only the consequence is left, because the other pod is gone, the verdict is UNKNOWN."""
+    failed = jobs.job(
+        "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
+    )
+    serve(api, failed, jobs.pod(0, 1), r0=jobs.stamped("step 7", PEER))
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "rank.crashed")
+    assert "what it follows from is not recorded" in verdict.explanation
+    assert {results(verdict)[name] for name in ("containers", "node-spread", "scheduling", "image")} == {
+        "UNKNOWN"
+    }
+
+
+@pytest.mark.parametrize("terminal", ["Complete", "Failed"])
+def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
+    """Contract: nobody is accused of a pod that a controller or a TTL has removed."""
+    serve(api, jobs.job("train", 2, jobs.condition(terminal, "BackoffLimitExceeded", "limit")))
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause) == (
+        "UNKNOWN",
+        "run.evidence_missing" if terminal == "Complete" else verdict.cause,
+    )
+    assert verdict.verdict != "PASS"
+
+
+def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):
+    """Contract: a picture of a job that hangs is UNKNOWN, with the last line of each rank and its age."""
+    serve(
+        api,
+        jobs.job("train", 2, active=2),
+        jobs.pod(0, None),
+        jobs.pod(1, None),
+        r0=jobs.stamped("step 9", start=30),
+        r1=jobs.stamped("step 3", start=10),
+    )
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "run.not_ended", [0, 1])
+    assert verdict.explanation.index("step 3") < verdict.explanation.index("step 9")
+
+
+def test_a_restarted_container_is_judged_by_its_previous_log(api, attached):
+    """Contract: what happened before is rebuilt from the status and the log of the previous execution."""
+    before = {"restartCount": 2, "lastState": jobs.state(1, 30)}
+    pods = [jobs.pod(0, None), jobs.pod(1, None, container=before)]
+    serve(api, jobs.job("train", 2, active=2), *pods, r1=jobs.stamped("step 0", start=40))
+    api.previous["train-1-abcd1", "main"] = jobs.stamped("KeyError: 'shard'", start=20)
+    outcome = attached()
+    check = next(c for c in outcome.verdict.checks if c.name == "restarts")
+    assert check.cause == "rank.restarted"
+    assert "2 times" in check.explanation
+    text = (outcome.bundle / "logs/train-1-abcd1-main.log").read_text()
+    assert text.index("KeyError") < text.index("step 0")
+
+
+def test_events_and_workloads_of_other_jobs_are_not_evidence(api, attached):
+    """Contract: a refusal of another job's pods in the same namespace accuses nobody here."""
+    serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None))
+    message = (
+        'pods "other-1" is forbidden: exceeded quota: small, requested: cpu=9, used: cpu=1, limited: cpu=4'
+    )
+    api.objects["event"] = [jobs.event("e1", "Job", "other", "FailedCreate", message)]
+    assert attached().verdict.cause != "launch.pods_refused"
+    api.objects["event"] = [
+        jobs.event("e1", "Job", "train", "FailedCreate", message.replace("other", "train"))
+    ]
+    assert short(attached().verdict) == ("FAIL", "launch.pods_refused", [1])
+
+
+def test_only_reads_that_the_printed_role_permits(api, attached):
+    """Contract: nothing but GET requests of the resources in `--print-rbac` reaches the API server."""
+    serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1))
+    attached()
+    permitted = {
+        plural
+        for document in yaml.safe_load_all(roles("team"))
+        for rule in document["rules"]
+        for plural in rule["resources"]
+    }
+    verbs = {verb for d in yaml.safe_load_all(roles("team")) for rule in d["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}
+    for method, path in api.requests:
+        within = re.sub(r"^/(api|apis/[^/]+)/v[^/]+(/namespaces/team)?/?", "", path).split("/")
+        assert method == "GET"
+        assert ("/".join([within[0], within[2]]) if len(within) > 2 else within[0]) in permitted, path
+
+
+@pytest.mark.parametrize(
+    ("kind", "unknown"),
+    [("node", "nodes"), ("event", None), ("service", None), ("workload", "admission"), ("log", "logs")],
+)
+def test_a_missing_right_costs_only_its_checks(kind, unknown, api, attached):
+    """Contract: without a right, the checks that need it are UNKNOWN with the reason, and the run goes on."""
+    job = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"} if kind == "workload" else {}
+    error = jobs.stamped("ValueError: bad batch")
+    serve(api, job, jobs.pod(0, 137, when=55), jobs.pod(1, 3), r1=error)
+    api.forbidden = {kind}
+    outcome = attached()
+    assert short(outcome.verdict) == ("FAIL", "rank.crashed", [1])
+    if unknown:
+        check = next(c for c in outcome.verdict.checks if c.name == unknown)
+        assert check.result == "UNKNOWN"
+        assert "forbidden" in check.explanation.lower()
+
+
+def test_a_selector_takes_bare_pods_by_their_ranks(api, attached):
+    """Contract: pods without a controller are numbered by RANK in their specs, or by name."""
+    pods = []
+    for index, name in ((1, "a"), (0, "b")):
+        env = [{"name": "RANK", "value": str(index)}, {"name": "WORLD_SIZE", "value": "2"}]
+        spec = jobs.template("python train.py")
+        spec["containers"][0]["env"] = env
+        pods.append(jobs.pod(index, index * 3, name=name, owners=[], labels={"app": "t"}, spec=spec))
+    api.objects["pod"] = pods
+    api.logs = {("a", "main"): jobs.stamped("ValueError: x"), ("b", "main"): jobs.stamped("done")}
+    assert short(attached(selector="app=t").verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def test_a_jobset_with_several_replicated_jobs_has_one_rank_for_each_pod(api, attached):
+    """Contract: pods with the same completion index in different Jobs are different ranks, not attempts."""
+    spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template()}}
+    replicated = [
+        {"name": name, "replicas": count, "template": {"spec": spec}}
+        for name, count in (("lead", 1), ("work", 2))
+    ]
+    api.objects["jobset"] = [
+        {
+            "metadata": jobs.meta("train"),
+            "spec": {"replicatedJobs": replicated},
+            "status": {"terminalState": "Completed", "conditions": [jobs.condition("Completed")]},
+        }
+    ]
+    where = [("lead", 0), ("work", 0), ("work", 1)]
+    for number, (part, index) in enumerate(where):
+        labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": part}
+        labels |= {"jobset.sigs.k8s.io/job-index": str(index)}
+        pod = jobs.pod(0, 0, name=f"p{number}", labels=labels)
+        pod["spec"]["nodeName"] = f"node-{number}"
+        api.objects["pod"].append(pod)
+        api.logs[f"p{number}", "main"] = jobs.stamped("done")
+    outcome = attached("jobset/train")
+    assert results(outcome.verdict)["restarts"] == "PASS"
+    assert [pod.name for pod in Bundle.open(outcome.bundle).pods().values()] == ["p0", "p1", "p2"]
+
+
+def test_a_statefulset_that_crashes_in_a_loop_names_the_crash(api, attached):
+    """Contract: a container that waits to be started again has an exit code and a log."""
+    waiting = {
+        "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+    }
+    crashed = {"restartCount": 4, "lastState": jobs.state(1, 30)}
+    api.objects["statefulset"] = [
+        {
+            "metadata": jobs.meta("train"),
+            "spec": {"replicas": 2, "template": {"spec": jobs.template()}},
+            "status": {},
+        }
+    ]
+    owners = jobs.owned("StatefulSet", "train")
+    api.objects["pod"] = [
+        jobs.pod(0, None, name="train-0", owners=owners),
+        jobs.pod(1, None, name="train-1", owners=owners, state=waiting, container=crashed),
+    ]
+    api.logs = {
+        ("train-0", "main"): jobs.stamped("waits"),
+        ("train-1", "main"): jobs.stamped("KeyError: 'lr'"),
+    }
+    verdict = attached("sts/train").verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.crashed", [1])
+    assert "KeyError: 'lr'" in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("job/other", "there is no Job other in namespace team"),
+        ("jobset/train", "there is no JobSet train in namespace team"),
+        ("deployment/train", "deployment is no kind of job"),
+        ("job/", "KIND/NAME is expected"),
+        ("twice", "2 jobs in namespace team are named twice: jobset/twice, job/twice"),
+        ("none", "there is no job none in namespace team"),
+        ("job/empty", "Job empty requests no pods"),
+        ("job/loose", "4 pods without an index"),
+    ],
+)
+def test_wrong_names_are_one_sentence(word, expected, api, attached):
+    """Contract: what cannot be attached to is said in one sentence with what to do, and leaves no bundle."""
+    loose = jobs.job("loose", 4)
+    loose["spec"]["completionMode"] = "NonIndexed"
+    api.objects["job"] = [jobs.job(), jobs.job("twice"), jobs.job("empty", 0), loose]
+    api.objects["jobset"] = [{"metadata": jobs.meta("twice"), "spec": {}, "status": {}}]
+    with pytest.raises(UsageError) as error:
+        attached(word)
+    assert expected in error.value.message
+    assert error.value.exit_code == 64
+
+
+def test_pods_of_two_jobs_under_one_label_are_refused(api, attached):
+    """Contract: two jobs are never judged as one."""
+    api.objects["pod"] = [jobs.pod(0, labels={"app": "t"}), jobs.pod(0, job_name="b", labels={"app": "t"})]
+    with pytest.raises(UsageError, match=r"belong to 2 jobs: Job/b, Job/train"):
+        attached(selector="app=t")
+
+
+def test_a_namespace_without_rights_says_which_role_is_needed(api, attached):
+    """Contract: exit code 2, and the command that prints the Role."""
+    serve(api, jobs.job())
+    api.forbidden = {"job"}
+    with pytest.raises(HarnessError) as error:
+        attached()
+    assert (error.value.cause, error.value.exit_code) == ("cluster.forbidden", 2)
+    assert "--print-rbac" in error.value.hint
+
+
+def test_a_cluster_that_is_not_reached_is_exit_code_2(api, attached):
+    """Contract: one sentence, and not a traceback."""
+    api.shutdown()
+    api.server_close()
+    with pytest.raises(HarnessError) as error:
+        attached()
+    assert (error.value.cause, error.value.exit_code) == ("cluster.unreachable", 2)
+
+
+def test_a_job_that_is_deleted_while_it_is_read_keeps_the_evidence(api, attached):
+    """Contract: the bundle has what was read before, and the verdict is not PASS."""
+    serve(api, jobs.job("train", 2, active=2), jobs.pod(0, None), jobs.pod(1, None))
+
+    def deleted(path: str) -> None:
+        if path.endswith("/log"):
+            api.logs.clear()
+
+    api.before = deleted
+    outcome = attached()
+    assert outcome.verdict.verdict == "UNKNOWN"
+    assert Bundle.open(outcome.bundle).history("job")
+
+
+def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
+    """Contract: a real failed launch, served by an API server, gets its cause."""
+    whole = Bundle.open(
+        extract(Path("tests/recorded/rank-exception-while-logging.tar.xz"), tmp_path / "whole")
+    )
+    manifest = whole.manifest
+    wait = next(stage for stage in manifest.stages if stage.name == "observe")
+    api.load(whole, (seconds(wait.started_at) or 0.0) + wait.seconds)
+    outcome = attached(f"jobset/{manifest.launch.object_name}", namespace=manifest.launch.namespace)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.crashed")
+
+
+def test_the_commands_print_a_verdict(api, settings, capsys, monkeypatch):
+    """Contract: --json prints one document; `why` fits on a screen; both exit as `harness run` does."""
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(
+        api,
+        failed,
+        jobs.pod(0, 1, when=55),
+        jobs.pod(1, 1),
+        r0=jobs.stamped(PEER),
+        r1=jobs.stamped("ValueError: x"),
+    )
+    given = ["--kubeconfig", str(settings.kubeconfig), "-n", "team", "--runs-dir", str(settings.runs_dir)]
+    monkeypatch.setenv("HARNESS_STATE_DIR", str(settings.state_dir))
+    with pytest.raises(SystemExit) as end:
+        main(["attach", "job/train", *given, "--json", "-q"])
+    document = json.loads(capsys.readouterr().out)
+    assert (end.value.code, document["cause"], document["ranks"]) == (1, "rank.crashed", [1])
+    with pytest.raises(SystemExit) as end:
+        main(["why", "job/train", *given])
+    text = capsys.readouterr().out
+    assert end.value.code == 1
+    assert "FAIL  rank.crashed  rank 1" in text
+    assert "ValueError: x" in text
+    assert len(text.splitlines()) < 24
+
+
+def test_512_pods_are_read_in_pages(api, attached):
+    """Contract: many pods are one list in pages, and of their logs the ends are read."""
+    pods = [jobs.pod(n, None) for n in range(512)]
+    serve(api, jobs.job("train", 512, active=512), *pods)
+    api.page, api.objects["node"] = 200, [jobs.node(f"node-{n}") for n in range(512)]
+    begun = time.monotonic()
+    outcome = attached()
+    assert len(Bundle.open(outcome.bundle).pods()) == 512
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "run.not_ended")
+    print(f"512 pods in {time.monotonic() - begun:.1f} s")
+
+
+# -- situations of public bug reports ------------------------------------------------------------------
+
+
+def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more) -> dict:
+    name = f"train-{part}-{index}"
+    prefix = "training.kubeflow.org"
+    labels = {
+        f"{prefix}/job-name": "train",
+        f"{prefix}/replica-type": part,
+        f"{prefix}/replica-index": str(index),
+    }
+    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
+    return jobs.pod(index, code, name=name, owners=jobs.owned(kind, "train"), labels=labels, **more)
+
+
+def pytorch_job(*conditions: dict) -> dict:
+    replicas = {"replicas": 1, "template": {"spec": jobs.template("python train.py")}}
+    spec = {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}}
+    return {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": list(conditions)}}
+
+
+def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
+    """kubeflow/trainer#1579: the worker is the cause, also while the master never ends."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "1 Worker failed"))]
+    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, None), kubeflow("PyTorchJob", "worker", 0, 1)]
+    api.logs["train-worker-0", "main"] = jobs.stamped("ValueError: shard")
+    verdict = attached("pytorchjob/train").verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
+    """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
+    api.objects["pytorchjob"] = [
+        pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))
+    ]
+    verdict = attached("pytorchjob/train").verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert any("reached the limit" in check.explanation for check in verdict.checks)
+
+
+def test_an_evicted_worker_of_an_mpijob(api, attached):
+    """kubeflow/mpi-operator#647: the evicted worker is the cause, not the launcher that lost it."""
+    spec = {
+        "slotsPerWorker": 1,
+        "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}},
+    }
+    failed = jobs.condition("Failed", "MPIJobEvicted", "1/2 workers are evicted")
+    api.objects["mpijob"] = [
+        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
+    ]
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    api.objects["pod"] = [
+        kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
+        kubeflow("MPIJob", "worker", 0, None),
+        kubeflow("MPIJob", "worker", 1, 137, **evicted),
+    ]
+    verdict = attached("mpijob/train").verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+
+
+def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
+    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
+    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
+    failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
+    api.objects["mpijob"] = [
+        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
+    ]
+    api.objects["pod"] = [kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
+    api.objects["pod"] += [kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
+    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
+    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
+    verdict = attached("mpijob/train").verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert said.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
+
+
+def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):
+    """kubernetes/kubernetes#74848, #78644: the Job controller deleted the pod with its log."""
+    failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "reached the limit"))
+    failed["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
+    api.objects["job"] = [failed]
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert "restartPolicy Never" in next(c for c in verdict.checks if c.name == "completed").explanation
+
+
+def test_a_backoff_limit_larger_than_0(api, attached):
+    """kubernetes-sigs/jobset#825: pod 0 failed, was replaced and failed again: attempts of rank 0."""
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"), failed=3)
+    failed["spec"]["backoffLimit"] = 1
+    first = jobs.pod(0, 1, name="train-0-first", when=20)
+    second = jobs.pod(0, 1, name="train-0-second", when=40, metadata={"creationTimestamp": jobs.at(21)})
+    serve(api, failed, first, second, r0=jobs.stamped("KeyError: 'lr'"))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [0])
+    assert results(verdict)["restarts"] == "PASS"
+
+
+def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
+    """kubernetes-sigs/jobset#574: a Terminating pod beside its replacement accuses no rank of a crash."""
+    leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
+    serve(
+        api,
+        jobs.job("train", 2, active=2),
+        jobs.pod(0, None),
+        jobs.pod(1, None, name="train-1-old", metadata=leaving),
+        jobs.pod(1, None, name="train-1-new", metadata={"creationTimestamp": jobs.at(41)}),
+    )
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN"
+    restarts = next(c for c in verdict.checks if c.name == "restarts")
+    assert "train-1-old was deleted while it ran" in restarts.explanation
+
+
+def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
+    """kubeflow/trainer#1570: the kubelet ended the pod because its node shut down."""
+    message = "Pod was terminated in response to imminent node shutdown."
+    shutdown = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "TerminationByKubelet",
+        "message": message,
+    }
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    ended = jobs.pod(1, 143, conditions=[shutdown], reason="Terminated", message=message)
+    serve(api, failed, ended, r1=jobs.stamped("step 5"))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+    assert "node shutdown" in verdict.explanation
+
+
+def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
+    """kubernetes-sigs/jobset#1129 and others: earlier pods are gone, their number is known."""
+    spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template("torchrun train.py")}}
+    replicated = [{"name": "w", "replicas": 1, "template": {"spec": spec}}]
+    status = {"terminalState": "Completed", "restarts": 2, "conditions": [jobs.condition("Completed")]}
+    policy = {"maxRestarts": 3}
+    api.objects["jobset"] = [
+        {
+            "metadata": jobs.meta("train"),
+            "spec": {"replicatedJobs": replicated, "failurePolicy": policy},
+            "status": status,
+        }
+    ]
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
+    labels |= {"jobset.sigs.k8s.io/job-index": "0", "jobset.sigs.k8s.io/restart-attempt": "2"}
+    api.objects["pod"] = [jobs.pod(0, 0, name="p", labels=labels)]
+    api.logs["p", "main"] = jobs.stamped("done")
+    verdict = attached("jobset/train").verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
+    assert (
+        "restarted 2 of at most 3 times"
+        in next(c for c in verdict.checks if c.name == "restarts").explanation
+    )
+
+
+def test_a_node_that_removed_the_log_of_an_ended_container(api, attached):
+    """tektoncd/pipeline#2887: the kubelet cleaned up: the exit code is known, the log is not."""
+    failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(api, failed, jobs.pod(0, 3), r0="unable to retrieve container logs for containerd://ab12")
+    outcome = attached()
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.crashed")
+    assert results(outcome.verdict)["logs"] == "UNKNOWN"
+    assert "Its log could not be read" in outcome.verdict.explanation
+
+
+def test_a_log_that_was_rotated_is_not_complete(api, attached):
+    """Contract: a log that begins long after its container started is UNKNOWN, not PASS."""
+    late = jobs.stamped("step 900", start=200)
+    serve(api, jobs.job("train", 1, jobs.condition("Complete")), jobs.pod(0, 0, when=300), r0=late)
+    check = next(c for c in attached().verdict.checks if c.name == "logs")
+    assert check.result == "UNKNOWN"
+    assert "rotated" in check.explanation
