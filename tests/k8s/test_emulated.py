@@ -36,22 +36,35 @@ RANKS = 2
 STEPS = 5
 PROGRAM = f"""
 import os
+import sys
+import time
+
+os.environ["PLUTO_DIR"] = "/tmp/pluto" + os.environ["RANK"]
+sys.path.insert(0, "/workspace")
+
+import client_state
 import pluto
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-run = pluto.init(name=f"node{{rank}}", settings={{"sync_process_shutdown_timeout": {SECONDS / 3}}})
+run = pluto.init(name=f"node{{rank}}")
 for step in range({STEPS}):
     total = torch.ones(1) * (rank + step)
     dist.all_reduce(total)
     run.log({{f"total/node{{rank}}": float(total)}}, step=step)
+until = time.monotonic() + {SECONDS / 3}
+while time.monotonic() < until:
+    state = client_state.read(os.environ["PLUTO_DIR"]) or {{}}
+    if state.get("sent") and not state["unsent"]:
+        break
+    time.sleep(0.2)
 run.finish()
 dist.barrier()
 dist.destroy_process_group()
 """
-"""finish() gives up on points that are not sent within 30 s by default, too short for the emulator.
+"""With WORLD_SIZE > 1, finish() ends the client's upload process, which starts slowly in the emulator.
 
 Whether the emulator reports a CPU frequency depends on the kernel that it runs on. Where it reports none, the
 client needs the recorder, as on most arm64 virtual machines.
