@@ -40,6 +40,8 @@ FILES = {"pluto-e2e-harness/recorder": "files"}
 """The label of the ConfigMaps that `harness recorder install` creates."""
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
+WAY = "way"
+"""Prefix of the policy's variables that hold how a container is recorded. A number follows."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -117,7 +119,7 @@ def _policy() -> Object:
     }
     variables = [
         {"name": "nonce", "expression": _NONCE},
-        *({"name": f"way{at}", "expression": _way(at)} for at in range(MAX_CONTAINERS)),
+        *({"name": f"{WAY}{at}", "expression": _way(at)} for at in range(MAX_CONTAINERS)),
     ]
     rule = {
         "apiGroups": [""],
@@ -195,9 +197,14 @@ def _way(at: int) -> str:
     return " : ".join(f"{test} ? {_text(way)}" for test, way in alternatives) + ' : ""'
 
 
+def _chosen(at: int) -> str:
+    """Return the policy's variable with the way in which a container is recorded."""
+    return f"variables.{WAY}{at}"
+
+
 def _patch() -> str:
     """Return the expression of the JSON patch."""
-    any_way = " || ".join(f'variables.way{at} != ""' for at in range(MAX_CONTAINERS))
+    any_way = " || ".join(f'{_chosen(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
     pod = f"({any_way} ? {_list('object.spec.volumes', volumes)} + [{added}] : [])"
@@ -205,7 +212,7 @@ def _patch() -> str:
 
 
 def _container(at: int) -> Iterator[str]:
-    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", f"variables.way{at}"
+    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", _chosen(at)
     own = f"{c}.command"
     empty = 'variables.nonce == ""'
     field = {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}

