@@ -14,9 +14,8 @@ from harness.provision.cluster import Ready
 from harness.provision.images import replaced_image, scripts, versions
 from harness.provision.images.origin import origin
 from harness.provision.konduktor import replaced_konduktor
-from harness.provision.replaced import Change, version_texts
+from harness.provision.replaced import Change, module_digest, version_texts
 from harness.provision.source import versions as source_versions
-from harness.provision.source.golang import digest_of
 from harness.settings import Settings
 
 
@@ -93,7 +92,7 @@ def _controller(each: Replacement, context: RunContext) -> Replaced:
     path, digest = f"sigs.k8s.io/{each.name}", ""
     if settings.images != "registry" and shutil.which("go"):
         try:
-            digest = digest_of(path, each.versions)
+            digest = module_digest(path, each.versions)
         except UsageError as error:
             if origin(versions.load(settings), context).way == "source":
                 raise UsageError(f"--replace {each.name}: {error.message}") from None

@@ -5,7 +5,9 @@ A checkout is copied before its wheel is built, because build backends write int
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -312,3 +314,18 @@ def uv_program() -> str:
     if program is None:
         raise UsageError("--replace needs uv, which is not on PATH", hint="install it: pip install uv")
     return program
+
+
+def module_digest(path: str, version: str) -> str:
+    """Return the SHA-256 of a Go module in hex digits, as Go's checksum database has it.
+
+    The module is downloaded to Go's module cache. Raises UsageError if there is no such version.
+    """
+    with tempfile.TemporaryDirectory(prefix="module-") as folder:
+        command = ["go", "-C", folder, "mod", "download", "-json", f"{path}@{version}"]
+        done = processes.run(command, timeout=SECONDS, check=False)
+    found = json.loads(done.stdout or "{}")
+    if "Sum" not in found:
+        reason = " ".join(str(found.get("Error") or done.stderr).split())
+        raise UsageError(f"there is no {path} {version}: {reason}")
+    return base64.b64decode(found["Sum"].removeprefix("h1:")).hex()

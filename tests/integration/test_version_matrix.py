@@ -55,6 +55,7 @@ def test_cells_that_cannot_be_installed_are_results(folder: Path, capsys: pytest
     assert not (folder / "state").exists()
 
 
+@pytest.mark.nightly
 def test_the_results_of_an_earlier_matrix_are_continued(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,24 +7,18 @@ module of the user is never changed.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.core import processes
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import HarnessError
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import FILES
 from harness.provision.source.versions import Versions
-
-DOWNLOAD_SECONDS = 300.0
-"""Maximum seconds in which one module is downloaded."""
 
 ENVIRONMENT = {
     "CGO_ENABLED": "0",
@@ -224,18 +218,3 @@ def _processors() -> int:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-
-
-def digest_of(path: str, version: str) -> str:
-    """Return the SHA-256 of a module in hex digits, as Go's checksum database has it.
-
-    The module is downloaded to Go's module cache. Raises UsageError if there is no such version.
-    """
-    with tempfile.TemporaryDirectory(prefix="module-") as folder:
-        command = ["go", "-C", folder, "mod", "download", "-json", f"{path}@{version}"]
-        done = processes.run(command, timeout=DOWNLOAD_SECONDS, check=False)
-    found = json.loads(done.stdout or "{}")
-    if "Sum" not in found:
-        reason = " ".join(str(found.get("Error") or done.stderr).split())
-        raise UsageError(f"there is no {path} {version}: {reason}")
-    return base64.b64decode(found["Sum"].removeprefix("h1:")).hex()
