@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -182,11 +182,11 @@ def install(
     """
     state = kind.state()
     assert state is not None
-    if state.phase == "ready":
-        _require_versions(kind, kube, images)
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
         _prove(kind, kube, images, context)
     else:
+        if state.phase == "ready":
+            require_versions(kind.name, kube, images.stack.versions)
         _install(kind, kube, images, context, begun or Begun())
         _mark_ready(kind, state, images.fingerprint)
         if begun is not None and not begun.copied:
@@ -196,8 +196,8 @@ def install(
             _install_logs(kind, kube, images, context)
 
 
-def _require_versions(kind: KindNodes, kube: Kube, images: Images) -> None:
-    """Raise UsageError if the cluster has JobSet or Kueue in another version.
+def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> None:
+    """Raise UsageError if the cluster has JobSet or Kueue in a version other than that in `versions`.
 
     Objects that one version stored might be invalid for another one.
     """
@@ -205,13 +205,12 @@ def _require_versions(kind: KindNodes, kube: Kube, images: Images) -> None:
         for name, namespace in CONTROLLERS.items():
             deployment = kube.get("apps/v1", "Deployment", f"{name}-controller-manager", namespace) or {}
             containers = items(deployment, "spec", "template", "spec", "containers")
-            tags = [
-                _release(str(each.get("image")).partition("@")[0].rpartition(":")[2]) for each in containers
-            ]
-            wanted = _release(images.stack.versions[name])
-            if tags and wanted not in tags:
+            images = [str(each.get("image")) for each in containers if each.get("name") == "manager"]
+            found = [_release(image.partition("@")[0].rpartition(":")[2]) for image in images]
+            wanted = _release(versions[name])
+            if found and wanted not in found:
                 raise UsageError(
-                    f"cluster {kind.name} has {name} {tags[0]}, and {wanted} is to be used",
+                    f"cluster {cluster} has {name} {found[0]}, and {wanted} is to be used",
                     hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
                 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness.core.errors import UsageError
 from harness.provision.kind import power
+from harness.provision.kind.install import require_versions
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State, save
 from harness.settings import Settings
@@ -88,3 +92,23 @@ def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pyte
     assert kind.deleted() is None
     save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:09:00Z"))
     assert "made anew at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted", "message"),
+    [
+        ("harness/jobset:v0.12.0-0123456789ab", "v0.12.0-ba9876543210", ""),
+        ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:01", "v0.12.0", ""),
+        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0-rc.1", ""),
+        ("harness/jobset:v0.12.0-0123456789ab", "v0.11.1-ba9876543210", "has jobset v0.12.0, and v0.11.1 is"),
+        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0", "has jobset v0.12.0-rc.1, and v0.12.0 is"),
+    ],
+)
+def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted: str, message: str) -> None:
+    """Contract: another version is refused before anything in the cluster is changed."""
+    containers = [{"name": "proxy", "image": "proxy:v1"}, {"name": "manager", "image": image}]
+    jobset = {"spec": {"template": {"spec": {"containers": containers}}}}
+    kube: Any = SimpleNamespace(get=lambda *key: jobset if "jobset-controller-manager" in key else None)
+    versions = {"jobset": wanted, "kueue": "v0.19.2"}
+    with pytest.raises(UsageError, match=message) if message else nullcontext():
+        require_versions("kept", kube, versions)
