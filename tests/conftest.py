@@ -58,7 +58,7 @@ LAST = (
 
 
 class ClustersApart(LoadScopeScheduling):
-    """One process runs the tests on its cluster, the others the rest, file by file.
+    """One process runs the tests on its cluster, the other the rest, file by file.
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
     LAST come at the end, for the process that is free: an idle cluster costs a third of a core. The tests of
@@ -81,7 +81,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApart:
-    """Schedule the tests of `-n 2` and `-n 3`."""
+    """Schedule the tests of `-n 2`."""
     return ClustersApart(config, log)
 
 

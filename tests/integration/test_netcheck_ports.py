@@ -35,7 +35,7 @@ def on_host_network(pods: World, **variables: str) -> dict[int, Result]:
     pods.serve(replace(pods.zone, records={**records, f"{SERVICE}.": [pods.address(0)]}))
     started = {
         rank: pods.start(
-            node[rank], "--deadline", "20", variables={"NODE_RANK": str(rank), "NNODES": "4", **variables}
+            node[rank], "--deadline", "60", variables={"NODE_RANK": str(rank), "NNODES": "4", **variables}
         )
         for rank in node
     }

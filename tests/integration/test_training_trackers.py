@@ -165,6 +165,7 @@ def assert_truth_is_all(training: Training) -> None:
     assert recorded == training_rank.expected(2, STEPS, EVERY)
 
 
+@pytest.mark.nightly
 def test_ranks_that_are_killed_log_one_curve(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
