@@ -36,6 +36,7 @@ def matrix(*arguments: str) -> int:
     return code
 
 
+@pytest.mark.nightly
 def test_cells_that_cannot_be_installed_are_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Contract: no cluster is created; each cell has one sentence; a rule can expect it."""
     (folder / "matrix.yaml").write_text(
