@@ -1,1 +1,1 @@
-"""Judge a job that somebody else launched: find its pods, read its objects and logs, and follow it."""
+"""Judge a job that the harness did not launch: find its pods, read its objects and logs, and follow it."""

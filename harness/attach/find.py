@@ -66,22 +66,22 @@ def find(
     be read.
     """
     check(target)
-    deadline, told = Deadline.after(wait), False
+    deadline, reported = Deadline.after(wait), False
     while True:
         try:
             if not target.selector:
                 return _by_name(target, reader)
             found = _by_selector(target, reader)
-            if told:  # The other pods are being created too.
+            if reported:  # The other pods are being created too.
                 time.sleep(SETTLE_SECONDS)
                 found = _by_selector(target, reader)
             return found
         except _Absent as error:
             if deadline.passed:
                 raise UsageError(error.message, hint=error.hint) from None
-            if progress is not None and not told:
+            if progress is not None and not reported:
                 progress(f"{error.message}: waiting for it")
-            told = True
+            reported = True
             time.sleep(min(AGAIN_SECONDS, deadline.remaining))
 
 

@@ -1,4 +1,4 @@
-"""Describe a job that somebody else launched: its pods with ranks, and the node index of each.
+"""Describe a job that the harness did not launch: its pods with ranks, and the node index of each.
 
 All functions are pure, so that recorded objects can be described as well.
 """
@@ -46,7 +46,7 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class AttachedJob:
-    """A job that somebody else launched."""
+    """A job that the harness did not launch."""
 
     resource: Resource
     name: str
@@ -254,7 +254,7 @@ def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
     if not indexed and count > 1:
         raise UsageError(
             f"Job {name} has {count} pods without an index (completionMode NonIndexed), so that a rank's pod "
-            "cannot be told from its replacement",
+            "cannot be distinguished from its replacement",
             hint="set completionMode: Indexed, or attach to the pods with -l job-name=…",
         )
     group = PodGroup(

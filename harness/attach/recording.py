@@ -62,7 +62,7 @@ class Recording:
     def _owned(self, kind: str, item: Object) -> bool:
         if kind == self.job.resource.kind.name and kind != "pod":
             return bool(mapping(item, "metadata").get("name") == self.job.name)
-        if kind == "pod":  # Somebody may have removed the labels of a pod that is known already.
+        if kind == "pod":  # The labels of a pod that is already known may have been removed.
             return mapping(item, "metadata").get("uid") in self._uids or self.job.owns_pod(item)
         if kind == "job":
             return self.job.owns_job(item)

@@ -1,4 +1,4 @@
-"""Attach to a job that somebody else launched: read it, optionally follow it to its end, and judge it.
+"""Attach to a job that the harness did not launch: read it, optionally follow it to its end, and judge it.
 
 Nothing is created, edited or deleted in the cluster. All requests are GET requests, and with `probe` an exec
 in each running container.

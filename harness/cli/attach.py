@@ -1,4 +1,4 @@
-"""`harness attach` and `harness why`: judge a job that somebody else launched, without changing anything."""
+"""`harness attach` and `harness why`: judge a job that the harness did not launch, changing nothing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,7 +52,7 @@ def attach(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Judge a job that somebody else launched. This changes nothing in the cluster.
+    """Judge a job that the harness did not launch. This changes nothing in the cluster.
 
     The job is a JobSet (also one of konduktor or of a TrainJob), an Indexed Job, a
     StatefulSet, a DaemonSet, a TorchrunJob, a PyTorchJob, an MPIJob or a pod.

@@ -96,9 +96,7 @@ def soak(
     images: options.Images = None,
     runs_dir: options.RunsDir = None,
     keep_cluster: options.Keep = None,
-    wait: Annotated[
-        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
-    ] = None,
+    wait: options.Wait = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:

@@ -4,9 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
 from harness.cli.view import lazy
@@ -32,9 +30,7 @@ class Launch:
     fresh: options.Fresh = None
     kubeconfig: options.Kubeconfig = None
     context: options.Context = None
-    wait: Annotated[
-        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
-    ] = None
+    wait: options.Wait = None
     quiet: options.Quiet = False
     as_json: options.Json = False
 

@@ -53,9 +53,7 @@ def matrix(
     keep_cluster: options.Keep = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
-    wait: Annotated[
-        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
-    ] = None,
+    wait: options.Wait = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:

@@ -31,6 +31,9 @@ Kubeconfig = Annotated[
     typer.Option(help="use the cluster of this kubeconfig and create none (env: HARNESS_KUBECONFIG)"),
 ]
 Context = Annotated[str | None, typer.Option(help="context of the kubeconfig (default: its current context)")]
+Wait = Annotated[
+    float | None, typer.Option("--wait", help="maximum seconds from launch to verdict (default: 600)")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the result")]
 Keep = Annotated[
     bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (env: KEEP_CLUSTER)")

@@ -122,7 +122,7 @@ class Facts:
 
     @property
     def attached_to_others(self) -> bool:
-        """Return whether somebody else launched the job."""
+        """Return whether the harness did not launch the job."""
         manifest = self.bundle.manifest
         return bool(manifest and manifest.launch and manifest.launch.attached and manifest.expected)
 

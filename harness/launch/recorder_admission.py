@@ -158,5 +158,5 @@ class _readable:
                 f"cannot {self._doing}: the API server does not permit it to this user",
                 hint="a cluster administrator can apply what `harness recorder print` prints",
             ) from None
-        told = " ".join(str(error.body or "").split())[:300]
-        raise HarnessError(f"cannot {self._doing}: HTTP {error.status} {error.reason} {told}") from None
+        message = " ".join(str(error.body or "").split())[:300]
+        raise HarnessError(f"cannot {self._doing}: HTTP {error.status} {error.reason} {message}") from None

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from harness import run
 from harness.context import RunContext
@@ -25,7 +25,7 @@ from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
 from harness.versions import search
 from harness.versions.candidates import Candidate
-from harness.versions.cell import Cell, Outcome
+from harness.versions.cell import Cell, Outcome, append_record, read_records
 from harness.versions.ordered import Version, Versions, check_index, prepared
 from harness.versions.search import End, Launch, Next
 
@@ -66,30 +66,16 @@ class Ledger:
     """The records of a search, also those of earlier processes. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, if it exists. A truncated last line is removed.
-
-        Raises UsageError if another line cannot be parsed.
-        """
+        """Read the ledger, as `read_records` does."""
         self.path = path
-        self.records: list[Record] = []
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        for number, line in enumerate(whole, 1):
-            try:
-                self.records.append(Record.model_validate_json(line))
-            except ValidationError:
-                raise UsageError(
-                    f"{path}, line {number}: expected a record of a search",
-                    hint="remove the line, and that version is launched again",
-                ) from None
-        if len(whole) < len(lines):
-            path.write_bytes(b"".join(whole))
+        self.records = read_records(
+            path, Record, "a record of a search", "remove the line, and that version is launched again"
+        )
 
     def add(self, record: Record) -> None:
         """Append a record to the file."""
         self.records.append(record)
-        with self.path.open("ab") as file:
-            file.write(record.model_dump_json().encode() + b"\n")
+        append_record(self.path, record)
 
 
 class Bisection:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -36,6 +36,7 @@ from harness.settings import Settings
 from harness.versions.candidates import Candidate
 
 Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
+Model = TypeVar("Model", bound=BaseModel)
 AFTER_WAIT_SECONDS: Final = 1200.0
 """Maximum seconds that a launch takes in addition to `wait_seconds`: packages are built and installed."""
 _BAD_USAGE: Final = 64
@@ -108,29 +109,40 @@ class Outcome(BaseModel):
         return path if path is not None and path.is_file() else None
 
 
+def read_records(path: Path, model: type[Model], expected: str, hint: str) -> list[Model]:
+    """Return the records of a ledger, one JSON document per line, or none if the file does not exist.
+
+    A truncated last line is removed from the file. Raises UsageError if another line is not a record.
+    """
+    records = []
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    for number, line in enumerate(whole, 1):
+        try:
+            records.append(model.model_validate_json(line))
+        except ValidationError:
+            raise UsageError(f"{path}, line {number}: expected {expected}", hint=hint) from None
+    if len(whole) < len(lines):
+        path.write_bytes(b"".join(whole))
+    return records
+
+
+def append_record(path: Path, record: BaseModel) -> None:
+    """Append a record to a ledger."""
+    with path.open("ab") as file:
+        file.write(record.model_dump_json().encode() + b"\n")
+
+
 class Ledger:
     """The outcomes of all launches so far, also of earlier processes. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, if it exists. A truncated last line is ignored, and later overwritten.
-
-        Raises UsageError if another line cannot be parsed.
-        """
+        """Read the ledger, as `read_records` does."""
         self.path = path
         self._lock = threading.Lock()
-        self.outcomes: list[Outcome] = []
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        for number, line in enumerate(whole, 1):
-            try:
-                self.outcomes.append(Outcome.model_validate_json(line))
-            except ValidationError:
-                raise UsageError(
-                    f"{path}, line {number}: expected an outcome of a launch",
-                    hint="remove the line, and that launch is repeated",
-                ) from None
-        if len(whole) < len(lines):
-            path.write_bytes(b"".join(whole))
+        self.outcomes = read_records(
+            path, Outcome, "an outcome of a launch", "remove the line, and that launch is repeated"
+        )
 
     def of(self, key: str) -> list[Outcome]:
         """Return the outcomes of a cell, in the order of its attempts."""
@@ -141,8 +153,7 @@ class Ledger:
         """Append an outcome to the file."""
         with self._lock:
             self.outcomes.append(outcome)
-            with self.path.open("ab") as file:
-                file.write(outcome.model_dump_json().encode() + b"\n")
+            append_record(self.path, outcome)
 
 
 class Launcher:

@@ -95,7 +95,7 @@ class Launch(Record):
     object_name: str | None = None
     uid: str | None = None
     attached: bool = False
-    """Whether somebody else launched the job, and the harness only read it (`harness attach`)."""
+    """Whether the harness did not launch the job, but only read it (`harness attach`)."""
     pods: list[PodGroup] = []
     """For an attached job: its pods with ranks. Otherwise, the kind of the workload determines them."""
     container: str = "konduktor-container"
@@ -249,8 +249,8 @@ class Manifest(Record):
     code: SentCode | None = None
     """The code that was sent, or None in bundles of an older harness. The check `code` is then left out."""
     attached_at: str | None = None
-    """When the harness had read the objects of a job that somebody else launched. Earlier changes are known
-    only as far as the objects show them."""
+    """When the harness had read the objects of a job that it did not launch. Earlier changes are known only
+    as far as the objects show them."""
     unread: dict[str, str] = {}
     """Kinds of objects that an attached harness could not read, by the names of their files, with the
     reason."""

@@ -76,8 +76,8 @@ def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
             return f"{f'{pod.pod}: ' if pod.pod else ''}{why}"
     others = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
     if others:
-        told = counted(others, "line")
-        return f"{told} in its log have another owner's uid: two jobs wrote to one log, or they are forged"
+        why = "two jobs wrote to one log, or they are forged"
+        return f"{counted(others, 'line')} in its log have another owner's uid: {why}"
     return ""
 
 

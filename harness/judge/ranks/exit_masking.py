@@ -17,12 +17,17 @@ _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^tr
 """A line with a compound command or a trap. Either can replace the exit codes of other commands."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
+_CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
+"""What ends a compound command on the same line. It runs no command after the program."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
     (r"&\s*wait\s*$", "`wait` alone ends with 0 whatever it waited for: write `wait $!` for each command"),
     (r"\bfind\b.*-exec\b", "`find -exec` hides it: call the command in a loop, with `set -e`"),
-    (r"^(!\s|(if|while|until)\s)", "a condition hides it: call the command on a line of its own"),
+    (
+        rf"^(!\s|(if|while|until)(?=\s)((?!\b(then|do)\b).)*{_STARTS}({_LAUNCHERS}|bash|sh)\s)",
+        "a condition hides it: call the command on a line of its own",
+    ),
     (r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])", "what follows `||` replaces it: end that part with `exit 1`"),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
 )
@@ -94,16 +99,17 @@ def _in_its_line(line: str, before: list[str]) -> str:
 
 def _later(line: str, before: list[str], after: list[str]) -> str:
     """Return a sentence if lines after the program hide its exit code, or ""."""
+    loop = "a loop hides it: write `|| exit` after the command" if _LOOP.search(line) else ""
     if _set(before, r"-(\w*e|o\s+errexit)") and not _set(before, r"\+(\w*e|o\s+errexit)"):
-        return "a loop hides it: write `|| exit` after the command" if _LOOP.search(line) else ""
+        return loop
     if any(re.match(r"(exit|return)\s+0\b", one) for one in after):
         return "`exit 0` at the end hides it: write `set -e` at the beginning"
-    if _LOOP.search(line):
-        return "a loop hides it: write `|| exit` after the command"
+    if loop:
+        return loop
     found = _PROGRAM.search(line)
     rest = "" if "||" in line else line[found.end() if found else 0 :]
     later = re.search(r";\s*(\S.*)", rest)
-    last = after[-1] if after else later[1] if later else ""
+    last = after[-1] if after else _CLOSED.sub("", later[1]) if later else ""
     return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
 
 
