@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,8 +29,11 @@ def pods(four: World) -> Iterator[World]:
     four.reset()
 
 
-def on_host_network(pods: World, **variables: str) -> dict[int, Result]:
-    """Run netcheck in four ranks, two on each of two nodes, whose ports and addresses they share."""
+def on_host_network(pods: World, first: int = 0, **variables: str) -> dict[int, Result]:
+    """Run netcheck in four ranks, two on each of two nodes, whose ports and addresses they share.
+
+    Rank `first` starts 2 s before the others.
+    """
     node = {0: 0, 1: 0, 2: 2, 3: 2}
     records = {f"job-{rank}.{DOMAIN}.": [pods.address(node[rank])] for rank in node}
     pods.serve(replace(pods.zone, records={**records, f"{SERVICE}.": [pods.address(0)]}))
@@ -39,7 +43,9 @@ def on_host_network(pods: World, **variables: str) -> dict[int, Result]:
         )
         for rank in node
     }
-    together(started.values())
+    together([started[first]])
+    time.sleep(2)
+    together([process for rank, process in started.items() if rank != first])
     return {rank: finished(process) for rank, process in started.items()}
 
 
@@ -58,6 +64,13 @@ def test_ranks_that_share_the_ports_of_a_node_pass(pods: World, variables: dict[
     assert [result["verdict"] for result in results.values()] == ["ok"] * 4, results[0]["findings"]
     ports = {cell["port"] for cell in results[0]["rows"]["0"].values()}
     assert ports == {PORT, PORT + 16}
+
+
+def test_a_rank_that_finds_itself_at_the_address_of_a_later_one_keeps_its_rank(pods: World) -> None:
+    """Contract: rank 1 of a job with hostNetwork listens first, on the port that rank 0 would have."""
+    results = on_host_network(pods, first=1)
+    assert [result["verdict"] for result in results.values()] == ["ok"] * 4, results[0]["findings"]
+    assert {cell["rank"] for cell in results[0]["rows"]["1"].values()} == {0, 1, 2, 3}
 
 
 def test_a_program_on_the_port_of_netcheck_stops_no_job(pods: World) -> None:

@@ -202,11 +202,12 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return this process's index in the list of peers, or its rank if no peer is known to be itself."""
-        for place, probe in list(self._probes.items()):
-            if probe.cell.instance == self._hello.instance:
-                return place
-        return self._hello.rank
+        """Return this process's index in the list of peers, or its rank if no peer is known to be itself.
+
+        With hostNetwork it can find itself at the address of several peers, until these have started.
+        """
+        own = [p for p, probe in list(self._probes.items()) if probe.cell.instance == self._hello.instance]
+        return self._hello.rank if self._hello.rank in own or not own else own[0]
 
     def _report(self) -> Report:
         row = {place: probe.cell for place, probe in list(self._probes.items())}

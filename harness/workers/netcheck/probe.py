@@ -90,6 +90,8 @@ class Probe:
     ) -> None:
         """`place` is the peer's index. With hostNetwork, other ranks can listen at the same address.
 
+        If only another rank responds there, the probe accepts it but continues until the peer responds.
+
         `also` is a further port to try, because a Service can forward that port only. 0 means none.
         """
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
@@ -129,8 +131,10 @@ class Probe:
     def _run(self) -> None:
         pause = 0.1
         while not self._stop.is_set():
-            again = self._try()
-            if self._cell.outcome == OK:
+            before, again = self._cell, self._try()
+            if before.outcome == OK != self._cell.outcome:
+                self._cell = before
+            if self._is_it(self._cell):
                 return
             self._stop.wait(max(pause, again - time.monotonic()))
             pause = min(1.0, pause * 1.6)
@@ -160,7 +164,10 @@ class Probe:
             cell = self._elsewhere(address, cell)
         if cell.outcome != OK or cell.instance == self._own.instance or not self.fills:
             return cell
-        if self._cell.outcome != "mtu.black_hole":  # Sending full packets is slow, so show the rank now.
+        if self._cell.outcome == OK and self._cell.instance == cell.instance:
+            return self._cell
+        # Sending full packets is slow, so show the rank now.
+        if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
         filled = fill(address, cell.port)
         where = f"{address} port {cell.port}"
