@@ -66,7 +66,7 @@ def test_waiting_for_the_master_ends_at_its_timeout(job: pytest.MonkeyPatch) -> 
     job.setenv("COLOSSALAI_MASTER_READY_TIMEOUT", "0.2")
     done = netcheck.wait_for_master_ready()
     assert (bool(done), done.cause) == (False, "tcp.refused")
-    assert 0.2 <= done.seconds < 5
+    assert 0.2 <= done.seconds < 60
 
 
 def table(found: dict[str, Any]) -> dict[str, str]:
