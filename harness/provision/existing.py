@@ -36,7 +36,7 @@ class ExistingCluster:
     """A cluster that the harness did not create. Missing requirements are reported, not installed."""
 
     owns_namespaces = False
-    """Others also launch on the cluster, so a namespace without a lock on this machine belongs to them."""
+    """Other machines also launch on the cluster, so a namespace without a lock on this machine is theirs."""
     ephemeral_storage = None
     """The harness sets no limit, because the cluster's administrators set the limits."""
     shared_folder = None
@@ -72,7 +72,7 @@ class ExistingCluster:
         """Do nothing, because the namespace and its pods are deleted after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used, as for the harness's own clusters, although it is never removed."""
+        """Mark the cluster as used, as with the harness's own clusters, although it is never removed."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
