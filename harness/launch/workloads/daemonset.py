@@ -1,4 +1,4 @@
-"""A DaemonSet as a workload: one pod on each node that accepts it."""
+"""Launch a DaemonSet as a workload: one pod on each node that accepts the pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """A DaemonSet. Its containers keep running after the command, or the kubelet would restart them."""
+    """A DaemonSet. Its containers keep running after the command, as the kubelet would restart them."""
 
     kind: ClassVar[str] = "DaemonSet"
     keep_alive: ClassVar[bool] = True

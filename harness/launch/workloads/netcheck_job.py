@@ -1,4 +1,4 @@
-"""The Indexed Job that `harness netcheck` launches. Its pods only run netcheck (files/netcheck.yaml)."""
+"""The Indexed Job that `harness netcheck` launches. Its pods run only netcheck (files/netcheck.yaml)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOURCE = Path(__file__).parents[1] / "files" / "netcheck.yaml"
 
 
 class NetcheckJob(IndexedJobWorkload):
-    """An Indexed Job that only runs netcheck and logs nothing with Pluto."""
+    """An Indexed Job that only runs netcheck and logs nothing to Pluto."""
 
     purpose: ClassVar[Purpose] = "netcheck"
 
