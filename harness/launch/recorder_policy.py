@@ -33,7 +33,7 @@ API, POLICY, BINDING = (
 SINCE = "1.36"
 """The Kubernetes version that first serves the kind in API version v1."""
 NAME = "pluto-e2e-harness-recorder"
-"""The name of the policy, of the ConfigMaps and of the volume."""
+"""The name of the policy, the ConfigMaps and the volume."""
 RECORD = "pluto-e2e-harness/record"
 """The label for namespaces ("true") and for pods ("true", "env", "false")."""
 FILES = {"pluto-e2e-harness/recorder": "files"}

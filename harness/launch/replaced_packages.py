@@ -83,7 +83,7 @@ def resolved(context: RunContext) -> Packages:
 
 
 def _controller(each: Replacement, context: RunContext) -> Replaced:
-    """Return the record of a replaced controller.
+    """Return the record for a replaced controller.
 
     Raises UsageError if it is to be built in a version that does not exist.
     """

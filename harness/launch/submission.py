@@ -66,7 +66,7 @@ class Launching:
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
-        """Audit the checkpoints of a training, and record the result."""
+        """Audit a training's checkpoints, and record the result."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 

@@ -31,7 +31,7 @@ class Wanted:
 
     name: str
     namespace: str | None = None
-    """The namespace of the Secret. None means the namespace of the kubeconfig's context."""
+    """The Secret's namespace. None means the namespace of the kubeconfig's context."""
     variable: str | None = None
     """The environment variable with the value. None means that the value is in a Secret in the cluster."""
 

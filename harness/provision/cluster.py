@@ -16,7 +16,7 @@ from harness.provision.images.build import ImageRef
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder that this machine and all nodes of a cluster share."""
+    """A folder shared by this machine and all of a cluster's nodes."""
 
     here: Path
     on_nodes: str
@@ -132,7 +132,7 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: Hold
-    """Prevents other processes from removing the cluster, until `leave` or the end of this process."""
+    """Prevents other processes from removing the cluster, until `leave` is called or this process exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced."""
 

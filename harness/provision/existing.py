@@ -94,7 +94,7 @@ class ExistingCluster:
         )
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Check the requirements of a launch, and return the cluster without changing it.
+        """Check the launch requirements, and return the cluster without changing it.
 
         If requirements are missing, raises one HarnessError that lists them all, with the cause of the first.
         """
@@ -138,9 +138,9 @@ class ExistingCluster:
             raise HarnessError(f"cluster {self.name} lacks: {text}", hint=HINT, cause=problem.cause)
 
     def inspect(self, job: JobProperties | None = None) -> tuple[str, list[Requirement]]:
-        """Return the Kubernetes version and the requirements of a launch.
+        """Return the Kubernetes version and the launch requirements.
 
-        Changes nothing, except for a temporary namespace for the dry run of a pod.
+        Changes nothing, except for a temporary namespace for a pod dry run.
         """
         with reached():
             kube = self.kube()

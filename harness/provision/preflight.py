@@ -1,4 +1,4 @@
-"""Check whether a cluster meets the requirements of a launch, without changing anything."""
+"""Check whether a cluster meets a launch's requirements, without changing anything."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class JobProperties(Placed, Protocol):
 
     @property
     def resources(self) -> set[str]:
-        """Return the names of the resources that each pod requests."""
+        """Return the names of the resources requested by each pod."""
 
     @property
     def pod_spec(self) -> Object:
@@ -84,11 +84,11 @@ class Requirement:
 def requirements(
     kube: Kube, settings: Settings, job: JobProperties | None = None, *, pods: bool = False
 ) -> list[Requirement]:
-    """Check all requirements of a launch, and return them in the order in which a launch needs them.
+    """Check all launch requirements, and return them in the order in which a launch needs them.
 
-    `job` determines the resources and the image. If `pods` is true, a dry run of a pod in a temporary
-    namespace checks the cluster's admission rules. If the user lacks permission for a check, this is reported
-    as a problem, and no error is raised.
+    `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
+    checks the cluster's admission rules. If the user lacks permission for a check, this is reported as a
+    problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),

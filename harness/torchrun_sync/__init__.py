@@ -1,4 +1,4 @@
-"""Sync a local folder into all pods of a job.
+"""Sync a local folder into all of a job's pods.
 
 Only changed files are sent. All pods switch to the new code together, and digests verify it.
 

@@ -108,7 +108,7 @@ class JobFile:
 
     @property
     def resources(self) -> set[str]:
-        """Return the Kubernetes names of the resources that each pod requests."""
+        """Return the Kubernetes names of the resources requested by each pod."""
         devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
         return {"cpu", "memory", *devices}
 

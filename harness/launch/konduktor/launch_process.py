@@ -60,7 +60,7 @@ if line := sys.stdin.readline():  # else the harness has ended
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process before the imports of the harness, and return its context manager.
+    """Start konduktor's process before the harness's imports, and return its context manager.
 
     The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
     if a file or folder cannot be read or written. The launch later reports these errors.
@@ -100,7 +100,7 @@ class Konduktor:
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 
     def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `konduktor launch` on the files of this HOME. Raises ToolError.
+        """Run `konduktor launch` on the files in this HOME. Raises ToolError.
 
         `proxy` is the proxy for the API server. Its password is passed to the process through a pipe.
         """

@@ -15,7 +15,7 @@ class MountedFolder:
     """A folder in the container. `sources` maps each path in the folder to a local file."""
 
     name: str
-    """The name of the ConfigMap and of the volume."""
+    """The name of the ConfigMap and the volume."""
     folder: str
     sources: Mapping[str, Path]
 

@@ -89,7 +89,7 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
 
 
 def _add_tolerations(template: Object, result: Object) -> None:
-    """Combine the tolerations of the template and the file."""
+    """Combine the tolerations from the template and the file."""
     tolerations = result["spec"].get("tolerations") or []
     own = [each for each in template["spec"].get("tolerations") or [] if each not in tolerations]
     if own or tolerations:

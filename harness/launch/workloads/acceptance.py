@@ -99,7 +99,7 @@ class AcceptanceSpec:
     limits: Path | None = None
     """The user's limits file. Its limits override those in the package."""
     gpus: int | None = None
-    """The number of GPUs per pod. None means all GPUs of a node."""
+    """The number of GPUs per pod. None means all GPUs on a node."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels that select the nodes to test."""
     busbw_limit: float | None = None
@@ -137,7 +137,7 @@ class NodesWorkload(DaemonSetWorkload):
     """A DaemonSet whose pods test their nodes once."""
 
     every_gpu: bool = False
-    """Whether each pod requests all GPUs of its node. Their number comes from the cluster."""
+    """Whether each pod requests all GPUs on its node. Their number comes from the cluster."""
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
@@ -313,7 +313,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _script(module: str, spec: AcceptanceSpec) -> str:
-    """Return the shell command of a pod, which runs a module with the tests' options."""
+    """Return a pod's shell command, which runs a module with the tests' options."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(spec.words())}\n"
 
 

@@ -80,7 +80,7 @@ class Workload(Protocol):
 
     @property
     def launcher(self) -> str:
-        """Return the name of the launcher that submits the workload."""
+        """Return the name of the launcher for the workload."""
 
     @property
     def container(self) -> str:
@@ -96,7 +96,7 @@ class Workload(Protocol):
 
     @property
     def purpose(self) -> Purpose:
-        """Return the purpose of the pods. Only the ranks of a training log to Pluto."""
+        """Return the pods' purpose. Only the ranks of a training log to Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
@@ -139,7 +139,7 @@ class Workload(Protocol):
 
     @property
     def resources(self) -> set[str]:
-        """Return the names of the resources that each pod requests."""
+        """Return the names of the resources requested by each pod."""
 
     @property
     def pod_spec(self) -> Object:
@@ -161,7 +161,7 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the file's settings for the harness: annotations, or the labels of a konduktor job."""
+        """Return the file's settings for the harness: annotations, or a konduktor job's labels."""
 
     @property
     def secret_envs(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ class DaemonSetWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:
-        """Return the number of nodes that accept a pod of the DaemonSet. Raises UsageError if it is 0."""
+        """Return the number of nodes that accept the DaemonSet's pods. Raises UsageError if it is 0."""
         nodes: list[Object] = kube.objects("v1", "Node")
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:

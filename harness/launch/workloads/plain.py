@@ -136,7 +136,7 @@ class PlainWorkload(ABC):
         return script_ranks.read(script, self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None)
 
     def job_name(self, nonce: str, /) -> str:
-        """Return the name of this launch's job on the tracker.
+        """Return the job name that the tracker uses for this launch.
 
         The name contains the nonce, because the same manifest can be launched several times with one tracker.
         """

@@ -17,7 +17,7 @@ _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
-"""Words that can precede the name of a command."""
+"""Words that can precede a command's name."""
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
@@ -97,7 +97,7 @@ def _programs(script: str, variables: dict[str, str]) -> Iterator[list[str]]:
 
 
 def _arguments(words: list[str]) -> list[str] | None:
-    """Return the arguments of a torchrun command, or None for any other command."""
+    """Return the arguments of a torchrun command, or None for other commands."""
     name = words[0].rpartition("/")[2]
     if name == "torchrun":
         return words[1:]

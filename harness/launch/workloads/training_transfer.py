@@ -123,7 +123,7 @@ def _hint(error: Failed) -> str:
 
 
 def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
-    """Upload the run of a finished training. Return the pod's JSON document, with `error` after a failure."""
+    """Upload a finished training's run. Return the pod's JSON document, with `error` after a failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, at, progress)
     result = json.loads(document)

@@ -32,7 +32,7 @@ WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
 """Kinds that make the API server call a controller. Until the controller serves, requests fail or wait."""
 ONCE_SECONDS = 1.0
-"""Timeout in seconds for a single check of a Deployment."""
+"""Timeout in seconds for a single Deployment check."""
 Change = Callable[[Object], Object]
 """A function that returns an object as it should be applied."""
 

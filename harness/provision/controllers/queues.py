@@ -59,8 +59,8 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
 def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
     """Return `fitting_request` for this cluster as a quantity, or None unless exactly one node accepts pods.
 
-    On a single node, the pods of a job share the machine with the control plane. Their requests exceed the
-    quota, but their actual load fits.
+    On a single node, a job's pods share the machine with the control plane. Their requests exceed the quota,
+    but their actual load fits.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)

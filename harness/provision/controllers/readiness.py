@@ -128,7 +128,7 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of the kinds that can be created.
+    """Return the plural names of all kinds that can be created.
 
     Kinds whose CRD is being deleted are excluded.
     """
@@ -226,5 +226,5 @@ def _ready(pod: Object) -> bool:
 
 
 def serves(endpoint: dict[str, Any]) -> bool:
-    """Return whether an endpoint of an EndpointSlice is ready."""
+    """Return whether an endpoint in an EndpointSlice is ready."""
     return bool((endpoint.get("conditions") or {}).get("ready"))

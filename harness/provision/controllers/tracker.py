@@ -87,7 +87,7 @@ def begin(kube: Kube, image: str) -> None:
 
 
 def find(kube: Kube) -> EmbeddedTracker:
-    """Return the tracker of a cluster. Raises HarnessError if the cluster has none."""
+    """Return a cluster's tracker. Raises HarnessError if the cluster has no tracker."""
     secret = kube.get("v1", "Secret", NAME, NAMESPACE)
     if secret is None:
         raise HarnessError(

@@ -1,6 +1,6 @@
 """VictoriaLogs with the namespace, name and port that `konduktor logs` expects, and vlagent on every node.
 
-konduktor uses the API server's service proxy, so every user of the cluster can read the logs.
+konduktor uses the API server's service proxy, so every cluster user can read the logs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check whether a machine meets the requirements of the harness, and repair it.
+"""Check whether a machine meets the harness's requirements, and repair it.
 
 checks.checks(settings)   runs all checks, in the order in which failures should be repaired
 repair.fix(context)       repairs what it can, then runs the checks again

@@ -88,7 +88,7 @@ def parse_one_line(text: str) -> list[Source]:
 
 
 def read_sources(root: Path = Path("/")) -> list[Source]:
-    """Return all sources of the system at `root`, in apt's order."""
+    """Return all apt sources on the system at `root`, in apt's order."""
     apt = root / "etc/apt"
     sources = parse_one_line(text_of(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
@@ -159,7 +159,7 @@ def our_pins(suites: Sequence[str]) -> str:
 
 
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
-    """Add `suites` to apt's sources, in files with the harness's own names. Return the paths of the files.
+    """Add `suites` to apt's sources, in files with the harness's own names. Return the file paths.
 
     The pins are written first, so that the source never exists without pins.
     """

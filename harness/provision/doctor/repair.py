@@ -45,7 +45,7 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 
 
 def fix(context: RunContext) -> list[Check]:
-    """Repair the machine where possible, and return the results of the checks afterwards.
+    """Repair the machine where possible, and return the subsequent check results.
 
     As root, this covers the daemon, inotify limits and, on Debian, packages. Otherwise nothing is changed,
     and the checks show what to do. A daemon that responds is never restarted. Raises HarnessError if a repair

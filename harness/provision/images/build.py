@@ -1,4 +1,4 @@
-"""Build the images of this project, each tagged with a hash of its inputs."""
+"""Build this project's images, each tagged with a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
 
 
 def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the embedded tracker. Raises the same errors as `build_worker`."""
+    """Return the embedded tracker's image. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(TRACKER, {"BASE": bases.python_base}, python, context)
 
 
 def build_controller(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the torchrun controller. Raises the same errors as `build_worker`."""
+    """Return the torchrun controller's image. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(CONTROLLER, {"BASE": bases.python_base}, python, context)
 

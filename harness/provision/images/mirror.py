@@ -33,7 +33,7 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
     """Return the path and content of hosts.toml for `host` on a node.
 
     `url` is the registry's URL, in which {gateway} stands for this machine's address. The file has no
-    fallback, because the host of the image reference would be the node itself.
+    fallback, because the host in the image reference would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'

@@ -1,7 +1,7 @@
-"""Install the packages of a lock file into a folder on the host, from which an image build copies them.
+"""Install a lock file's packages into a folder on the host, from which an image build copies them.
 
 The packages are not installed in the build container, because it can lack the host's proxy and certificates.
-One lock serves all platforms: it lists the hashes of every published file.
+One lock serves all platforms: it lists the hashes of all published files.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""Mount path of the folder that all nodes share. It replaces the ReadWriteMany volume of a real cluster."""
+"""Mount path of the folder that all nodes share. It replaces a real cluster's ReadWriteMany volume."""
 
 _ALONE = {"leader-elect": "false"}
 """Leader election is not needed with a single control plane.

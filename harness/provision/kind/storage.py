@@ -38,7 +38,7 @@ class PodDisk:
 
 
 def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
-    """Return the usage of each pod, largest first. Pods on nodes that do not respond are omitted."""
+    """Return each pod's disk usage, largest first. Pods on nodes that do not respond are omitted."""
     placed = [pod for pod in kube.objects("v1", "Pod", namespace) if pod["spec"].get("nodeName")]
     nodes = sorted({pod["spec"]["nodeName"] for pod in placed})
     if not nodes:

@@ -201,7 +201,7 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 
 
 def _name(shell: Shell) -> str:
-    """Return the name of the build container. There is only one per cache.
+    """Return the build container's name. There is only one such container per cache.
 
     Leftovers are found by name rather than by label, because a commit would copy the label to the image, and
     therefore to every node that starts from it.

@@ -41,7 +41,7 @@ class SourceStack:
 
 
 def build(context: RunContext, on_node_image: Callable[[str], object]) -> SourceStack:
-    """Build all images of a cluster from Go modules and Debian packages, without a registry.
+    """Build all of a cluster's images from Go modules and Debian packages, without a registry.
 
     Existing artefacts are not built again. `on_node_image` is called with the tag of a newly built node
     image, while the controllers are compiled. Only one process builds at a time, and other processes wait.

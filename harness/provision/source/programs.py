@@ -1,4 +1,4 @@
-"""Build the programs of a Go module that is not part of the cluster.
+"""Build programs from a Go module that is not part of the cluster.
 
 The module has its own lock and key, so a change to its version does not trigger any other build.
 """

@@ -89,7 +89,7 @@ class Store:
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder for the files of a build step.
+        """Return the folder for a build step's files.
 
         The folder exists only if the step succeeded, so it is always complete.
         """
@@ -126,5 +126,5 @@ class Store:
             atexit.register(shutil.rmtree, trash, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
-        """Remove the leftovers of a killed build. The caller must hold the lock."""
+        """Remove a killed build's leftovers. The caller must hold the lock."""
         shutil.rmtree(self.root / "unfinished", ignore_errors=True)

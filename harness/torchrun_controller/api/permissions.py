@@ -1,4 +1,4 @@
-"""The table that defines who may set each field of a job and of its pods.
+"""The table that defines who may set each field in a job and its pods.
 
 A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the table
 are refused, so fields from a later Kubernetes version are refused until they are added here. A queue's author

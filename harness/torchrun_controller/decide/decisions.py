@@ -103,7 +103,7 @@ class Seen:
     """A pair of times, or None if the logs were not checked.
 
     The first is the time of the last log line if all ranks are silent, otherwise None. The second is the time
-    of the next check.
+    for the next check.
     """
     warnings: list[Object] | None = None
     """The namespace's Events, oldest first, or None if they were not read."""

@@ -2,8 +2,8 @@
 
 torchrun exits with 1 if a rank fails. It reports the ranks' exit codes only in the table that it prints last
 ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6).
-With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log into
-the status of a failed container, so no log has to be fetched.
+With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log into a
+failed container's status, so the log does not have to be fetched.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Look:
         return self._least() != self.status.num_nodes
 
     def _disruption(self) -> str:
-        """Return the disruption of the current attempt, or "".
+        """Return the message about the current attempt's disruption, or "".
 
         An evicted pod soon disappears, and the other ranks then fail because of it. The status therefore
         keeps the disruption until the JobSet has restarted the ranks.
@@ -116,7 +116,7 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
 
 
 def first_error(error: ValidationError) -> str:
-    """Return the first error of a spec: its field, the error and the value."""
+    """Return the first error in a spec: the field, the error and the value."""
     first = error.errors()[0]
     value = repr(first["input"])
     shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

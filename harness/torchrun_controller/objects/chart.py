@@ -142,7 +142,7 @@ def _kai() -> list[Object]:
 
 
 def _placed(document: Object) -> Object:
-    """Return an object in the namespace of the Helm release."""
+    """Return an object, placed in the Helm release's namespace."""
     text = json.dumps(document).replace(f'"namespace": "{manifests.NAMESPACE}"', '"namespace": "@namespace@"')
     return dict(json.loads(text))
 

@@ -1,4 +1,4 @@
-"""Build the command of the container `trainer`: run the setup, wait for DNS names, run torchrun.
+"""Build the command for the container `trainer`: run the setup, wait for DNS names, run torchrun.
 
 The job's status shows the torchrun command. The command's variables are expanded in each pod.
 """
@@ -264,7 +264,7 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
     """Return the trainer's liveness probe, or None if node 0 does not host the rendezvous store.
 
-    The kubelet runs the probe even if all processes of the container hang.
+    The kubelet runs the probe even if all processes in the container hang.
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None

@@ -1,6 +1,6 @@
 """The manifests of the etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint.
 
-This module also has the check of an etcd endpoint that a pod runs before torchrun.
+This module also contains the etcd endpoint check that a pod runs before torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """

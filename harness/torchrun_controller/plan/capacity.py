@@ -41,7 +41,7 @@ class Capacity:
     pods: list[Object]
 
     def free(self, queue: QueueSpec, scheduling: Scheduling) -> list[Free]:
-        """Return the free resources of the nodes whose labels and taints permit the queue's jobs.
+        """Return the free resources on the nodes whose labels and taints permit the queue's jobs.
 
         The nodes are sorted by free GPUs, in descending order.
         """

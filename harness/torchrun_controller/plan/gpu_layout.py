@@ -41,7 +41,7 @@ BestFit = Callable[[int], int | None]
 
 
 def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
-    """Return the layout of a job on nodes with `capacity` GPUs each.
+    """Return a job's layout on nodes with `capacity` GPUs each.
 
     If the spec does not set the number of nodes, `best_fit` chooses the number of pods. If `best_fit` returns
     None, the job uses the fewest nodes with equal shares. Raises Refused.

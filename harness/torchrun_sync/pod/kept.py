@@ -42,7 +42,7 @@ def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
-    """Return the parts of an archive. Each part contains at most `size` bytes of the archive."""
+    """Return an archive's parts. Each part contains at most `size` bytes of the archive."""
     sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
     pieces = (whole[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
