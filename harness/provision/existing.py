@@ -59,7 +59,7 @@ class ExistingCluster:
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
-        """Return None, because an API server that does not respond is no proof of a deletion."""
+        """Return None, because an API server that does not respond does not prove a deletion."""
 
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""

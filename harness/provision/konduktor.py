@@ -1,8 +1,8 @@
 """Install konduktor in its own virtual environment, from its own lock file.
 
-konduktor-nightly pins kubernetes < 31 and older versions of other libraries than the harness uses, and a
-nightly build can break silently. Therefore the lock file pins one nightly build and every dependency by hash.
-The harness runs konduktor as a program and never imports it.
+konduktor-nightly requires older library versions than the harness, e.g. kubernetes < 31. A nightly build can
+also break silently. Therefore the lock file pins one nightly build and every dependency by hash. The harness
+runs konduktor as a program and never imports it.
 """
 
 from __future__ import annotations

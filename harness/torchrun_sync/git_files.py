@@ -65,7 +65,7 @@ class GitFiles:
 
 
 def git_files(folder: Path) -> GitFiles:
-    """Return the files in a work tree's folder.
+    """Return the files in a folder that is part of a work tree.
 
     Raises NoWorkTree if the folder is not in a work tree, and UsageError if git cannot list the files.
     """

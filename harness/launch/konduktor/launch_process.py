@@ -24,7 +24,7 @@ from harness.provision.konduktor import installed
 from harness.settings import Settings
 
 SECONDS = 60
-"""The timeout of konduktor in seconds. It normally takes 1 s, but up to 20 s on a busy machine."""
+"""konduktor's timeout in seconds. A launch normally takes 1 s, but up to 20 s on a busy machine."""
 LIBRARIES = (
     "kubernetes",
     "google.auth.transport.requests",
@@ -160,7 +160,7 @@ class Konduktor:
 def _of_python(program: Path) -> bool:
     """Return whether a script runs in Python, according to its first two lines.
 
-    If the path of the interpreter is long, the second line contains it.
+    If the interpreter's path is long, the second line contains it.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """A StatefulSet. Its containers keep running after the command, as the kubelet would restart them."""
+    """A StatefulSet. Its containers outlive their command, or else the kubelet would restart them."""
 
     kind: ClassVar[str] = "StatefulSet"
     keep_alive: ClassVar[bool] = True

@@ -48,7 +48,7 @@ GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 MOST_REPLICAS = 64
-"""The default maximum number of nodes of a printed StatefulSet."""
+"""The default maximum number of nodes in a printed StatefulSet."""
 _FILES = Path(__file__).parents[1] / "files"
 
 

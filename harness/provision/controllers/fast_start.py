@@ -64,7 +64,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates wherever Kueue, which creates none (`alone`), expects certificates."""
+    """Mount the webhooks' certificates at every path where Kueue expects certificates (see `alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}

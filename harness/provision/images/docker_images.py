@@ -1,4 +1,4 @@
-"""Inspect local Docker images, and build missing images. A lock lets only one process build an image."""
+"""Inspect local Docker images, and build missing images. A lock prevents concurrent builds of an image."""
 
 from __future__ import annotations
 

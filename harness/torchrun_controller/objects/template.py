@@ -180,7 +180,7 @@ def _serves(helper: Object) -> bool:
     """Return whether one of the template's additional containers becomes a native sidecar.
 
     A pod ends only when all of its containers have ended. A helper that serves the trainer would therefore
-    keep a finished job running, and a failed rank from being restarted. Kubernetes terminates a native
+    keep a finished job running, and keep a failed rank from being restarted. Kubernetes terminates a native
     sidecar after the trainer. Containers with their own restart policy are not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")

@@ -49,7 +49,7 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs of its nodes.
+        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs on its nodes.
     if not gpus:
         nodes, share = fixed or 1, 0
     elif job.processes_per_node is not None:

@@ -69,7 +69,7 @@ class Operator:
         try:
             done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # Raise the error of a task that ended unexpectedly.
+                task.result()  # Raise the error from a task that ended unexpectedly.
         finally:
             stop.set()
             for task in own:
