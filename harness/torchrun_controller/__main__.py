@@ -66,7 +66,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--lease-namespace", help="namespace of the Lease (default: the pod's, or torchrun-system)"
     )
     parser.add_argument(
-        "--cluster-queue", default="cluster-queue", help="ClusterQueue of TorchrunQueues without one"
+        "--cluster-queue", default="cluster-queue", help="ClusterQueue for TorchrunQueues without one"
     )
     parser.add_argument(
         "--gang", choices=["kueue", "kai"], default="kueue", help="component that admits a job's pods"
