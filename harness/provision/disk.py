@@ -12,7 +12,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""Causes that mean that a disk of this machine is full."""
+"""Causes that indicate a full disk on this machine."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -73,7 +73,7 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size in Docker's format, such as "6.451GB (100%)"."""
+    """Return a size in bytes, given its text in Docker's format, such as "6.451GB (100%)"."""
     amount = text.partition(" ")[0]
     number = amount.rstrip("BkMGT")
     return int(float(number) * _UNITS[amount.removeprefix(number)])
