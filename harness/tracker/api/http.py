@@ -1,4 +1,4 @@
-"""Helpers for all routes: a request's sender and query parameters, the application's state, and responses."""
+"""Helpers for all routes: request senders, query parameters, application state and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """The converter for {name:int} in a route's path. Starlette's own converter fails above 4300 digits."""
+    """The converter for {name:int} in a route's path. Starlette's own fails on more than 4300 digits."""
 
     regex = "[0-9]{1,19}"
 
@@ -47,7 +47,7 @@ def sender(request: Request) -> Sender:
 
 
 def admit(request: Request, grant: Grant) -> None:
-    """Store the permissions of the request's credential for `sender`."""
+    """Store the permissions granted to the request, so that `sender` can return them."""
     request.scope.setdefault("state", {})["grant"] = grant
 
 
@@ -59,7 +59,7 @@ def admitted(request: Request) -> bool:
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    A later run could get this id, and it must not contain rows of another job.
+    A run created later could get that id, and must not receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 

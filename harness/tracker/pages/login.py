@@ -47,7 +47,7 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
 
 
 async def login(request: Request) -> Response:
-    """Return the login form, or log in with the secret of a one-time link."""
+    """Return the login form, or log in with the secret from a one-time link."""
     if sessions.of(request) is not None:
         return _go(request)
     once = request.query_params.get("once")

@@ -98,7 +98,7 @@ def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
 def data(
     db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return a page of histograms, tables, graphs and strings by name and step, and the total number."""
+    """Return a page of histograms, tables, graphs and strings, sorted by name and step, and their number."""
     where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
     total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608

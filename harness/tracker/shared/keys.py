@@ -1,9 +1,9 @@
 """API keys: the tracker's own key, the keys of projects and the keys of launches.
 
 The client sends its key with every request. The key of a project or a launch contains its scope and an HMAC
-of the scope, so no other key can be derived from it. The key of a launch shows which launch sent a request.
-The client's headers do not, because launches can have the same names and steps, and behind a proxy even
-their addresses are equal.
+of the scope, so no other key can be derived from it. A launch key identifies the launch that sent a request.
+The client's headers cannot, because launches can have the same names and steps, and even the same address
+behind a proxy.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ def _sealed(key: str, kind: str, scope: str) -> str:
 
 
 def _seal(key: bytes, kind: str, scope: str) -> str:
-    """Return the HMAC of a scope. The prefix makes the keys of a project and a launch different."""
+    """Return the HMAC of a scope, with a prefix that distinguishes project keys from launch keys."""
     prefix = {"p": "project/", "l": "launch/"}[kind]
     return hmac.new(key, prefix.encode() + scope.encode(), hashlib.sha256).hexdigest()

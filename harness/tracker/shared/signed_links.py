@@ -1,4 +1,4 @@
-"""Signed links, each to read or to upload one file. They expire, like Pluto's presigned URLs."""
+"""Expiring signed links for reading or uploading one file, like Pluto's presigned URLs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import Literal
 
 SECONDS = 3600
-"""Seconds for which a link is valid."""
+"""How long a link is valid, in seconds."""
 Purpose = Literal["read", "upload"]
 
 
