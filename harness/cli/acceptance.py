@@ -25,16 +25,14 @@ def accepted(
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(
-            help="fraction of a figure's baseline that still passes (default: 0.9)", metavar="SHARE"
-        ),
+        typer.Option(help="fraction of the baseline that still passes (default: 0.9)", metavar="SHARE"),
     ] = None,
     as_json: options.Json = False,
 ) -> int:
     """Show which nodes of a recorded launch passed the acceptance tests, worst first.
 
-    The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means
-    that the evidence does not decide.
+    The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means that the evidence is
+    inconclusive.
 
     With --calibrate, the measurements become limits for `harness accept --limits`.
     The nodes must be known to be good: if the verdict is FAIL or UNKNOWN, no limits

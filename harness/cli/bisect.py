@@ -26,7 +26,7 @@ def bisect(
             help="search the commits of this Git checkout; --good and --bad are refs", metavar="PATH"
         ),
     ] = None,
-    job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
+    job: Annotated[Path, typer.Option(help="the job to launch")] = Path("jobs/multinode.yaml"),
     cause: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +36,9 @@ def bisect(
     ] = None,
     max_error: Annotated[
         float,
-        typer.Option(min=1e-6, max=1, help="accepted probability of a wrong answer; 1 confirms nothing"),
+        typer.Option(
+            min=1e-6, max=1, help="accepted probability of a wrong result; with 1, nothing is confirmed"
+        ),
     ] = 0.01,
     launch: Launch = NOTHING,
 ) -> int:

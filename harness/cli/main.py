@@ -83,7 +83,9 @@ def run(
     ] = None,
     expect_ranks: Annotated[
         str | None,
-        typer.Option(help="the ranks that log, e.g. 0,4; the others must log nothing (default: all ranks)"),
+        typer.Option(
+            help="the ranks that log, e.g. 0,4; other ranks must not log anything (default: all ranks)"
+        ),
     ] = None,
     launch: Launch = NOTHING,
 ) -> int:

@@ -37,16 +37,16 @@ class Status(BaseModel, frozen=True):
     healthy: bool
     trouble: str | None
     others: list[str]
-    """The names of all clusters of the harness on this machine, including this cluster."""
+    """The names of all the harness's clusters on this machine, including this cluster."""
     disk: dict[str, int]
     """Maps "free" to the free bytes on Docker's disk, and each folder of the harness to the bytes that it
     uses."""
     nodes: dict[str, str] = {}
-    """Maps the name of a node to the version of its kubelet."""
+    """Maps each node's name to its kubelet version."""
     controllers: dict[str, int] = {}
-    """Maps namespace/name of a Deployment to its number of ready pods."""
+    """Maps the namespace/name of each Deployment to its number of ready pods."""
     queues: dict[str, int] = {}
-    """Maps the name of a ClusterQueue to its number of pending Workloads."""
+    """Maps each ClusterQueue's name to its number of pending Workloads."""
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:

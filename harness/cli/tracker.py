@@ -111,13 +111,13 @@ def key(
 
 
 def page_of(link: str) -> str:
-    """Return the path of a link to a web page of the tracker. Raises UsageError for any other link."""
+    """Return the path in a link to one of the tracker's web pages. Raises UsageError for any other link."""
     if not link:
         return HOME
     parts = urlsplit(link)
     if not parts.path.startswith(f"{HOME}/") or not parts.path.isprintable():
         raise UsageError(
-            f"{link!r} is no page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
+            f"{link!r} is not a page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
             hint="use the URL that the client printed, or omit it",
         )
     return parts.path + (f"?{parts.query}" if parts.query else "")

@@ -30,11 +30,11 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""The command with which this process was started. Messages that suggest a command begin with it."""
+"""The command that started this process. Messages that suggest a command begin with it."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
-"""The exit code for a failed job if its pods, and so the trainers' exit codes, no longer exist."""
+"""The exit code for a failed job whose pods, and so the trainers' exit codes, no longer exist."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
@@ -209,7 +209,7 @@ def _message(error: Any) -> str:
 
 
 def rank(pod: Object) -> int:
-    """Return the node rank of a pod."""
+    """Return a pod's node rank."""
     annotations = pod["metadata"].get("annotations") or {}
     return int(annotations.get("batch.kubernetes.io/job-completion-index", 0))
 
@@ -223,7 +223,7 @@ def finished(job: Object) -> bool:
 
 
 def reason(job: Object) -> str:
-    """Return the controller's message in the job's status, or ""."""
+    """Return the controller's message from the job's status, or ""."""
     return str((job.get("status") or {}).get("message") or "")
 
 
@@ -234,7 +234,7 @@ def name_of(folder: Path) -> str:
 
 
 def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
-    """Return NAME=VALUE pairs as environment variables of a container. Raises UsageError."""
+    """Return NAME=VALUE pairs as environment variables for a container. Raises UsageError."""
     for pair in pairs:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
             raise UsageError(f"expected NAME=VALUE, not {pair!r}", hint="--env NAME=VALUE")
@@ -263,7 +263,7 @@ _Quoting.add_representer(str, _quoted)
 
 
 def yaml_of(document: Object) -> str:
-    """Return an object as YAML that every parser reads in the same way."""
+    """Return an object as YAML that every parser reads the same way."""
     return yaml.dump(document, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
 
 

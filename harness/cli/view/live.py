@@ -32,7 +32,7 @@ from harness.workers import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""Maximum number of characters of a log line that are read, counted from its end."""
+"""Maximum number of characters read from a log line, counted from its end."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Rank:
 class Live:
     """A progress function and a listener in one: `with Live(console) as live: run(…, live, live)`.
 
-    Lines of progress stay on the screen. The live part is below them, and disappears when the block ends.
+    Progress lines stay on the screen. The live part is below them, and disappears when the block ends.
     """
 
     console: Console
@@ -157,7 +157,7 @@ class Live:
 
     # -- rendering -------------------------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """Return the current state for the screen."""
+        """Return the current state, for display on the screen."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
