@@ -82,8 +82,9 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="a Secret whose keys become environment variables of the ranks: NAME or NAMESPACE/NAME on the "
-            "cluster, or NAME=VARIABLE from this environment; hf-token is for gated models; may be repeated",
+            help="a Secret whose keys become environment variables of the ranks: NAME or NAMESPACE/NAME on "
+            "the cluster, or NAME=VARIABLE from this environment; hf-token is for gated models; may be "
+            "repeated",
         ),
     ] = None,
     reach: Annotated[

@@ -1,6 +1,6 @@
 """Divide the catalogue of faults into shards of about equal duration, for several machines.
 
-The duration of a fault comes from its row in docs/faults.md, or is DEFAULT_SECONDS.
+A fault's duration comes from its row in docs/faults.md, or is DEFAULT_SECONDS if it has no row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from harness.faults.fault import Fault
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Duration of a control. A control runs after each fault that runs alone, and after every CONTROL_EVERY other
-faults."""
+"""Duration of a control in seconds. A control runs after each fault that runs alone, and after every
+CONTROL_EVERY other faults."""
 PARALLEL = 2
 """Number of faults of scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")
@@ -34,7 +34,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard for a text such as 2/4. Raises UsageError."""
+        """Parse a shard such as 2/4. Raises UsageError."""
         found = _SHARD.fullmatch(text)
         if found is None or int(found[1]) > int(found[2]):
             raise UsageError(

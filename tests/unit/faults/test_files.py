@@ -69,7 +69,7 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
     ("changes", "said"),
     [
         ({"target": "moon"}, "target"),
-        ({"expect": {"verdict": "FAIL", "cause": "rank.sulks"}}, "rank.sulks is no cause"),
+        ({"expect": {"verdict": "FAIL", "cause": "rank.sulks"}}, "rank.sulks is not a cause"),
         ({"expect": {"verdict": "FAIL"}}, "needs a cause"),
         ({"expect": None}, "one of expect and cannot"),
         ({"cannot": "no"}, "one of expect and cannot"),
