@@ -1,4 +1,4 @@
-"""Document each file and field of the evidence bundle, from the docstrings in harness/evidence/schema.
+"""Document each file and field in the evidence bundle, from the docstrings in harness/evidence/schema.
 
 MODULES lists the modules in the order of the document.
 """

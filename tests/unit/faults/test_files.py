@@ -76,7 +76,7 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
         ({"at": {}}, "stage, log or both"),
         ({"inject": [{"docker": "ps", "sh": "true"}]}, "exactly one of"),
         ({"inject": [{}]}, "exactly one of"),
-        ({"undo": [{"sleep": 3}]}, "commands only"),
+        ({"undo": [{"sleep": 3}]}, "only commands"),
         ({"scope": "cluster", "inject": [{"docker": "pause x"}]}, "needs an undo"),
         ({"inejct": []}, "inejct"),
     ],
