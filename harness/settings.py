@@ -169,13 +169,13 @@ class Settings(BaseSettings):
     )
     env: dict[str, str] = Field(
         {},
-        description="environment variables for the ranks of `harness accept`, `train` and `netcheck`: a table "
-        "in pyproject.toml, JSON in the environment; `--env` overrides them",
+        description="environment variables for the ranks of `harness accept`, `train` and `netcheck`: a "
+        "table in pyproject.toml, JSON in the environment; `--env` overrides them",
     )
     replace: dict[str, str] = Field(
         {},
-        description="packages that replace those in the lock files, by name: a table in pyproject.toml, JSON in "
-        "the environment; `--replace` adds to it; see docs/how-to/versions.md",
+        description="packages that replace those in the lock files, by name: a table in pyproject.toml, JSON "
+        "in the environment; `--replace` adds to it; see docs/how-to/versions.md",
     )
     images: ImagesMode = Field(
         "auto",
