@@ -66,7 +66,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 class Settings(BaseSettings):
-    """All settings of the harness. Durations are in seconds. Secrets are never printed."""
+    """The harness's settings. Durations are in seconds. Secrets are never printed."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,

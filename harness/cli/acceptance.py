@@ -29,7 +29,7 @@ def accepted(
     ] = None,
     as_json: options.Json = False,
 ) -> int:
-    """Show which nodes of a recorded launch passed the acceptance tests, worst first.
+    """Show which nodes in a recorded launch passed the acceptance tests, worst first.
 
     The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means that the evidence is
     inconclusive.
@@ -123,7 +123,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 
 
 def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
-    """Write limits computed from the measurements of a fleet.
+    """Write limits computed from a fleet's measurements.
 
     If the fleet's verdict is FAIL or UNKNOWN, raises HarnessError and writes nothing.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of every command that launches a workload. The function `launching` adds them."""
+    """The options shared by all commands that launch a workload. The function `launching` adds them."""
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class PodStatus(BaseModel, frozen=True):
-    """One pod of a launch."""
+    """One of a launch's pods."""
 
     name: str
     ranks: list[int]

@@ -87,7 +87,7 @@ def _admission(workloads: list[Object]) -> str:
 
 
 def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
-    """Return the pods of a launched object: first the pods with ranks, in rank order, then the other pods."""
+    """Return a launched object's pods: first the pods with ranks, in rank order, then the other pods."""
     metadata = item["metadata"]
     launch = Launch(
         launcher="",

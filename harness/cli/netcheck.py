@@ -48,7 +48,7 @@ def netcheck(
     ] = False,
     launch: Launch = NOTHING,
 ) -> int:
-    """Check from inside pods whether the ranks of a job can reach each other.
+    """Check from inside the pods whether a job's ranks can reach each other.
 
     Without RUN, the command launches an Indexed Job with a headless Service. Each
     pod connects to every other pod. The command prints the matrix of all pairs and,

@@ -80,7 +80,7 @@ class Exec:
         return self._response(self._sent, START_SECONDS)
 
     def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
-        """Send the parameters of the check, and return the diagnosis.
+        """Send the check's parameters, and return the diagnosis.
 
         Raises ValueError with the reason if netcheck fails or does not respond.
         """

@@ -72,7 +72,7 @@ class NetcheckResults:
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the findings of the steps `pods` and `service`, from the API server and from netcheck."""
+        """Return the findings for the steps `pods` and `service`, from the API server and from netcheck."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
@@ -96,7 +96,7 @@ class NetcheckResults:
 
 
 def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> NetcheckResults:
-    """Run netcheck in all running pods of a launch.
+    """Run netcheck in all of a launch's running pods.
 
     Raises UsageError if nothing has been launched yet, no pod is running, or the cluster no longer exists.
     """

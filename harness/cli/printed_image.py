@@ -39,7 +39,7 @@ def printed_image(settings: Settings, named: str | None) -> str:
 
 
 def _nodes(settings: Settings) -> list[Object]:
-    """Return the nodes of the cluster in the settings, or an empty list if the cluster cannot be reached."""
+    """Return the nodes in the configured cluster, or an empty list if the cluster cannot be reached."""
     cluster = cluster_of(settings)
     if not Path(cluster.kubeconfig).is_file():
         return []

@@ -145,7 +145,7 @@ def reached(cluster: "Cluster") -> "Kube":
 def forwarded(
     settings: "Settings", cluster: "Cluster", port: int
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Forward a loopback port of this machine to the tracker while the block runs.
+    """Forward a loopback port on this machine to the tracker while the block runs.
 
     Yields the kubectl process and the local URL of the tracker. Raises HarnessError (cause
     tracker.unreachable) if the port forwarding does not start.

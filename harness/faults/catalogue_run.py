@@ -74,7 +74,7 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the next control, and return the result. Raises the error of the injection."""
+        """Wait for a fault and the next control, and return the result. Raises the injection's error."""
         return self._rows[name].result()
 
     def stop(self) -> None:

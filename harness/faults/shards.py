@@ -44,7 +44,7 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def of(self, faults: Sequence[Fault], seconds: Mapping[str, float]) -> list[Fault]:
-        """Return the faults of this shard, in order."""
+        """Return the faults in this shard, in order."""
         names = {fault.name for fault in divided(faults, self.count, seconds)[self.number - 1]}
         return [fault for fault in faults if fault.name in names]
 

@@ -50,7 +50,7 @@ def markdown() -> str:
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
-    """Return the environment variables of a setting. If several are set, the first one is used."""
+    """Return the environment variables for a setting. If several are set, the first one is used."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]

@@ -38,7 +38,7 @@ FAILED = 1
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
-    """Return a client for the cluster that kubectl would use, or for the cluster of the given kubeconfig."""
+    """Return a client for the cluster that kubectl would use, or for the cluster in the given kubeconfig."""
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     settings = load(kubeconfig=kubeconfig)
     path = settings.kubeconfig or (Path(named) if named else home() / ".kube" / "config")
@@ -54,7 +54,7 @@ def namespace_of(kube: Kube, named: str | None) -> str:
 
 @dataclass(frozen=True)
 class Jobs:
-    """The TorchrunJobs of a namespace."""
+    """The TorchrunJobs in a namespace."""
 
     kube: Kube
     namespace: str
@@ -120,12 +120,12 @@ class Jobs:
         return ""
 
     def change(self, name: str, **spec: Any) -> Object:
-        """Change fields of a job's spec."""
+        """Change fields in a job's spec."""
         self.get(name)
         return self._patch(name, {"spec": spec})
 
     def annotate(self, name: str, annotations: dict[str, str]) -> Object:
-        """Change annotations of a job."""
+        """Change a job's annotations."""
         return self._patch(name, {"metadata": {"annotations": annotations}})
 
     def _patch(self, name: str, change: Object) -> Object:
@@ -144,7 +144,7 @@ class Jobs:
         answered(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
 
     def pods(self, name: str) -> list[Object]:
-        """Return the job's pods, in the order of their node ranks."""
+        """Return the job's pods, ordered by node rank."""
         label = f"{names.JOB_LABEL}={name}"
         pods = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))

@@ -48,7 +48,7 @@ class _Pod:
 
 @dataclass
 class _Rank:
-    """Progress of a rank, from its ground-truth frames."""
+    """A rank's progress, according to its ground-truth frames."""
 
     step: int = -1
     loss: float | None = None
@@ -116,7 +116,7 @@ class Live:
             pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
 
     def _index(self, pod: dict[str, Any]) -> int | None:
-        """Return the node index of a pod, or None if it has no rank."""
+        """Return a pod's node index, or None if the pod has no rank."""
         launch = self._manifest.launch if self._manifest else None
         if launch is not None and launch.attached:
             return group_index(launch.pods, pod)
@@ -186,9 +186,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks of a node: from its process records, or otherwise by node order.
+        """Return the ranks on a node, from its process records if there are any, or else by node order.
 
-        -1 stands for an unknown rank: the rank expected by node order is recorded on another node.
+        -1 stands for an unknown rank, if the rank expected by node order is recorded on another node.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))

@@ -210,14 +210,14 @@ def account(
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
-    """Return the points of a run, read from the tracker's database file."""
+    """Return a run's points, read from the tracker's database file."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
     done = processes.run(command, timeout=60)
     return {point(*json.loads(line)) for line in done.stdout.splitlines()}
 
 
 def _recorded(bundle: Bundle) -> Iterator[Point]:
-    """Yield the points in all ground-truth files of a bundle."""
+    """Yield the points in all of a bundle's ground-truth files."""
     for path in sorted((bundle.path / "truth").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             record = json.loads(line)

@@ -62,7 +62,7 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """A behaviour of the worker. `named` matches the verdicts that report the worker's own fault."""
+    """A worker behaviour. `named` matches the verdicts that report the worker's own fault."""
 
     worker: str
     weight: int = 1

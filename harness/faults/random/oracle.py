@@ -155,7 +155,7 @@ def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
     stop=stop_after_delay(SECONDS), wait=wait_fixed(2), retry=retry_if_exception_type(ToolError), reraise=True
 )
 def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
-    """Return the points of a run from the tracker's database."""
+    """Return a run's points from the tracker's database."""
     kubectl = ["kubectl", "--kubeconfig", str(ready.kind.kubeconfig), "--context", ready.kind.context]
     program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", POINTS, DATABASE]
     done = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)

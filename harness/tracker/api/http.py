@@ -26,7 +26,7 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return the sender of a request. If a header occurs several times, its first value is used."""
+    """Return a request's sender. If a header occurs several times, its first value is used."""
     scope = request.scope
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
     run, name, project = (
@@ -143,7 +143,7 @@ def text(request: Request, name: str) -> str:
 
 
 def numbers(request: Request, name: str) -> list[int]:
-    """Return the comma-separated integers of a query parameter, or [] if the parameter is missing."""
+    """Return the comma-separated integers in a query parameter, or [] if the parameter is missing."""
     return [integer(part.strip(), name) for part in request.query_params.get(name, "").split(",") if part]
 
 

@@ -1,4 +1,4 @@
-"""POST /api/…: the requests that Pluto's client sends about a run, from init to finish."""
+"""POST /api/…: the requests that Pluto's client sends for a run, from init to finish."""
 
 from __future__ import annotations
 

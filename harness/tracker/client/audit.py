@@ -45,7 +45,7 @@ class AuditReader(Protocol):
     """Whether the tracker returned only some of its rows. Only valid after reading."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the runs with this external id, and the runs to which processes of this job attached."""
+        """Return the runs with this external id, and the runs to which this job's processes attached."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return all create and resume requests for these runs, or None if the tracker stores none."""

@@ -105,7 +105,7 @@ def _throttle(request: Request) -> Throttle:
 
 
 def _next(request: Request) -> str:
-    """Return the path to open after the login. Only pages of this tracker are allowed."""
+    """Return the path to open after the login. Only this tracker's pages are allowed."""
     wanted = request.query_params.get("next", "")
     safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
     return wanted if safe else views.HOME

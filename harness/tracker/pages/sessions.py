@@ -110,7 +110,7 @@ def end(request: Request, response: Response) -> None:
 
 
 def from_here(request: Request) -> bool:
-    """Return whether a form was sent by a page of this tracker. Without an Origin header, return True.
+    """Return whether this tracker's pages sent a form. If there is no Origin header, return True.
 
     A proxy can change the Host header, so the origin of --public-url is accepted too.
     """

@@ -137,7 +137,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return the bars of a histogram, scaled to 100 × 40, or None if the text is not a histogram."""
+    """Return a histogram's bars, scaled to 100 × 40, or None if the text is not a histogram."""
     found = _mapping(_parsed(text))
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
@@ -161,7 +161,7 @@ def histogram(text: str) -> Found | None:
 
 
 def table(text: str) -> Found | None:
-    """Return the first rows of a table, or None if the text is not a table."""
+    """Return a table's first rows, or None if the text is not a table."""
     found = _mapping(_parsed(text))
     rows, columns = found.get("table"), found.get("col")
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

@@ -44,7 +44,7 @@ class Curve:
     """A downsampled series.
 
     `points` is the number of points before downsampling. `exact` is whether each bucket has a single step.
-    `older` is the number of rows that are hidden by a newer row of the same step. `far` contains the number
+    `older` is the number of rows that are hidden by a newer row for the same step. `far` contains the number
     of points omitted because they are far from all others, and the first and the last step of these points.
     """
 
@@ -65,7 +65,7 @@ def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown)
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return how many rows a series has, and how many of them are hidden by another row of the same step."""
+    """Return how many rows a series has, and how many of them are hidden by another row for the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 

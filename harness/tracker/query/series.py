@@ -40,7 +40,7 @@ def of_run(db: sqlite3.Connection, run: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Columns:
-    """Points of one metric, in columns."""
+    """One metric's points, stored in columns."""
 
     steps: array[int]
     times: array[int]
