@@ -100,9 +100,9 @@ def accept(
     """Test a cluster's nodes: their hardware, whether they compute correctly, and their speed.
 
     --nodes runs one pod, once, on each node that has GPUs, or on each node that
-    matches --selector. --ddp runs torchrun in the pods of a StatefulSet and tests
-    every collective. --screen tests different groups of such pods until the bad
-    nodes or links are found.
+    matches --selector. --ddp runs torchrun in a StatefulSet's pods and tests every
+    collective. --screen tests different groups of such pods until the bad nodes or
+    links are found.
 
     Each measurement is compared with a limit, whose source is shown. A measurement
     without a limit is UNKNOWN. The exit code, bundle and report are like those of

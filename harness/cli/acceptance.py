@@ -31,8 +31,8 @@ def accepted(
 ) -> int:
     """Show which nodes in a recorded launch passed the acceptance tests, worst first.
 
-    The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means that the evidence is
-    inconclusive.
+    The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means
+    that the evidence is inconclusive.
 
     With --calibrate, the measurements become limits for `harness accept --limits`.
     The nodes must be known to be good: if the verdict is FAIL or UNKNOWN, no limits
@@ -75,7 +75,7 @@ def mark_nodes(
     node whose failure could be caused by the image, and prints the reason. If more
     than half of the nodes fail in the same way, nodes are tainted only with
     --force. If the image has no CUDA, no node is judged or marked. The exit code is
-    2 if a node of the bundle is not in the cluster, or if no node was judged.
+    2 if a node in the bundle is not in the cluster, or if no node was judged.
     """
     from harness.core.kubernetes import reached
     from harness.judge.acceptance.own_faults import doubtful, image_at_fault

@@ -59,13 +59,14 @@ def attach(
 ) -> int:
     """Judge a job that the harness did not launch. This changes nothing in the cluster.
 
-    The job is a JobSet (also one of konduktor or of a TrainJob), an Indexed Job, a StatefulSet, a DaemonSet,
-    a TorchrunJob, a PyTorchJob, an MPIJob or a pod. Without --follow, the verdict describes the current state
-    of the job, which may be waiting, running, hung or finished.
+    The job is a JobSet (including one created by konduktor or a TrainJob), an
+    Indexed Job, a StatefulSet, a DaemonSet, a TorchrunJob, a PyTorchJob, an MPIJob
+    or a pod. Without --follow, the verdict describes the current state of the job,
+    which may be waiting, running, hung or finished.
 
     A PASS requires a recorder in the ranks. Without one, a completed job is UNKNOWN
-    (unification.not_recorded), and the other checks are shown. The exit codes, the bundle and the report are
-    those of `harness run`.
+    (unification.not_recorded), and the other checks are shown. The exit codes, the
+    bundle and the report are the same as for `harness run`.
     """
     if print_rbac:
         from harness.attach.resources import roles

@@ -45,11 +45,11 @@ def bisect(
     """Find the first version of a package with which a launch fails.
 
     Both ends are verified first, then a binary search follows. Each version is
-    launched, and its verdict decides: PASS is good, the failure of the bad version
-    is bad, and a version that cannot be installed or fails in another way is
-    skipped. The last good and the first bad version are launched again until the
-    result is certain. If the good version is newer than the bad one, the search
-    finds the version that fixed the failure.
+    launched, and its verdict decides: PASS is good, the bad version's failure is
+    bad, and a version that cannot be installed or fails in another way is skipped.
+    The last good and the first bad version are launched again until the result is
+    certain. If the good version is newer than the bad one, the search finds the
+    version that fixed the failure.
 
     The same command continues an interrupted search. The exit code is 0 if one
     version was found, 2 if the result is not certain, and 64 for bad usage.

@@ -59,14 +59,15 @@ def diff(
 ) -> int:
     """Judge two bundles again and show their differences.
 
-    The exit code is 0 if the verdict, causes, checks, versions and points are equal, 1 if any of them differ,
-    and 64 for bad usage. Points differ if the logged values differ, if a rank logged a different number of
-    points for a metric, or if the run contains a different number of them.
+    The exit code is 0 if the verdict, causes, checks, versions and points are
+    equal, 1 if any of them differ, and 64 for bad usage. Points differ if the
+    logged values differ, if a rank logged a different number of points for a
+    metric, or if the run contains a different number of them.
 
     Differences in names, times and events are shown, but do not affect the exit
-    code. The duration of a stage is marked if it differs by more than 1 s and by
-    more than a factor of 1.25. The nonce that the main job logs differs in each
-    launch, so it is ignored.
+    code. A stage's duration is marked if it differs by more than 1 s and by more
+    than a factor of 1.25. The nonce that the main job logs differs in each launch,
+    so it is ignored.
     """
     from harness.report.diff.compare import compare
     from harness.report.diff.facts import facts

@@ -54,9 +54,9 @@ def faults(
 ) -> int:
     """Inject faults into real launches, undo them, and compare each verdict with the expected one.
 
-    The cause and the ranks in each verdict are compared, too. With --random, the faults are generated from a
-    grammar. An oracle then judges whether each verdict is right, by comparing the tracker's database with
-    files that the ranks wrote.
+    The cause and the ranks in each verdict are compared, too. With --random, the
+    faults are generated from a grammar. An oracle then judges whether each verdict
+    is right, by comparing the tracker's database with files that the ranks wrote.
     """
     from harness.faults import commands as injecting
 
@@ -152,10 +152,11 @@ def programs(
 ) -> int:
     """Run generated training programs without a cluster, and check their verdicts.
 
-    Each program runs in containers of the worker image, with the real Pluto client, recorder, torchrun and
-    tracker. The program writes a journal of its calls, and an oracle uses the journals to judge whether the
-    verdict is right. The exit code is 0 if no PASS was wrong and no judge raised an error, and otherwise 1.
-    Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
+    Each program runs in containers that use the worker image, with the real Pluto
+    client, recorder, torchrun and tracker. The program writes a journal of its
+    calls, and an oracle uses the journals to judge whether the verdict is right.
+    The exit code is 0 if no PASS was wrong and no judge raised an error, and
+    otherwise 1. Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
     """
     from harness.faults.programs import session as program_run
 

@@ -23,9 +23,10 @@ def konduktor(
 ) -> int:
     """Run konduktor on the harness's cluster.
 
-    This uses the konduktor version with which the harness launches jobs. `konduktor logs JOB` needs a cluster
-    that was started with `harness up --logs`. Options of this command must precede konduktor's command. The
-    exit code is that of konduktor.
+    This uses the konduktor version with which the harness launches jobs.
+    `konduktor logs JOB` requires a cluster started with `harness up --logs`.
+    Options of this command must precede konduktor's command. The exit code is that
+    of konduktor.
     """
     from harness.launch.konduktor.interactive import command
     from harness.provision.kind.cluster import KindCluster

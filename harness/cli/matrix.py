@@ -63,13 +63,15 @@ def matrix(
 ) -> int:
     """Launch a job with every combination of versions of konduktor, Pluto's client and other packages.
 
-    All launches use one cluster. A SPEC is a version, a range, latest, locked (the version that the harness
-    pins), a wheel, an sdist, a folder with a checkout, or git+file:///PATH@REF. A range stands for all
-    versions in it. Comparisons separated by a comma form one range: `latest,>=1,<2` contains two SPECs.
+    All launches use one cluster. A SPEC is a version, a range, latest, locked (the
+    version that the harness pins), a wheel, an sdist, a folder with a checkout, or
+    git+file:///PATH@REF. A range stands for all versions in it. Comparisons
+    separated by a comma form one range: `latest,>=1,<2` contains two SPECs.
 
-    If the packages of a cell cannot be installed, that is the result of the cell, and the other cells are
-    still launched. The exit code is that of the worst unexpected cell: 1 for FAIL, then 2 for UNKNOWN, then
-    64 for packages that cannot be installed, otherwise 0. An expected failure and a flaky cell count as 0.
+    If a cell's packages cannot be installed, that is the cell's result, and the
+    other cells are still launched. The exit code is that of the worst unexpected
+    cell: 1 for FAIL, then 2 for UNKNOWN, then 64 for packages that cannot be
+    installed, otherwise 0. An expected failure and a flaky cell count as 0.
 
     Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
     """

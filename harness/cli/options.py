@@ -70,7 +70,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 def expect(ranks: str | None) -> dict[str, Any] | None:
     """Return the `expect` setting for --expect-ranks.
 
-    An item that is not a number remains a string, so that the validation of the settings rejects it.
+    An item that is not a number remains a string, so that settings validation rejects it.
     """
     if ranks is None:
         return None

@@ -85,7 +85,7 @@ def copied(pod: Object, name: str) -> Object:
 def _literal(variable: Object, pod: Object) -> Object:
     """Return the variable with a literal value if it refers to one of the pod's labels or annotations.
 
-    The copy of the pod does not have these labels and annotations.
+    The pod's copy does not have these labels and annotations.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")

@@ -147,8 +147,8 @@ def forwarded(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Forward a loopback port on this machine to the tracker while the block runs.
 
-    Yields the kubectl process and the local URL of the tracker. Raises HarnessError (cause
-    tracker.unreachable) if the port forwarding does not start.
+    Yields the kubectl process and the tracker's local URL. Raises HarnessError (cause tracker.unreachable) if
+    the port forwarding does not start.
     """
     from harness.core.processes import environment
     from harness.provision.controllers import tracker as embedded

@@ -97,8 +97,8 @@ def inject(
 ) -> tuple[list[Row], dict[str, str]]:
     """Inject all faults on one cluster. Create the cluster if it does not exist, and keep an existing one.
 
-    Returns the result of each fault and the versions of the stack. An interruption ends the running launches
-    and undoes their faults.
+    Returns each fault's result and the versions of the stack. An interruption ends the running launches and
+    undoes their faults.
     """
     settings = context.settings
     undo_leftovers(context)

@@ -18,7 +18,7 @@ _SECONDS = 120
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
     """Take a snapshot. Processes with `folder` in their environment were started by the soak.
 
-    Raises ToolError, and the errors of the Kubernetes client.
+    Raises ToolError, and the Kubernetes client's errors.
     """
     nodes = ready.kind.nodes()
     temporary = folder / "tmp"

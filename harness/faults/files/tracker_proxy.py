@@ -40,7 +40,7 @@ class Trouble:
     def strikes(self, path: str, body: bytes) -> bool:
         """Count the request, and return whether the fault affects it.
 
-        Posts of the client's system metrics are not counted, because they begin before any point.
+        Requests with the client's system metrics are not counted, because they begin before any point.
         """
         with self._lock:
             if self._begun is None and self._posts >= self._arguments.after:

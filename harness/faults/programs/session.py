@@ -124,7 +124,7 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
     """Run programs concurrently, and yield their outcomes in order.
 
     After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
-    retried once. Raises the error of the retry.
+    retried once. Raises the retry's error.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()

@@ -142,8 +142,8 @@ def by_name(name: str) -> Fault | None:
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
     """Return the fault that combines the object `what` with a verb, a moment and a behaviour.
 
-    The object of the rank `rank` is disturbed. The rank `victim` shows the behaviour. If its worker ends
-    before `moment`, the behaviour's last moment is used instead.
+    The object that belongs to the rank `rank` is disturbed. The rank `victim` shows the behaviour. If its
+    worker ends before `moment`, the behaviour's last moment is used instead.
     """
     known = grammar()
     there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]

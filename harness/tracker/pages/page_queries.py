@@ -88,7 +88,7 @@ def senders(db: sqlite3.Connection, run: int) -> list[str]:
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     """Return the ranks that attached to a run, the missing ranks, separate runs, and overwritten values.
 
-    A separate run is another run to which a process of the same job attached. If `only` is given, runs of
+    A separate run is another run to which a process in the same job attached. If `only` is given, runs of
     projects other than `only` are omitted.
     """
     attached = audit_view.attachments(db, [run["id"]])

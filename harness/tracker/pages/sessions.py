@@ -84,7 +84,7 @@ class Links:
 def by_key(given: str, key: str) -> Session | None:
     """Return the session for a key, or None for a key that gives no access to the pages.
 
-    The key of a launch gives no access, because it is in the environment of every rank.
+    A launch key does not give access, because it is in every rank's environment.
     """
     grant = grant_of(given.strip().encode(), key.encode())
     return None if grant is None or grant.launch is not None else Session(grant.project)

@@ -51,7 +51,7 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """ASGI middleware that converts every error of a route to a response.
+    """ASGI middleware that converts every route error to a response.
 
     If an exception reached uvicorn, uvicorn would close the connection, and the client would lose its next
     request.

@@ -37,7 +37,7 @@ def raise_limit() -> int:
 class Joined:
     """A transport that sends a response's head together with the first part of its body.
 
-    uvicorn writes head and body separately. A second system call would double the time of a small response.
+    uvicorn writes head and body separately. A second system call would double the time for a small response.
     Each system call also releases the GIL, and other threads might then hold the GIL for a long time.
     """
 

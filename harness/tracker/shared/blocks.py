@@ -26,7 +26,7 @@ WORD = 8
 
 @dataclass(frozen=True)
 class Block:
-    """The points of one block, in arrival order."""
+    """A block's points, in arrival order."""
 
     names: tuple[str, ...]
     steps: array[int]
@@ -47,7 +47,7 @@ class Block:
         return b"".join(parts if self.which is None else [*parts, self.which.tobytes()])
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metric of each point."""
+        """Yield each point's metric."""
         if self.which is None:
             return islice(cycle(self.names), len(self))
         return map(self.names.__getitem__, self.which)

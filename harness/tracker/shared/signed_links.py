@@ -13,7 +13,7 @@ Purpose = Literal["read", "upload"]
 
 
 def link(key: str, purpose: Purpose, token: str) -> str:
-    """Return the last path segments of a link: token, expiry time (Unix seconds) and signature."""
+    """Return a link's last path segments: token, expiry time (Unix seconds) and signature."""
     until = f"{int(time.time()) + SECONDS}"
     return f"{token}/{until}/{_seal(key, purpose, token, until)}"
 

@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """The rows of a request before its first invalid line, and the error of the invalid line, if any."""
+    """A request's rows before its first invalid line, and the error of the invalid line, if any."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass
 class Points:
-    """The points of a request before its first invalid line, and the error of the invalid line, if any."""
+    """A request's points before its first invalid line, and the error of the invalid line, if any."""
 
     block: blocks.Block = blocks.EMPTY
     lines: int = 0

@@ -36,8 +36,7 @@ FROM (
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
     """Create the view `seen` on a connection: the runs with their current status and the column `silent`.
 
-    `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is
-    silent.
+    `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is silent.
     """
 
     def is_silent(last: str, beats: int) -> bool:

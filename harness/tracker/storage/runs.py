@@ -168,7 +168,7 @@ def set_status(
 
 
 def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
-    """Record a heartbeat from a process of the run. Return the run's status."""
+    """Record a heartbeat from one of the run's processes. Return the run's status."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))

@@ -101,7 +101,7 @@ class Store:
         return cast("T", await self._queued(work))
 
     async def keep(self, sent: Sent) -> None:
-        """Store the points of a request, and return after the commit. Raises Full."""
+        """Store a request's points, and return after the commit. Raises Full."""
         await self._queued(sent)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:

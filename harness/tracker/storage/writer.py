@@ -27,7 +27,7 @@ _BLOCK = "INSERT INTO blocks (last_id, first_id, run_id, shape_id, request_id, p
 
 @dataclass(frozen=True)
 class Sent:
-    """The points of one request, and the sender of the request."""
+    """A request's points and sender."""
 
     sender: Sender
     points: Points
