@@ -102,7 +102,7 @@ def key(
 
     if not project.strip() or len(project.encode()) > PROJECT_MOST:
         raise UsageError(
-            f"the name of a project has 1 to {PROJECT_MOST} bytes and is not blank",
+            f"a project name must have 1 to {PROJECT_MOST} bytes and must not be blank",
             hint="harness tracker key PROJECT",
         )
     cluster = cluster_of(load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context))

@@ -163,7 +163,7 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
     elif step.sleep is not None:
         time.sleep(step.sleep)  # the fault lasts as long as this sleep
     elif run is None:
-        raise UsageError(f"fault {fault}: there is no harness yet to signal")
+        raise UsageError(f"fault {fault}: the harness process to signal has not started yet")
     elif step.signal is not None:
         _signal(run, getattr(signal, f"SIG{step.signal}"))
 

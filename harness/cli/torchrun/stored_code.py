@@ -129,7 +129,7 @@ class Keeper:
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
         with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
             synced = fleet.sync(walker, generation=generation)
-        return "" if synced.tree == packed.tree.digest else "a file changed meanwhile: sync again"
+        return "" if synced.tree == packed.tree.digest else "a file changed during the upload: sync again"
 
     def _has_none(self, job: Object) -> bool:
         """Return whether the controller has reconciled the job without creating a pod to store its code."""
