@@ -79,7 +79,7 @@ class _Log:
             yield from map(self._shown, self._terminal.flush())
 
     def _piece(self, piece: bytes, ended: bool) -> Iterator[str]:
-        """Process a line "time text", or a part of it."""
+        """Process a line of the form "time text", or a part of one."""
         text = self._decoder.decode(piece, final=ended)
         stamp = self._stamp
         if stamp is None:

@@ -108,7 +108,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")],
     as_json: options.Json = False,
 ) -> int:
-    """Judge a recorded bundle again. This uses no cluster and writes nothing."""
+    """Judge a recorded bundle again. This does not use a cluster or write anything."""
     from harness.judge.users import judge as judge_bundle
 
     evidence = opened(bundle)

@@ -124,7 +124,7 @@ def train(
     Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have
     a headless Service and share volumes. If a rank, node or pod is killed, it
     restarts and resumes from the last checkpoint. A restart must not change the
-    training result. The verdict shows each restart, and whether every point of
+    training result. The verdict shows each restart, and whether every point from
     every rank is in one Pluto run. The exit code, bundle and report are like those
     of `harness run`. See docs/training.md.
     """

@@ -1,10 +1,14 @@
 """The file format of faults: target, injection, undo and expected verdict.
 
-about: One sentence that describes the fault. target: tracker # one of Target scope: launch # what it
-disturbs, see Scope job: {worker: "faulty.py exit3 1"} env: {HARNESS_WAIT_SECONDS: "90"} # for the harness;
-null removes a variable at: {log: "step 5"} # when: before, {stage: name}, {log: regex} or both inject:
-[{kubectl: "delete pod -n {{ namespace }} {{ pod1 }}"}] undo: [] # idempotent; always run, even if the
-injector dies expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
+    about: One sentence that describes the fault.
+    target: tracker                   # one of Target
+    scope: launch                     # what it disturbs, see Scope
+    job: {worker: "faulty.py exit3 1"}
+    env: {HARNESS_WAIT_SECONDS: "90"} # for the harness; null removes a variable
+    at: {log: "step 5"}               # when: before, {stage: name}, {log: regex} or both
+    inject: [{kubectl: "delete pod -n {{ namespace }} {{ pod1 }}"}]
+    undo: []                          # idempotent; always run, even if the injector dies
+    expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
 
 Steps are Jinja2 templates. harness.faults.step_variables lists their variables.
 """

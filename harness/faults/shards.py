@@ -52,7 +52,7 @@ class Shard:
 def recorded_seconds(table: Path = TABLE) -> dict[str, float]:
     """Return the duration of each fault in seconds, from the table in docs/faults.md.
 
-    Returns {} if the file does not exist, as in an installed package.
+    Returns {} if the file does not exist, for example in an installed package.
     """
     text = table.read_text() if table.is_file() else ""
     return {row["name"]: float(row["seconds"]) for row in _ROW.finditer(text)}

@@ -43,7 +43,7 @@ class Allowed(BaseModel):
 
 
 def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
-    """Return the growth that the given number of launches explains."""
+    """Return the growth that is expected for the given number of launches."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={

@@ -242,7 +242,7 @@ def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
 
 
 def refused_by_models(spec: Object) -> str:
-    """Return the first error in a job's spec, or "" if the spec is valid. This needs no cluster."""
+    """Return the first error in a job's spec, or "" if the spec is valid. No cluster is needed."""
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:

@@ -72,7 +72,8 @@ class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
     most = 1024
-    """The maximum number of connections. One more connection closes the oldest one that waits for a head."""
+    """The maximum number of connections. If there is one more, the oldest connection that waits for a head is
+    closed."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
     _late: asyncio.TimerHandle | None = None
     _unread = 0
