@@ -254,7 +254,7 @@ def test_another_protocol_is_refused_at_once(
         while part := there.recv(65536):
             answer += part
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert answer.endswith(b"This server speaks HTTP/1.1 alone: send no Upgrade header.")
+    assert answer.endswith(b"This server only supports HTTP/1.1. Do not send an Upgrade header.")
     assert list(EmbeddedAudit(client).points([run_id])) == []
 
 

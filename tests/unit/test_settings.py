@@ -133,7 +133,7 @@ def test_a_variable_that_is_nearly_a_setting(
         monkeypatch.setenv(f"HARNESS_{name}", "x")
     load()
     monkeypatch.setenv(f"HARNESS_{variable}", "3")
-    with pytest.raises(UsageError, match=f"HARNESS_{variable} is no setting") as error:
+    with pytest.raises(UsageError, match=f"HARNESS_{variable} is not a setting") as error:
         load()
     assert error.value.hint == f"did you mean HARNESS_{meant}?"
 
