@@ -50,8 +50,7 @@ def terminal(
 
 
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
-    """Return the pod as if its container had terminated with its command, as containers in other workloads
-    do.
+    """Return the pod as if its container had terminated with its command, as in other workloads.
 
     If the command is still running at `until`, the pod's history is cut off at that time.
     """
@@ -411,8 +410,7 @@ class Case:
         return whole and not self.timed_out and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
-        """Return whether the rank's ground truth contains the end record, which is written after its last
-        point."""
+        """Return whether the rank's ground truth contains the end record, written after its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child

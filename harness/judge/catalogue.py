@@ -60,8 +60,7 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need that checks may have. `missing` explains an unmet need. If `missing` is empty, the verdict omits
-    the check."""
+    """A need that checks may have. `missing` explains an unmet need. If it is empty, the check is omitted."""
 
     id: Need
     means: str

@@ -84,8 +84,7 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median across `total` nodes of which only `values` are known. None means
-    infinity."""
+    """Return the highest possible median for `total` nodes if only `values` are known. None is infinite."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle
@@ -124,8 +123,7 @@ def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
 
 
 def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> list[Cell]:
-    """Return an UNKNOWN result for each check that other nodes of the same kind reported but this node did
-    not."""
+    """Return an UNKNOWN result for each check that other nodes of its kind reported but this one did not."""
     if node.kind is None:
         return []
     has = {(cell.id, cell.gpu) for cell in node.cells}

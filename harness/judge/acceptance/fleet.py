@@ -146,8 +146,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a result if the report's verdict is worse than the verdicts of its checks, or if it has no
-    checks."""
+    """Return a result if a report's verdict is worse than its checks' verdicts, or if it has no checks."""
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [

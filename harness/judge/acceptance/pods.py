@@ -64,16 +64,14 @@ class PodRecords:
 
     @property
     def starts(self) -> int:
-        """Return how many container starts the reports prove: the highest number of reports of the same
-        check."""
+        """Return how many container starts the reports prove: the highest number of reports per check."""
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
         )
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, each with those of its checks that no later report
-        repeats.
+        """Return the reports that count, oldest first, each with its checks that no later report repeats.
 
         A check in `loose` is newer than all reports, so it replaces the reported check.
         """

@@ -24,8 +24,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pods (node indexes) that caused the failures. `text` names the node common to all failures, or is
-    "".
+    """The pods (node indexes) that caused the failures. `text` names the node common to all, or is "".
 
     `rejects` means that the node rejected connections. The kernel rate-limits ICMP messages, so some rejected
     connections received no response.
@@ -37,8 +36,7 @@ class Culprit:
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
-    """Return the pods that caused the failed connections, or None if the pods' own diagnoses are just as
-    precise.
+    """Return the pods that caused the failures, or None if the pods' own diagnoses are just as precise.
 
     `diagnoses` maps each node index to the diagnosis from its pod.
     """

@@ -50,8 +50,7 @@ class Other:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the container's `terminated` state, or {}. During CrashLoopBackOff, it is that of the last
-        attempt."""
+        """Return the container's `terminated` state, or {}. During CrashLoopBackOff, the last attempt's."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 

@@ -113,8 +113,7 @@ def with_the_job(case: Case, removed: ObjectState) -> bool:
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
-    """Return the first TorchrunJob state with a completionTime, if it precedes the JobSet's deletion, or
-    None.
+    """Return the first TorchrunJob state with a completionTime if it precedes the JobSet's deletion.
 
     When a TorchrunJob has completed, the torchrun controller deletes its JobSet if it is still running.
     """

@@ -72,8 +72,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the diagnosis steps. API objects, which pods cannot read, provide the steps `pods` and
-    `service`."""
+    """Return the diagnosis steps. `pods` and `service` come from API objects, which pods cannot read."""
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings

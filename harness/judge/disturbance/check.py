@@ -91,8 +91,7 @@ def _before(result: Finding, first: Finding) -> Finding:
 
 
 def _beside(case: Case, changed: list[Change]) -> str:
-    """Return a sentence listing the changes by others, or the watched parts of the cluster if there were
-    none."""
+    """Return a sentence that lists the changes by others or, if there were none, what was watched."""
     if changed:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched

@@ -149,8 +149,7 @@ class Attempt:
             self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
-        """Count a point and add it to the digests. Points must be passed in the order in which they were
-        recorded."""
+        """Count a point and add it to the digests. Points must be passed in the order of recording."""
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -257,8 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder around the client recorded the points, so that the client received
-        them."""
+        """Return whether the recorder around the client recorded the points, so that the client got them."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
@@ -400,8 +398,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) for each of the rank's processes in the pod. Any of them may have sent the
-    message."""
+    """Return (count, digest) for each of the rank's processes in the pod. Any may have sent the message."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]

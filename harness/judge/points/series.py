@@ -74,8 +74,7 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Add points in the order in which they were logged. Return how many of them repeated an existing
-        step."""
+        """Add points in the order in which they were logged. Return how many repeated an existing step."""
         mine = self._steps, self._times
         if (
             self._places is None

@@ -48,8 +48,7 @@ class Ran:
 
 @dataclass
 class _Difference:
-    """A difference between sent and running code, which several ranks may share. `late` is set if it arose
-    after startup."""
+    """A code difference that several ranks may share. `late` is set if it arose after startup."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -109,8 +108,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and the files sent, and whether it arose after
-    startup."""
+    """Yield each difference between an attempt's files and those sent, and whether it arose after startup."""
     for path, digest in sent.files.items():
         before, now = ran.files.get(path, set()), ran.ran.get(path, set())
         if other := before - {digest}:
@@ -177,8 +175,7 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield only the first property that differs between ranks, because different images imply different
-    packages."""
+    """Yield only the first property that differs between ranks, because it implies further differences."""
     for name in _SAME:
         by_value: dict[str, set[int]] = {}
         for ran in reports:

@@ -198,8 +198,7 @@ def _end_of_pod(case: Case, index: int) -> float:
 
 
 def _out_of_memory(life: RankLife) -> bool:
-    """Return whether torchrun reported the failure after the OOM killer had killed a process in the
-    container."""
+    """Return whether the OOM killer had killed a process in the container when torchrun saw the failure."""
     failures = life.agent.failures if life.agent is not None else []
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 

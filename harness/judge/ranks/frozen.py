@@ -1,5 +1,4 @@
-"""Find frozen ranks in snapshots of containers that were still running when the wait or their time limit
-ended."""
+"""Find frozen ranks in snapshots of containers still running when the wait or their time limit ended."""
 
 from __future__ import annotations
 
