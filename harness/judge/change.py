@@ -15,7 +15,7 @@ Verb = Literal[
 STATUS = "status"
 """The entry in `fields` for a change to an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
-"""Kinds of pods on which a launch depends but that do not belong to its job."""
+"""Kinds of pods that a launch depends on but that do not belong to its job."""
 
 
 @dataclass(frozen=True)

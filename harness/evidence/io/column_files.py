@@ -76,7 +76,7 @@ def _packed(rows: list[TruthRow], path: str, put: Put, least: int) -> Iterable[T
 
 @dataclass
 class _Sender:
-    """Buffered points of one sender."""
+    """Buffered points from one sender."""
 
     rows: list[tuple[str, int, float, int]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)

@@ -171,7 +171,7 @@ class Bundle:
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:
-        """Return the verdict that the harness recorded at the end of the launch. Judges never read it."""
+        """Return the verdict that the harness recorded at the end of the launch. The judge never reads it."""
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:

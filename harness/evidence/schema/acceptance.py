@@ -38,7 +38,7 @@ class AcceptanceCheck(Record):
 
 
 class AcceptanceGpu(Record):
-    """One accelerator of a node."""
+    """One of a node's accelerators."""
 
     index: int
     uuid: str

@@ -51,7 +51,7 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. "nodes"
+"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests. "nodes"
 tests each node by itself, and "ddp" tests collective operations across all nodes.
 """
 
@@ -209,7 +209,7 @@ class Replaced(Record):
 
 
 class Retry(Record):
-    """An operation of the harness that was retried."""
+    """A harness operation that was retried."""
 
     at: str
     what: str

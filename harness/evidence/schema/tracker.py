@@ -85,7 +85,7 @@ class RunWriter(Record):
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""
     sender: str | None = None
-    """The header X-Run-Name of the requests."""
+    """The X-Run-Name header of the requests."""
     peer: str | None = None
     process: str | None = None
     """The id of the process, as in `Attachment.process`."""
@@ -109,7 +109,7 @@ class TrackerRefusal(TrackerFailure):
     """Write requests that the tracker rejected because of a client error. Their data is lost."""
 
     sender: str | None = None
-    """The header X-Run-Name of the requests."""
+    """The X-Run-Name header of the requests."""
     run_id: int | None = None
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""

@@ -31,7 +31,7 @@ def ever_admitted(case: Case) -> bool:
 
 
 def evicted(case: Case) -> bool:
-    """Return whether the job's Workload had the condition Evicted at the end of the wait."""
+    """Return whether the job's Workload had the condition Evicted when the wait ended."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 

@@ -154,7 +154,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for init containers that were still running at the end of the wait."""
+    """Return the finding for init containers that were still running when the wait ended."""
     bad = [
         other
         for other in others

@@ -156,7 +156,7 @@ def not_followed(
 
 
 def no_job(case: Case) -> Finding | None:
-    """Return a finding if the JobSet controller created no Job for a resumed JobSet, or None."""
+    """Return a finding if the JobSet controller did not create a Job for a resumed JobSet, or None."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None

@@ -35,7 +35,7 @@ Records = dict[int, Truth | None]
 
 @dataclass(frozen=True)
 class Omission:
-    """Values of one key that the client omitted for one reason."""
+    """Values for one key that the client omitted for one reason."""
 
     rank: int
     key: str
