@@ -1,4 +1,4 @@
-"""Inspect running containers: their processes, TCP connections, and lookups of the rendezvous host."""
+"""Inspect running containers: their processes, TCP connections, and DNS lookups of the rendezvous host."""
 
 from __future__ import annotations
 
@@ -56,12 +56,11 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 
 def inspect_pods(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
-    """Inspect the first container of every pod, all pods in parallel.
+    """Inspect the first container of each pod, in parallel.
 
-    With `network`, also resolve and probe the address of the rendezvous, which takes a few more seconds.
-
-    A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
-    if the API server is frozen.
+    With `network`, also resolve and probe the rendezvous address, which takes a few more seconds. One daemon
+    thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever if the
+    API server hangs.
     """
     named = {pod["metadata"]["name"]: pod for pod in pods}
     snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
@@ -88,13 +87,13 @@ def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
 
 
 def _why(error: Exception) -> str:
-    """Return the message of an error. For a refused `exec`, return only the API server's message."""
+    """Return an error's message. For a refused `exec`, this is only the API server's message."""
     inner = re.search(r'"message":"(.*?)","', str(error))
     return f"{type(error).__name__}: {(inner[1] if inner else str(error))[:LONG]}"
 
 
 def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
-    """Run a bash script in the pod's first container and return its output. Raises OSError if it did not run.
+    """Run a bash script in a pod's first container, and return its output. Raises OSError if it did not run.
 
     Each call creates a new client, because `stream` modifies the client.
     """
@@ -117,7 +116,7 @@ def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
     channels.run_forever(timeout=EXEC_SECONDS)
     status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
     channels.close()
-    # The error channel contains the error of the container runtime, or the exit code of the script.
+    # The error channel contains the container runtime's error or the script's exit code.
     if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
         raise OSError(status.get("message"))
     return str(channels.read_all())
@@ -146,9 +145,9 @@ def parse(pod: str, output: str) -> RendezvousSnapshot:
 
 
 def _endpoint(text: str) -> str:
-    """Return an address as text: "0100007F:04D2" → "127.0.0.1:1234".
+    """Convert an address from /proc, such as "0100007F:04D2", to "127.0.0.1:1234".
 
-    /proc prints addresses as little-endian words of 32 bits.
+    /proc shows addresses as little-endian 32-bit words.
     """
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
@@ -157,7 +156,7 @@ def _endpoint(text: str) -> str:
 
 
 def _probe_result(output: str) -> ProbeResult | None:
-    """Return the result of the netcheck probe, or None if the container cannot run netcheck."""
+    """Parse the netcheck probe's result. Returns None if the container cannot run netcheck."""
     try:
         return ProbeResult.model_validate_json(output.strip())
     except ValidationError:
