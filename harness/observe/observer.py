@@ -22,10 +22,10 @@ from harness.evidence.schema.bundle import Launch, Observation
 from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema.processes import decode
 from harness.observe import container_inspection, device_holders
+from harness.observe.api_server_outages import Heartbeat
 from harness.observe.completion import CompletionDetector
 from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
-from harness.observe.heartbeat import Heartbeat
 from harness.observe.independent import IndependentPods
 from harness.observe.logs import Life, LogFollower
 from harness.observe.rendezvous import RendezvousMonitor

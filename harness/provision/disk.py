@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from harness.core import disk_use, processes
 from harness.evidence.schema.bundle import DiskUse
-from harness.provision.kind import storage
+from harness.provision.kind import pod_disk_use
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
@@ -36,7 +36,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
     """Yield the disk usage of launches' pods, for every cluster that the harness created on this machine."""
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
-        for pod in storage.pods(kind.kube()):
+        for pod in pod_disk_use.pods(kind.kube()):
             how = "which has ended" if pod.ended else "which still runs"
             yield DiskUse(
                 what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {how}",

@@ -17,7 +17,7 @@ from harness.evidence.schema.training import TRANSFER_SECRET
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.cluster import deletion
-from harness.judge.disturbance.outages import outages
+from harness.judge.disturbance.node_and_service_outages import outages
 from harness.judge.finding import LATE
 from harness.judge.points import elastic
 

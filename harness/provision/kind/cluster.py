@@ -14,7 +14,7 @@ from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
 from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
-from harness.provision.kind import docker, power, storage
+from harness.provision.kind import docker, pod_disk_use, power
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.install import Images, create_or_reuse, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
@@ -45,7 +45,7 @@ class KindCluster(KindNodes):
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's folder, and its finished pods with more than storage.KEEP_BYTES of data.
+        """Remove the launch's folder, and its finished pods with more than pod_disk_use.KEEP_BYTES of data.
 
         A failure is only reported as progress. Nothing is done if the cluster has been deleted.
         """
@@ -54,7 +54,7 @@ class KindCluster(KindNodes):
         try:
             self.remove_volumes(namespace)
             with reached():
-                storage.remove_large(self.kube(), namespace, progress)
+                pod_disk_use.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
             progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
 
