@@ -303,8 +303,7 @@ class Recorder:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Merge the summary into the result file that a pod's ranks share: {"truth": {"<rank>": {"count": …,
-    …}}}.
+    """Merge the summary into the pod's result file: {"truth": {"<rank>": {"count": …, …}}}.
 
     A recorder with a mark does not overwrite the entry of the worker's own recorder.
     """

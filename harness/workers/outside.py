@@ -48,8 +48,7 @@ _installed = False
 
 
 def install() -> None:
-    """Wrap the client as soon as this process imports it. Do nothing if the harness did not launch the
-    process.
+    """Wrap the client as soon as this process imports it. Do nothing outside a harness launch.
 
     This function is called twice if both the .pth file and PYTHONPATH load it. A process whose HARNESS_NONCE
     is empty is not recorded.

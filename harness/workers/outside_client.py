@@ -282,10 +282,7 @@ class Outside:
             outside.say(f"could not even record that: {another!r}")
 
     def end(self) -> None:
-        """Finish the recording.
-
-        After an uncaught exception, omit the end frame, because points may be missing.
-        """
+        """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""
         with self._lock:
             if self._ended:
                 return
