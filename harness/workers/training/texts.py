@@ -49,7 +49,7 @@ class HuggingFaceTokenizer:
     def __init__(self, folder: str, *, local_only: bool) -> None:
         """Load the tokenizer.
 
-        Raises OSError if it is missing, and ValueError without an end-of-text token.
+        Raises OSError if it is missing, ValueError if it lacks an end-of-text token.
         """
         from transformers import AutoTokenizer
 
