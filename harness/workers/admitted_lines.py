@@ -70,7 +70,7 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One line of a summary."""
+    """One part of a summary, which is written as one line."""
 
     rank: int | None
     attempt: str
@@ -183,7 +183,7 @@ def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
 
 
 def group_of(metric: str) -> int:
-    """Return the group of a metric that does not fit into the summary."""
+    """Return the group number for a metric that does not fit into the summary."""
     return hashlib.sha256(metric.encode(errors="surrogatepass")).digest()[0] % GROUPS
 
 

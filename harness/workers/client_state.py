@@ -18,7 +18,7 @@ else:
 
 METRIC = 0
 SENT = 2
-"""The values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
+"""METRIC and SENT are the values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
 Ranges = list[list[int]]
 
 

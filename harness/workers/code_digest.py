@@ -221,7 +221,7 @@ def _client() -> Iterator[Fact]:
             and os.path.abspath(path) not in digests
         ):
             yield ["client", os.path.abspath(path), ""]
-    # The digest excludes the paths, which can differ between two images with the same client.
+    # The digest excludes the paths, because they may differ between two images with the same client.
     yield ["stack", "pluto_files", hashlib.sha256("".join(digests.values()).encode()).hexdigest()]
 
 

@@ -48,7 +48,7 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, and at STEP log `change(name of the rank's own metric, metrics)`."""
+    """Run the worker. At STEP, log the result of `change(name of the rank's own metric, metrics)`."""
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -148,7 +148,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception in the first attempt only. After a restart by torchrun, the rank has no fault."""
+    """Raise an exception only in the first attempt. After torchrun restarts the rank, it has no fault."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()
@@ -192,7 +192,7 @@ def hang_at_step() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """Log everything, then stay alive because of a thread that never ends."""
+    """Log everything, then stay alive because of a thread that never exits."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code

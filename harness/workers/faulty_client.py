@@ -54,7 +54,7 @@ def before_init(do: Callable[[], None]) -> None:
 
 
 def _made_with(**settings: Any) -> int:
-    """Run the worker with the given settings for Pluto's client."""
+    """Run the worker with the given settings for the Pluto client."""
     import pluto
 
     pluto.init = functools.partial(pluto.init, settings=settings)
@@ -67,7 +67,7 @@ def noop_mode() -> int:
 
 
 def without_uploads() -> int:
-    """Log into the client's queue on disk, without an upload process."""
+    """Log to the client's queue on disk, without an upload process."""
     return _made_with(sync_process_enabled=False)
 
 

@@ -34,7 +34,7 @@ MAX_NAME = 400
 """Metrics with longer names are only recorded in a group."""
 MAX_OMITTED, MAX_MERGED, MAX_RENAMED = 20, 20, 1000
 OWN_METRICS = "sys/"
-"""Prefix of the client's own metrics, which no rank logs."""
+"""Prefix for the client's own metrics, which ranks do not log."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 

@@ -198,7 +198,7 @@ def _oom_kills() -> int:
 
 def _exit_at_once(status: int) -> None:
     if _state.pid == os.getpid() and _state.started:
-        # Points of an unfinished run may be lost, so its record gets no end frame.
+        # Points in an unfinished run may be lost, so no end frame is written.
         outside.ended_at_once(complete=status == 0 and finished_all())
         end("os._exit", outside_exit.exit_code(status))
     _PROCESS_EXIT(status)

@@ -245,7 +245,7 @@ class Digests:
             max(self.metrics.values(), key=lambda metric: len(metric.nodes)).coarsen()
 
     def total(self) -> int:
-        """Return the sum of all leaves."""
+        """Return the sum of all leaf digests, modulo 2**128."""
         return sum(sum(metric.all_nodes().values()) for metric in self.metrics.values()) & MASK
 
 

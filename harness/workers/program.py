@@ -48,7 +48,7 @@ class OnlyItems:
 
 
 class Journal:
-    """The journal of one process."""
+    """One process's journal."""
 
     def __init__(self, folder: str, role: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -167,7 +167,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process of a generated program."""
+    """One process in a generated program."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder
@@ -294,7 +294,7 @@ class Program:
             self.journal.write("end", how="os._exit", code=0)
             os._exit(0)
 
-    # -- the end -----------------------------------------------------------------------------------------
+    # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
         """End the process in the way that `how` names. Return if the script should run to its end."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))

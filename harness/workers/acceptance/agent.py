@@ -23,7 +23,7 @@ CONNECT_PAUSE = 0.5
 
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
-    """Return a connection to the coordinator, or None if there is none within `deadline` seconds."""
+    """Return a connection to the coordinator, or None if connecting fails for `deadline` seconds."""
     ends = time.monotonic() + deadline
     while time.monotonic() < ends:
         try:

@@ -24,7 +24,7 @@ HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure the kernels copy (a = b) and triad (a = b + s c). The rate counts bytes read and written."""
+    """Measure the copy (a = b) and triad (a = b + s c) kernels. The rate counts bytes read and written."""
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
     a, c = torch.empty_like(b), torch.full_like(b, 2.0)

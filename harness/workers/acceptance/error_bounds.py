@@ -51,7 +51,7 @@ TF32_MASK = -(1 << 13)
 
 
 def factor(precision: Precision, k: int) -> float:
-    """Return the factor of |A| |B| in the bound."""
+    """Return the factor by which |A| |B| is multiplied in the bound."""
     return ROOM * math.sqrt(k) * precision.u_sum
 
 

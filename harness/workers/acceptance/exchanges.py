@@ -96,7 +96,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Run all iterations. Return the number of wrong elements, and the times in seconds."""
+        """Run all iterations. Return the number of wrong elements, and the time per iteration in seconds."""
         import torch.distributed as dist
 
         wrong, times = 0, []

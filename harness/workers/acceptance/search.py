@@ -75,7 +75,7 @@ def search(
 
 
 class _Found:
-    """The state of a search, and its steps."""
+    """A search's state and its steps."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested
@@ -173,7 +173,7 @@ class _Found:
             self.unknown.append(Unknown(tuple(silent), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Find the fault between two good sets of nodes: bad links, or a broken boundary."""
+        """Determine why two good sets of nodes fail together: bad links, or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]

@@ -90,7 +90,7 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
 
 
 def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> Check:
-    """Return the check UNDER_LOAD: the worst problem that nvidia-smi reports only while the GPUs compute."""
+    """Return the UNDER_LOAD check: the worst problem that nvidia-smi reports only while the GPUs compute."""
     before = {(one.id, one.gpu, one.verdict, one.text) for one in checks(at_rest, devices)}
     new = [
         one
@@ -142,7 +142,7 @@ def _of_node(smi: Smi, left: Sequence[str]) -> Check:
 
 
 def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
-    """Return the check of one GPU: warnings that name it, errors in its data, and repairs that it needs."""
+    """Return the check of one GPU, based on warnings that name it, errors in its data, and needed repairs."""
     faults = [(cause, note) for note in own if (cause := cause_of(note)) is not None]
     faults += [
         (cause, f"{field}: {text}")

@@ -1,4 +1,4 @@
-"""Record the outcomes of tested groups of nodes, and infer the outcomes of other groups.
+"""Record the test outcomes for groups of nodes, and infer the outcomes for other groups.
 
 A search is a generator. In each round, it yields groups and receives their outcomes. No two groups in a round
 share a node.

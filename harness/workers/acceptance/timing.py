@@ -12,7 +12,7 @@ from .devices import Device
 
 @dataclass(frozen=True)
 class Span:
-    """Duration of the warm-up, and minimum duration of the measurement, in seconds."""
+    """The duration of the warm-up and the minimum duration of the measurement, in seconds."""
 
     warm: float
     measure: float

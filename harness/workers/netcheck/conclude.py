@@ -185,7 +185,7 @@ def _bad(
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return findings about MASTER_ADDR. They blame rank 0, or the ranks that cannot query DNS.
+    """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query the DNS.
 
     If none of the job's ranks has the address and none responds there, the result is unknown. It may be the
     address of a Service that does not forward netcheck's ports.

@@ -25,7 +25,7 @@ STEPS = (
     "surroundings",
     "all-reduce",
 )
-"""Each step proves one property. The first step that fails determines the cause."""
+"""The steps in order. Each one proves one property, and the first one that fails determines the cause."""
 OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
 """Steps that netcheck does not run in a pod by default.
 

@@ -1,8 +1,8 @@
 """Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs.
 
-A failing row indicates a problem with the sender's egress, a failing column with the receiver's ingress, and
-a failing block a boundary between two groups of ranks. A pattern never includes a pair that works. All
-functions are pure.
+A failing row indicates a problem with the sender's egress, and a failing column a problem with the receiver's
+ingress. A failing block indicates a boundary between two groups of ranks. A pattern never includes a pair
+that works. All functions are pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rank 0 collects each rank's row of the matrix and determines the cause. It also fetches the rows of ranks that
 cannot send them, so TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that does
-not get a verdict determines one from its own row only.
+not get it determines a verdict from its own row only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ INFORM = 5.0
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 FETCH = 0.7
-"""If a rank has sent no report for this many seconds, rank 0 fetches its report."""
+"""If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 ENDED = 3.0
 """A rank that has not reported for this many seconds may no longer be listening."""
 NOBODY_NEW = 10.0
@@ -325,7 +325,7 @@ class Member:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
         with self._lock:
             ends = time.monotonic() - ENDED
-            # A rank that no longer reports may have ended, and its port then refuses connections.
+            # A rank that no longer reports may have exited, and its port then refuses connections.
             reports = [
                 report if newest > ends else replace(report, port=0)
                 for report, _, newest in self._reports.values()

@@ -103,7 +103,7 @@ class Reached:
 
 
 def cause_of(error: OSError) -> str:
-    """Return the cause that corresponds to an error of `connect`, `send` or `recv`."""
+    """Return the cause that corresponds to an error from `connect`, `send` or `recv`."""
     if isinstance(error, socket.timeout):  # Since Python 3.10, this is TimeoutError.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")

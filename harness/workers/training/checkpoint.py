@@ -47,12 +47,12 @@ NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
 """The name of a checkpoint's folder, with the step. A backup such as `epoch-0001-step-00000034.bak` belongs
 to the user and does not match."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""Errors of symlink(2) on file systems without links, such as CIFS, FAT and some FUSE file systems."""
+"""Errors from symlink(2) on file systems without symlinks, such as CIFS, FAT and some FUSE file systems."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a checkpoint."""
+    """A checkpoint's manifest."""
 
     epoch: int
     """The epoch in which the training continues, starting at 0."""
@@ -62,7 +62,7 @@ class Manifest:
     """The number of sequences in this epoch on which the model has already been trained."""
     world: int
     order: dict[str, int]
-    """The values that determine the order of the data: seed, sequences, batch, context."""
+    """The values that determine the data order: seed, sequences, batch, context, texts."""
     options: dict[str, Any] = field(default_factory=dict)
     """All training options, keyed by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the checkpoint's folder."""
         return f"epoch-{self.epoch:04d}-step-{self.step:08d}"
 
 
@@ -267,7 +267,7 @@ def remove(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return a file's SHA-256 digest."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -55,7 +55,7 @@ class Pluto:
         """Create or join the run. Raises the client's errors: ConnectionError, RuntimeError."""
         import pluto
 
-        # Each attempt needs a new folder, because ranks of two attempts that share a queue lose points.
+        # Each attempt needs a new folder, because ranks from two attempts that share a queue lose points.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -103,7 +103,7 @@ class Pluto:
         multinode.wait_for_sync(self._rank, 40.0)
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of the client's queue, for the ground truth."""
+        """Return the state of the client's queue (client_state.py) for the ground truth."""
         return client_state.read(os.environ["PLUTO_DIR"]) if self._run is not None else None
 
     def _put(self, point: Point) -> int:

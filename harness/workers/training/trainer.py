@@ -215,7 +215,7 @@ class Trainer:
             f"step {self.step}/{self.steps} loss {self.loss:.4f} {tokens:.0f} tokens/s, {left:.0f} s left",
         )
 
-    # -- the start ---------------------------------------------------------------------------------------
+    # # -- startup -----------------------------------------------------------------------------------------
     def _open_run(self) -> None:
         """Create or check the run's folder, and lock it. Errors are raised as Refused on every rank."""
 
@@ -285,7 +285,7 @@ class Trainer:
         self.ranks.tell("TRAIN", text)
 
     def _order(self) -> dict[str, int]:
-        """Return the values that determine the order of the data."""
+        """Return the values that determine the data order."""
         names = {"seed": self.options.seed, "batch": self.options.batch}
         names |= {"sequences": self.train.whole, "context": self.train.context}
         return names | {"texts": self._texts}

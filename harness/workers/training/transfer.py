@@ -207,7 +207,7 @@ class Target:
         return file.size
 
     def _verify(self, file: Local, listed: Item | None) -> None:
-        """Compare an object with a file. Raises Failed if they differ."""
+        """Verify that an object's content is the same as the file's. Raises Failed if not."""
         size, sha256 = listed.size if listed else file.size, ""
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))

@@ -76,7 +76,7 @@ def nan_weight(step: int) -> None:
             one_step(self)
             if self.step >= step:
                 with torch.no_grad():
-                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token of byte 0
+                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token for byte 0
 
         return stepped
 
@@ -84,7 +84,7 @@ def nan_weight(step: int) -> None:
 
 
 def frozen(_: int) -> None:
-    """Disable the gradient of one weight, so that it is not trained."""
+    """Disable the gradient for one weight, so that it is not trained."""
 
     def made(model: Any) -> Any:
         def built(*given: Any) -> Any:
