@@ -178,7 +178,7 @@ def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError("the summary is no object")
+        raise ValueError("the summary is not a JSON object")
     return found
 
 

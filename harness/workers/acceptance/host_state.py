@@ -103,10 +103,7 @@ def clock() -> Check:
 
 
 def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge the clock.
-
-    `answer` is adjtimex's return value, and `error` the clock's maximum error in seconds.
-    """
+    """Judge the clock. `answer` is adjtimex's return value, `error` the maximum error in seconds."""
     id, now = "env.clock", time.time()
     if now < built - 86400:
         words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"

@@ -174,8 +174,7 @@ class Names:
         return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Record that a name does not exist. `kept` is true if a cache stores this answer for all record
-        types.
+        """Record that a name does not exist. `kept` is true if a cache stores this for all record types.
 
         The TTL then counts down over queries with different types. Two queries may have the same random type
         by chance, so a third query decides. An answer with a TTL of an hour is not from the cluster's zone.

@@ -119,8 +119,8 @@ def _replace_best(run: Path, say: Say) -> None:
         raise
     except Torn as error:
         raise Unusable(
-            f"{path}: expected a link to a checkpoint, found a folder that is no whole checkpoint ({error}). "
-            "Remove or rename it"
+            f"{path}: expected a link to a checkpoint, found a folder that is not a complete checkpoint "
+            f"({error}). Remove or rename it"
         ) from error
     if foreign := sorted(_files(path) - {MANIFEST, *manifest.files}):
         raise Unusable(

@@ -47,15 +47,12 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer.
-
-        Raises OSError if it is missing, ValueError if it lacks an end-of-text token.
-        """
+        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
         if self._inner.eos_token_id is None:
-            raise ValueError(f"the tokenizer of {folder} has no end-of-text token")
+            raise ValueError(f"the tokenizer in {folder} has no end-of-text token")
         self.size, self.end = len(self._inner), int(self._inner.eos_token_id)
 
     def encode(self, text: str) -> list[int]:

@@ -260,7 +260,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
         raise Torn(f"{name}: its {MANIFEST} belongs to {manifest.name}, version {manifest.version}")
     for file, size in told.items():
         if any(part in ("", ".", "..") for part in file.split("/")):
-            raise Torn(f"{name}: {file!r} is no file of a checkpoint")
+            raise Torn(f"{name}: {file!r} is not a file in a checkpoint")
         if sizes.get(f"{name}/{file}") != size:
             raise Torn(f"{name}: {file} has {sizes.get(f'{name}/{file}', 'no')} bytes of {size}")
     return manifest
