@@ -306,8 +306,8 @@ def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
     for result in results.values():
         assert (result["verdict"], result["nodes"], result["missing"]) == ("unknown", 4, []), result
         assert result["recommendations"] == [
-            "variables: WORLD_SIZE=32 is not checked: nothing says how many nodes there are: set NNODES, or "
-            "pass --nodes"
+            "variables: WORLD_SIZE=32 is not checked: the number of nodes is unknown: set NNODES, or pass "
+            "--nodes"
         ]
         assert {cell["outcome"] for row in result["rows"].values() for cell in row.values()} == {"ok"}
 
