@@ -185,7 +185,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _status(code: int, reason: str, message: str) -> Object:
-    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message, "apiVersion": "v1"}
+    return {
+        "kind": "Status",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+        "apiVersion": "v1",
+    }
 
 
 def _resource(path: str) -> tuple[Resource, str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-import sqlite3
+import socket
 import subprocess
 import sys
 import textwrap
@@ -22,6 +22,7 @@ import pytest
 import yaml
 from bundle_api import BundleApi
 from mounting import lay_out
+from pydantic import SecretStr
 from tracker_server import KEY, Server
 
 from harness.attach.find import Target
@@ -40,14 +41,28 @@ from harness.settings import Settings
 from harness.tracker.shared.keys import project_key
 
 SERVICE = "http://tracker.tools.svc.cluster.local:8080"
-TRAIN = """
-    import os, pluto
+LOG = """
+    import os, pathlib, time, pluto
+    from _harness_recorder import client_state
     rank = os.environ["RANK"]
+    def sent():
+        while client_state.read(str(pathlib.Path(run._sync_manager.db_path).parent))["unsent"]:
+            time.sleep(0.02)
     run = pluto.init(name=f"node{rank}")
     for step in range(900, 1100):
         run.log({f"loss/{rank}": 1 / (step + 1)}, step=step)
+    sent()
+"""
+"""Under torchrun, `run.finish()` does not wait until the client has sent its points."""
+TRAIN = f"{LOG}    run.finish()\n"
+LOSING = f"""{LOG}
+    import signal
+    os.kill(run._sync_manager._process.pid, signal.SIGKILL)
+    run.log({{f"loss/{{rank}}": 7.5}}, step=1100)
     run.finish()
 """
+"""The uploader is killed before the last point. The client reports no error."""
+DYING = f"{LOG}    os.kill(os.getpid(), 9)\n"
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +129,7 @@ class Recorded:
         values = dict(self.env)
         values |= {"HARNESS_NONCE": self.nonce, "HARNESS_RECORDER_MODE": "admitted"} if recorded else {}
         found = jobs.pod(index, code, **more)
+        found["spec"]["hostname"] = socket.gethostname()
         found["spec"]["containers"][0]["env"] = [{"name": n, "value": v} for n, v in values.items()]
         return found
 
@@ -130,10 +146,6 @@ class Recorded:
         secret = SecretKey.of(options.pop("secret", ""))
         asked = Options(tracker=TrackerOptions(secret=secret, **options))
         return attach(Target(word), asked, RunContext(settings=self.settings, progress=lambda _: None))
-
-    def lose(self, metric: str, step: int) -> None:
-        """Remove a point from the tracker's database."""
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -157,7 +169,9 @@ def check(verdict: Verdict, name: str) -> Check:
 
 
 def not_passed(verdict: Verdict) -> dict[str, str]:
-    return {each.name: f"{each.result} {each.explanation}" for each in verdict.checks if each.result != "PASS"}
+    return {
+        each.name: f"{each.result} {each.explanation}" for each in verdict.checks if each.result != "PASS"
+    }
 
 
 def test_a_job_with_every_point_in_its_run_passes(recorded: Recorded) -> None:
@@ -166,3 +180,217 @@ def test_a_job_with_every_point_in_its_run_passes(recorded: Recorded) -> None:
     recorded.serve()
     outcome = recorded.attach()
     assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
+    assert "all 400 points of the ranks are in run E2E-" in outcome.verdict.explanation
+    assert all(method == "GET" for method, _ in recorded.api.requests)
+
+
+def test_a_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> None:
+    """Contract: FAIL, where the uploader died before the last point and the job completed."""
+    recorded.train(0)
+    recorded.train(1, program=LOSING)
+    recorded.serve()
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
+    assert "rank 1: loss/1: 1 of 201 points, in steps 1000–1999" in verdict.explanation
+
+
+def test_ranks_in_two_runs_fail_with_both_runs(recorded: Recorded) -> None:
+    """Contract: Lightning-AI/pytorch-lightning#11380: a run for each rank, where one was expected."""
+    recorded.train(0)
+    recorded.train(1, PLUTO_RUN_ID="another")
+    recorded.serve()
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.split_runs", [1])
+    assert re.search(
+        r"Rank 1 logged 200 points to run E2E-\d+ \(id another\)|rank 1 logged 200 points to run E2E-\d+",
+        verdict.explanation,
+    )
+    assert "UNKNOWN" in {check(verdict, "no-lost-points").result}
+
+
+def test_a_dead_rank_leaves_what_it_logged_until_its_last_line(recorded: Recorded) -> None:
+    """Contract: wandb/wandb#6657: a killed run. Its exit is the cause, and its points are UNKNOWN."""
+    recorded.train(0)
+    recorded.train(1, program=DYING)
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    recorded.serve(recorded.pod(0), recorded.pod(1, 137), job=failed)
+    verdict = recorded.attach().verdict
+    assert verdict.verdict != "PASS"
+    complete = check(verdict, "ground-truth-complete")
+    assert complete.result == "UNKNOWN"
+    assert "rank 1: train-1-abcd1: it ended without a summary. Its last line is of 20" in complete.explanation
+    assert "what it logged afterwards is not known" in complete.explanation
+    assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
+
+
+def test_a_rank_that_was_not_recorded_is_unknown_with_the_reason(recorded: Recorded) -> None:
+    """Contract: one rank of two never proves the job."""
+    recorded.train(0)
+    recorded.serve(recorded.pod(0), recorded.pod(1, recorded=False))
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "unification.not_recorded", [1])
+    assert "rank 1: no recorder was put into its container" in verdict.explanation
+
+
+def test_a_log_whose_beginning_was_rotated_away_is_unknown(recorded: Recorded) -> None:
+    """Contract: kubernetes/kubernetes#11046: the kubelet returns only the newest file of a rotated log."""
+    recorded.train(0)
+    recorded.train(1, TORCHELASTIC_RESTART_COUNT="1")
+    recorded.serve(recorded.pod(0), recorded.pod(1, when=500))
+    rotated = recorded.log(1).read_text().splitlines()
+    recorded.api.logs["train-1-abcd1", "main"] = jobs.stamped(*rotated, start=400)
+    verdict = recorded.attach().verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert "the beginning of its log was rotated away" in check(verdict, "ground-truth-complete").explanation
+
+
+def test_a_rotated_log_without_a_line_of_the_recorder_names_the_rotation(recorded: Recorded) -> None:
+    recorded.train(0)
+    recorded.serve(recorded.pod(0), recorded.pod(1, when=500))
+    recorded.api.logs["train-1-abcd1", "main"] = jobs.stamped("step 9999", start=400)
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
+    assert "rank 1: the beginning of its log was rotated away" in verdict.explanation
+
+
+@pytest.fixture
+def logged(recorded: Recorded) -> Recorded:
+    """A job that has logged every point. Its tracker can be read in many ways."""
+    recorded.train(0, 1)
+    recorded.serve()
+    return recorded
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -> None:
+    """Contract: each reason is one sentence, the verdict is UNKNOWN, and the evidence is kept."""
+    api, settings = logged.api, logged.settings
+    api.secrets["two"] = {"one": encoded("a"), "other": encoded("b")}
+    api.secrets["binary"] = {"key": base64.b64encode(b"\xff\xfe").decode()}
+    api.secrets["wrong"] = {"key": encoded("mlpi_wrong_key")}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"secret": "wrong"}, "does not accept the key"),
+        ({"secret": "none"}, "there is no Secret none in namespace team"),
+        ({"secret": "two"}, "Secret two in namespace team has 2 keys (one, other), so it is not known which"),
+        ({"secret": "two/third"}, "has no key third, but one, other"),
+        ({"secret": "binary"}, "is no key of a tracker"),
+        ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server does not"),
+        ({"run": "E2E-9999"}, "the tracker has no run with id E2E-9999 in project e2e"),
+    ]
+    for options, sentence in cases:
+        outcome = logged.attach(**options)
+        verdict = outcome.verdict
+        shown = "\n".join(each.explanation for each in verdict.checks)
+        assert sentence.lower() in shown.lower(), (options, shown)
+        assert verdict.verdict == ("FAIL" if "run" in options else "UNKNOWN"), options
+        assert check(verdict, "completed").result == check(verdict, "rank-exit").result == "PASS"
+        assert "mlpi_wrong_key" not in everything(outcome.bundle)
+    api.forbidden = {"secret", "services/proxy"}
+    for options, sentence in (
+        ({"secret": "wrong"}, "the right to read Secret wrong in namespace team is expected"),
+        ({"url": SERVICE}, "the right to reach Service tracker in namespace tools through the API server"),
+    ):
+        verdict = logged.attach(**options).verdict
+        assert verdict.verdict == "UNKNOWN"
+        assert sentence in check(verdict, "tracker").explanation
+    logged.settings = settings.model_copy(update={"pluto_api_key": None})
+    verdict = logged.attach().verdict
+    assert (
+        "a key of the tracker is expected, but there is none" in check(verdict, "tracker").explanation.lower()
+    )
+
+
+def everything(folder: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_key_of_a_secret_reads_the_tracker_through_the_api_server(logged: Recorded) -> None:
+    """Contract: kubernetes/kubernetes#38775: the proxy strips Authorization; argoproj/argo-rollouts#895: the
+    key in the Secret ends with a newline. The key is in no file of the bundle, and the printed Roles permit
+    each request.
+    """
+    logged.settings = logged.settings.model_copy(update={"pluto_api_key": None})
+    logged.api.services["tools/tracker:8080"] = logged.server.url
+    logged.api.secrets["pluto"] = {"password": encoded("x"), "PLUTO_API_KEY": encoded(f"{KEY}\n")}
+    outcome = logged.attach(url=SERVICE, secret="pluto")
+    assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
+    assert KEY not in everything(outcome.bundle)
+    documents = list(yaml.safe_load_all(roles("team", False, "pluto", service_of(SERVICE, "team"))))
+    proxied = {
+        (each["metadata"]["namespace"], *rule["resourceNames"])
+        for each in documents
+        for rule in each["rules"]
+        if rule["resources"] == ["services/proxy"]
+    }
+    assert proxied == {("tools", "tracker:8080")}
+    asked = [path for _, path in logged.api.requests if "/proxy/" in path or "/secrets" in path]
+    assert asked
+    assert all(
+        path.startswith("/api/v1/namespaces/tools/services/tracker:8080/proxy/")
+        or path == "/api/v1/namespaces/team/secrets/pluto"
+        for path in asked
+    )
+
+
+def test_the_key_of_a_project_reads_the_points_through_plutos_own_api(logged: Recorded) -> None:
+    """Contract: a user's key opens no audit view, and the verdict is the same."""
+    key = project_key(KEY, "e2e")
+    logged.settings = logged.settings.model_copy(update={"pluto_api_key": SecretStr(key)})
+    verdict = logged.attach().verdict
+    assert verdict.verdict == "PASS", not_passed(verdict)
+
+
+def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(recorded: Recorded) -> None:
+    """Contract: without options and variables, the logs name the tracker, the project and the run."""
+    recorded.train(0, 1)
+    recorded.env = {}
+    recorded.serve()
+    outcome = recorded.attach()
+    assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
+    manifest = Bundle.open(outcome.bundle).manifest
+    assert manifest is not None
+    assert manifest.expected is not None
+    assert (manifest.expected.run_id, manifest.expected.project) == (recorded.run_id, "e2e")
+
+
+def test_a_job_whose_tracker_is_not_known_is_unknown_with_the_options(recorded: Recorded) -> None:
+    """Contract: what is missing is named, with the options that name it."""
+    recorded.train(0, 1)
+    recorded.env = {}
+    for rank in (0, 1):
+        lines = [line for line in recorded.log(rank).read_text().splitlines() if "View run" not in line]
+        recorded.log(rank).write_text("\n".join(lines) + "\n")
+    recorded.serve()
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
+    assert "which tracker the ranks log to (PLUTO_URL_API)" in verdict.explanation
+    assert any("--tracker-url URL" in line for line in verdict.next)
+
+
+def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
+    """Contract: wandb/wandb#1040: a resumed run. Points of an earlier job are UNKNOWN, and not foreign."""
+    recorded.train(0, program=TRAIN.replace("loss", "before"))
+    recorded.log(0).write_text("")
+    recorded.train(0, 1)
+    late = jobs.job("train", 2, jobs.condition("Complete"))
+    late["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
+    recorded.serve(job=late)
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.stale_run")
+    assert check(verdict, "no-unexpected-points").result == "UNKNOWN"
+    assert check(verdict, "no-lost-points").result == "PASS"
+
+
+@pytest.mark.parametrize("url", ["tracker:8080", "ftp://x", "http://", "http://x:port"])
+def test_a_tracker_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="--tracker-url"):
+        TrackerOptions(url=url).check()
+
+
+@pytest.mark.parametrize("word", ["A", "a/b/c", "a/", "-a", "a b"])
+def test_a_secret_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="--secret"):
+        SecretKey.of(word)

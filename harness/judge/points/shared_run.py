@@ -48,10 +48,10 @@ class Attached:
         """Return the index of the node of this launch whose process attached to the run, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # The pods of another launch can have the same names.
-        if attachment.launch not in {None, self.case.manifest.nonce}:
+        if attachment.launch is not None and attachment.launch not in self.case.launches:
             return None  # konduktor appends only four random digits, so launches can share a name.
         for index, pod in self.case.pods.items():
-            if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
+            if attachment.hostname and attachment.hostname in pod.hostnames:
                 return index
         if attachment.hostname and self.case.pods and attachment.job_name is None:
             return None
@@ -77,7 +77,7 @@ class Attached:
         keys: dict[int, set[str | None]] = {}
         for _, attachment in self.attachments or []:
             keys.setdefault(attachment.run_id, set()).add(attachment.launch)
-        return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
+        return {run_id for run_id, of in keys.items() if not of & {None, *self.case.launches}}
 
     def label(self, run_id: int) -> str:
         """Return the name of a run for messages: its display id, with its id and project if unexpected."""
