@@ -195,6 +195,9 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
+    if (read := writer.current.expected) is not None:  # The tracker may have named the run.
+        run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
+        wanted = wanted.model_copy(update=run)
     writer.update(expected=wanted)
     moved = {int(index): each.group_rank for index, each in logged.items()}
     if from_logs is not None and any(index != rank for index, rank in moved.items()):
