@@ -7,7 +7,6 @@ sets it. Their lines are the logs of pods on an API server on loopback.
 from __future__ import annotations
 
 import base64
-import re
 import socket
 import subprocess
 import sys
