@@ -25,12 +25,13 @@ from harness.core.clock import now
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
+from harness.evidence.io.writer import TrackerKind
 from harness.evidence.kubernetes.objects import items
 from harness.evidence.schema.bundle import Expected
-from harness.evidence.schema.tracker import TrackerSummary
+from harness.evidence.schema.tracker import Attachment, RunWriter, TrackerRun, TrackerSummary
 from harness.judge.points import admitted_records
 from harness.tracker.client.audit import AuditReader, EmbeddedAudit, collect
-from harness.tracker.client.details import by_word, is_tracker_id
+from harness.tracker.client.details import by_id, by_word, is_tracker_id
 from harness.tracker.client.hosted import DEFAULT_URL, HostedAudit
 from harness.tracker.client.retry import RejectedError, ask
 
@@ -91,30 +92,37 @@ def read(
     writer = context.writer
     expected = writer.current.expected or job.expected
     bundle = Bundle.open(writer.path)
+    pods = pods or [state.object for state in bundle.last("pod").values()]  # The job was deleted.
     container = job.launch.container
     logged = _logged(bundle, pods, container)
     named = _named(options, context, pods, container, logged)
     if isinstance(named, str):
         writer.update(unread={**reader.unread, "tracker": named})
         return
-    url, project, run = named
-    writer.update(expected=expected.model_copy(update={"run_id": run, "project": project}))
-    context.progress(f"reading run {run or ', '.join(map(str, logged.ids))} from the tracker at {url}")
+    url, runs = named.url, list[TrackerRun]()
+    writer.update(expected=expected.model_copy(update={"run_id": named.run, "project": named.project}))
+    context.progress(f"reading run {named.run or ', '.join(map(str, logged.ids))} from the tracker at {url}")
+
+    def write(kind: TrackerKind, record: TrackerRun | Attachment | RunWriter) -> None:
+        runs.extend([record] if isinstance(record, TrackerRun) else [])
+        writer.tracker(kind, record)
+
     try:
         key = _key(options, context, reader, pods, container)
         writer.redactor.add(key)
         audit, client = _audit(url, key, reader)
-        wanted, ids = _resolved(audit, client, expected, run, project, logged)
+        wanted, ids = _resolved(audit, client, expected, named, logged)
         writer.update(expected=wanted)
         summary = collect(
             audit,
             external_id=wanted.run_id,
             project=wanted.project,
             job_name=job.launch.tracked_as,
-            write=writer.tracker,
+            write=write,
             write_points=writer.point_rows,
             ids=ids,
         )
+        summary = _unless_absent(summary, wanted, runs) if named.given else summary
     except HarnessError as error:
         summary = _failed(str(error))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -129,15 +137,24 @@ def _failed(reason: str) -> TrackerSummary:
 
 
 # -- which run -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Named:
+    """The tracker and the run. `run` is "" if the recorders name the run."""
+
+    url: str
+    project: str
+    run: str
+    given: bool
+    """Whether the user named one of them, and may be wrong."""
+
+
 def _named(
     options: TrackerOptions, context: RecordedContext, pods: Iterable[Object], container: str, logged: Logged
-) -> tuple[str, str, str] | str:
-    """Return the URL, the project and the run id, or why one of them is not known.
-
-    The run id is "" if the recorders name the run.
-    """
+) -> Named | str:
+    """Return the tracker and the run, or why they are not known."""
     env = _environment(pods, container)
-    url = options.url or context.settings.tracker_url or next((env[n] for n in URLS if n in env), logged.url)
+    of_pods = next((env[name] for name in URLS if name in env), logged.url)
+    url = options.url or of_pods or context.settings.tracker_url
     project = options.project or env.get("PLUTO_PROJECT", "") or logged.project
     run = options.run or env.get("PLUTO_RUN_ID", "")
     missing = []
@@ -149,7 +166,8 @@ def _named(
         missing.append("the project of the run (PLUTO_PROJECT): --project P names it")
     if missing:
         return f"neither the pods nor their logs show {'; nor '.join(missing)}"
-    return url.rstrip("/"), project, run
+    given = bool(options.url or options.project or options.run) or url != of_pods
+    return Named(url.rstrip("/"), project, run, given)
 
 
 def _environment(pods: Iterable[Object], container: str) -> dict[str, str]:
@@ -194,24 +212,45 @@ def _noting_page(found: Logged, line: str) -> str:
 
 
 def _resolved(
-    audit: AuditReader, client: httpx.Client, expected: Expected, run: str, project: str, logged: Logged
+    audit: AuditReader, client: httpx.Client, expected: Expected, named: Named, logged: Logged
 ) -> tuple[Expected, list[int]]:
     """Return what is expected of the run, and the ids of all runs to read.
 
     Without a run id, the run is that to which most processes logged.
     """
+    run, project = named.run, named.project
     ids = [run_id for run_id, _ in logged.ids.most_common(MAX_RUNS)]
     wanted = expected.model_copy(update={"run_id": run, "project": project})
-    if run and not is_tracker_id(run):
-        return wanted, ids
-    if run and not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None):
-        return wanted, ids
-    found = by_word(client, run or str(ids[0]), project, SECONDS)
+    of_recorders = by_id(client, ids, project, SECONDS)
+    found = next((one for one in of_recorders if not run or run in _names(one)), None)
+    if found is not None and named.given and project not in ("", found.project):
+        found = None  # The user named another project.
+    if found is None and run and is_tracker_id(run):
+        external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
+        found = None if external else by_word(client, run, project, SECONDS)
     if found is None:
-        return wanted.model_copy(update={"run_id": run or str(ids[0])}), ids
+        return wanted.model_copy(update={"run_id": run or ", ".join(map(str, ids[:1]))}), ids
     name = found.external_id or found.display_id or str(found.run_id)
     fields = {"run_id": name, "project": found.project, "tracker_run": found.run_id}
     return wanted.model_copy(update=fields), [*dict.fromkeys([found.run_id, *ids])]
+
+
+def _names(run: TrackerRun) -> tuple[str | None, ...]:
+    return run.external_id, run.display_id, str(run.run_id)
+
+
+def _unless_absent(summary: TrackerSummary, wanted: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
+    """Return the summary. It has an error if the user named a run that the tracker does not have."""
+    there = any(
+        run.run_id == wanted.tracker_run or (run.external_id, run.project) == (wanted.run_id, wanted.project)
+        for run in runs
+    )
+    if there or summary.error is not None:
+        return summary
+    others = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
+    text = f"it has no run {wanted.run_id} in project {wanted.project}"
+    text += f"; the recorders of the job name {others}" if others else ""
+    return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
 
 
 # -- how to reach it -----------------------------------------------------------------------------------------

@@ -286,14 +286,15 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
         ({"secret": "two/third"}, "has no key third, but one, other"),
         ({"secret": "binary"}, "is no key of a tracker"),
         ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server does not"),
-        ({"run": "E2E-9999"}, "the tracker has no run with id E2E-9999 in project e2e"),
+        ({"run": "E2E-9999"}, "it has no run E2E-9999 in project e2e; the recorders of the job name shared-"),
+        ({"project": "other"}, "in project other; the recorders of the job name shared-"),
     ]
     for options, sentence in cases:
         outcome = logged.attach(**options)
         verdict = outcome.verdict
         shown = "\n".join(each.explanation for each in verdict.checks)
         assert sentence.lower() in shown.lower(), (options, shown)
-        assert verdict.verdict == ("FAIL" if "run" in options else "UNKNOWN"), options
+        assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable"), options
         assert check(verdict, "completed").result == check(verdict, "rank-exit").result == "PASS"
         assert "mlpi_wrong_key" not in everything(outcome.bundle)
     api.forbidden = {"secret", "services/proxy"}
@@ -353,7 +354,7 @@ def test_the_key_of_a_project_reads_the_points_through_plutos_own_api(logged: Re
 
 def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(logged: Recorded) -> None:
     """Contract: without options and variables, the logs name the tracker, the project and the run."""
-    logged.env = {}
+    logged.env = {"PLUTO_PROJECT": "overridden in the program"}
     logged.serve()
     outcome = logged.attach()
     assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)

@@ -109,7 +109,7 @@ def _earlier(pod: PodRecord, record: Record) -> str:
         return f"the first {counted(first, 'line')} of its recorder are missing in the log"
     if pod.whole or record.summary.restart == 0 or record.is_child:
         return ""
-    return "the beginning of its log was rotated away, and with it possibly an earlier process of this rank"
+    return "the beginning of its log was rotated away or not read, and with it possibly an earlier process"
 
 
 def _complete(

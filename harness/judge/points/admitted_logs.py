@@ -18,6 +18,8 @@ LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
 """A log that begins later after the start of its container is not whole: in general, and if it is large."""
 LARGE = 1 << 20
 """Bytes of a log from which on the kubelet may have rotated it soon after the start. It keeps 10 MiB."""
+_TAIL = "only its last"
+"""Part of the gap in the log of a job with many pods (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -60,7 +62,9 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
 
 def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:
     """Return why the log of a pod with a recorder has no lines of it."""
-    gap = next((gap for gap in case.manifest.log_gaps if gap.startswith(f"{pod.name}-")), "")
+    gap = _gap(case, pod)
+    if _TAIL in gap:
+        return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
     if gap:
         return f"its log could not be read: {gap.partition(': ')[2]}"
     if not case.bundle.has(path):
@@ -73,8 +77,16 @@ def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> st
     )
 
 
+def _gap(case: Case, pod: Pod) -> str:
+    """Return the first gap in the log of the rank's container, or ""."""
+    log = f"{pod.name}-{case.launch.container}"
+    return next((gap for gap in case.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))), "")
+
+
 def _begins_late(case: Case, pod: Pod, path: str) -> bool:
     """Return whether the beginning of a log may be missing."""
+    if _TAIL in _gap(case, pod):
+        return True
     states = [pod.container(case.launch.container, state) for state in ("running", "terminated")]
     times = [seconds(state[1].get("startedAt")) for state in states if state is not None]
     started = min((time for time in times if time is not None), default=None)

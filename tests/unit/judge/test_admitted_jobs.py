@@ -261,12 +261,10 @@ def test_a_log_that_begins_late_does_not_prove_a_restarted_rank(tmp_path: Path) 
     assert "the beginning of its log was rotated away" in shown(verdict)
 
 
-@given(st.integers(0, 2**256))
-@settings(max_examples=200, deadline=None)
-def test_the_lines_survive_the_redaction_of_secrets(number: int) -> None:
-    """A masked character in a line would make its rank UNKNOWN."""
-    name = f"m{number}"
-    body = {"runs": [{"run": "1", "metrics": [[name, 1, 1, 1, 1, 1, 0, f"{number:x}"[:22], ""]]}]}
-    lines = admitted_lines.encode_summary(UID, 3, "abcdefgh", 0, body)
-    text = "\n".join(lines)
-    assert Redactor(["a-secret-of-the-user"]).text(text) == text
+@pytest.mark.parametrize("end", ["0token=", "secret=", "password=", "ApiKey=", "TOKEN=="])
+def test_a_summary_that_ends_like_the_name_of_a_secret_is_not_masked(end: str) -> None:
+    """A masked signature would make the rank UNKNOWN."""
+    nonce, name = "3f0c9a52", f"3 abcdefgh 0 1/1 AAAA{end}"
+    signature = admitted_lines.encode_summary(nonce, 3, "abcdefgh", 0, {})[0].rpartition(" ")[2]
+    line = f"2026-11-28T10:00:01.5Z {admitted_lines.SUMMARY_MARK}{name} {signature}\n"
+    assert Redactor(["a-secret-of-the-user"]).text(line) == line
