@@ -59,7 +59,7 @@ def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Clien
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)
     named = {"sni_hostname": c.tls_server_name} if c.tls_server_name else {}
-    token = c.get_api_key_with_prefix("authorization")
+    token = c.get_api_key_with_prefix("BearerToken", alias="authorization")
     return client_of(
         kube.proxy,
         context,

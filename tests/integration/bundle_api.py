@@ -21,6 +21,8 @@ from harness.attach.resources import AROUND, TARGETS, Resource
 from harness.evidence import Bundle
 
 Object = dict[str, Any]
+TOKEN = "token-of-u"
+"""The bearer token of the user in the kubeconfig."""
 RESOURCES = {each.kind.name: each for each in (*TARGETS, *AROUND)}
 
 
@@ -70,7 +72,7 @@ class BundleApi(ThreadingHTTPServer):
                 {
                     "clusters": [{"name": "c", "cluster": {"server": server}}],
                     "contexts": [{"name": "c", "context": context}],
-                    "users": [{"name": "u", "user": {}}],
+                    "users": [{"name": "u", "user": {"token": TOKEN}}],
                     "current-context": "c",
                 }
             )
@@ -142,8 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Forward a request as the API server's proxy does: without the header Authorization."""
         server = self.server.services.get(service)
         name = service.partition("/")[2].partition(":")[0]
-        if "services/proxy" in self.server.forbidden:
-            message = f'services "{name}" is forbidden: User "u" cannot get resource "services/proxy"'
+        user = "u" if self.headers["Authorization"] == f"Bearer {TOKEN}" else "system:anonymous"
+        if "services/proxy" in self.server.forbidden or user != "u":
+            message = f'services "{name}" is forbidden: User "{user}" cannot get resource "services/proxy"'
             self._answer(403, _status(403, "Forbidden", message))
         elif server is None:
             self._answer(404, _status(404, "NotFound", f'services "{name}" not found'))
