@@ -93,7 +93,7 @@ ELSEWHERE = {
     "harness attach --print-rbac -n team-a": _ATTACH,
     "harness attach job/train -n team-a --secret pluto": _ATTACH_RECORDED,
     "harness why job/train -n team-a": _ATTACH,
-    "harness why job/train -n team-a --secret pluto": _ATTACH_RECORDED,
+    "harness why job/losing -n team-a --secret pluto": _ATTACH_RECORDED,
     "harness why jobset/slow -n team-a": _ATTACH,
     "harness bisect konduktor --good 0.1.0.dev20261001": _BISECTED,
     "harness bisect pluto-ml --bad 0.0.15 --good 0.0.8 --keep-cluster": _BISECTED,
