@@ -81,6 +81,7 @@ _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
 _MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
 _RECORDED = "tests/k8s/test_recorder.py types it"
 _ATTACH = "tests/integration/test_attach.py and tests/k8s/test_attach.py attach to such jobs"
+_ATTACH_RECORDED = "tests/integration/test_attach_recorded.py and tests/k8s/test_attach.py attach like this"
 ELSEWHERE = {
     "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
     "--newest 1": _MATRIX,
@@ -90,7 +91,9 @@ ELSEWHERE = {
     "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace pluto-ml=.": _REPLACED,
     "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace konduktor=.": _REPLACED,
     "harness attach --print-rbac -n team-a": _ATTACH,
+    "harness attach job/train -n team-a --secret pluto": _ATTACH_RECORDED,
     "harness why job/train -n team-a": _ATTACH,
+    "harness why job/losing -n team-a --secret pluto": _ATTACH_RECORDED,
     "harness why jobset/slow -n team-a": _ATTACH,
     "harness bisect konduktor --good 0.1.0.dev20261001": _BISECTED,
     "harness bisect pluto-ml --bad 0.0.15 --good 0.0.8 --keep-cluster": _BISECTED,

@@ -23,10 +23,10 @@ SECONDS = 20.0
 class Forbidden(HarnessError):
     """The user may not read something that cannot be done without."""
 
-    def __init__(self, what: str, namespace: str) -> None:
+    def __init__(self, what: str, namespace: str, option: str = "") -> None:
         super().__init__(
             f"the right to read {what} in namespace {namespace} is expected, but the API server forbids it",
-            hint=f"`harness attach --print-rbac -n {namespace}` prints the Role that is needed",
+            hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
             cause="cluster.forbidden",
         )
 
@@ -78,6 +78,20 @@ class Reader:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
         return bytes(self.kube.fetch(path, query, seconds=SECONDS).data)
 
+    def secret(self, name: str) -> dict[str, str]:
+        """Return the entries of a Secret, in base64. Raises HarnessError."""
+        try:
+            found = self._json(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+        except ApiException as error:
+            if error.status == 404:
+                raise HarnessError(
+                    f"there is no Secret {name} in namespace {self.namespace}",
+                    hint="name another one by --secret",
+                    cause="tracker.unreachable",
+                ) from None
+            raise self._problem(error, f"Secret {name}", f" --secret {name}") from error
+        return {str(key): str(value) for key, value in (found.get("data") or {}).items()}
+
     def _pages(self, resource: Resource, labels: str) -> Iterator[Object]:
         query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
         query |= {"fieldSelector": f"metadata.name={self.namespace}"} if resource.kind.own else {}
@@ -106,7 +120,7 @@ class Reader:
             ) from error
         return found
 
-    def _problem(self, error: ApiException, what: str) -> HarnessError:
+    def _problem(self, error: ApiException, what: str, option: str = "") -> HarnessError:
         if error.status in (401, 403):
-            return Forbidden(what, self.namespace)
+            return Forbidden(what, self.namespace, option)
         return HarnessError(f"{what} could not be read: {reason_of(error)}", cause="cluster.unreachable")

@@ -7,10 +7,12 @@ from typing import Any
 
 import yaml
 
+from harness.core.service_proxy import Service
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.kinds import WatchedKind
 
 READ = ("get", "list", "watch")
+ROLE, TRACKER_ROLE = "harness-attach", "harness-attach-tracker"
 
 
 @dataclass(frozen=True)
@@ -67,29 +69,42 @@ def target_of(word: str) -> Resource | None:
     return of.get(short)
 
 
-def roles(namespace: str, probe: bool = False) -> str:
-    """Return a Role and a ClusterRole, as YAML, with the least permissions to attach to any kind of job."""
+def roles(namespace: str, probe: bool = False, secret: str = "", service: Service | None = None) -> str:
+    """Return a Role and a ClusterRole as YAML, with the least permissions to attach to any kind of job.
+
+    With `secret`, the Role permits to read this Secret. With `service`, another Role permits to reach the
+    tracker at this Service.
+    """
     inside = {each.kind.name: each for each in (*TARGETS, *AROUND) if each.kind.namespaced}
     rules = _rules(list(inside.values()))
     rules.append({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]})
     if probe:
         rules.append({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]})
+    if secret:
+        rules.append(_one("secrets", secret))
     outside = _rules([each for each in AROUND if not each.kind.namespaced and not each.kind.own])
     outside.append(
         {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": [namespace], "verbs": list(READ)}
     )
-    name = "harness-attach"
-    api = "rbac.authorization.k8s.io/v1"
-    documents = [
-        {
-            "apiVersion": api,
-            "kind": "Role",
-            "metadata": {"name": name, "namespace": namespace},
-            "rules": rules,
-        },
-        {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": name}, "rules": outside},
-    ]
+    documents = [_role("Role", ROLE, rules, namespace), _role("ClusterRole", ROLE, outside)]
+    if service is not None:
+        tracker = [_one("services/proxy", service.proxied)]
+        documents.append(_role("Role", TRACKER_ROLE, tracker, service.namespace))
     return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def _role(kind: str, name: str, rules: list[dict[str, Any]], namespace: str = "") -> dict[str, Any]:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "rules": rules,
+    }
+
+
+def _one(resource: str, name: str) -> dict[str, Any]:
+    return {"apiGroups": [""], "resources": [resource], "resourceNames": [name], "verbs": ["get"]}
 
 
 def _rules(resources: list[Resource]) -> list[dict[str, Any]]:

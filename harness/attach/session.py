@@ -11,17 +11,18 @@ import secrets
 import sys
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 
-from harness.attach import follow, logs, rank_count
+from harness.attach import follow, logs, rank_count, tracker
 from harness.attach.find import Target, check, find
 from harness.attach.job import AttachedJob, expected
 from harness.attach.reading import Reader
 from harness.attach.recording import Recording
 from harness.attach.resources import AROUND, POD, Resource
+from harness.attach.tracker import TrackerOptions
 from harness.attach.truth import RecordedLines, nonces
 from harness.context import RecordedContext, RunContext
 from harness.core import processes, proxies, writable
@@ -51,6 +52,8 @@ class Options:
     """Maximum seconds to wait for a job that does not exist yet."""
     follow: bool = False
     probe: bool = False
+    tracker: TrackerOptions = field(default_factory=TrackerOptions)
+    """What the user knows about the tracker and the run of the job."""
 
 
 def default_kubeconfig() -> Path:
@@ -75,6 +78,7 @@ def attach(
     results in a verdict.
     """
     check(target)
+    options.tracker.check()
     writable.prove(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
     writable.prove(context.settings.state_dir, "HARNESS_STATE_DIR")
     kube = cluster(context.settings)
@@ -131,9 +135,12 @@ def _observe(job: AttachedJob, reader: Reader, options: Options, context: Record
             writer.inspection(snapshot.model_copy(update={"at_end": True}))
         for snapshot in container_inspection.inspect_pods(reader.kube, running):
             writer.inspection(snapshot)
+    frames = lines.write()
+    if frames or lines.admitted:
+        tracker.read(job, reader, list(recording.pods.values()), options.tracker, context)
     writer.close()
     _count_ranks(job, recording, writer)
-    if lines.write():
+    if frames:
         launch = writer.current.launch or job.launch
         writer.update(launch=launch.model_copy(update={"recorder": True, "processes": True}))
     if writer.full is not None:
@@ -188,6 +195,9 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
+    if (read := writer.current.expected) is not None:  # The tracker may have named the run.
+        run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
+        wanted = wanted.model_copy(update=run)
     writer.update(expected=wanted)
     moved = {int(index): each.group_rank for index, each in logged.items()}
     if from_logs is not None and any(index != rank for index, rank in moved.items()):

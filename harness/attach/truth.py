@@ -16,6 +16,7 @@ from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.processes import decode
 from harness.launch.labels import NONCE_LABEL
+from harness.workers.admitted_lines import LINE_MARK, SUMMARY_MARK
 from harness.workers.truth_frames import MARK, PROCESS_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
@@ -42,6 +43,8 @@ class RecordedLines:
         self._collectors: dict[str, TruthCollector] = {}
         self._events: set[str] = set()
         self._lock = threading.Lock()
+        self.admitted = False
+        """Whether a recorder that an admission policy admitted wrote lines. The judge reads them."""
 
     def know(self, nonces: Iterable[str]) -> None:
         """Add nonces. Lines that were fed before are not decoded again."""
@@ -51,6 +54,7 @@ class RecordedLines:
 
     def feed(self, pod: str, uid: str, text: str) -> None:
         """Decode the lines of a pod's log."""
+        self.admitted |= LINE_MARK in text or SUMMARY_MARK in text
         if MARK not in text and PROCESS_MARK not in text:
             return
         with self._lock:

@@ -10,6 +10,7 @@ from harness.cli.options import progress
 from harness.cli.view import lazy
 
 if TYPE_CHECKING:
+    from harness.attach.tracker import TrackerOptions
     from harness.report.finalize import Outcome
 
 Job = Annotated[
@@ -30,6 +31,22 @@ Container = Annotated[
 Probe = Annotated[
     bool, typer.Option("--probe", help="also inspect running containers with exec; needs more permissions")
 ]
+TrackerUrl = Annotated[
+    str, typer.Option("--tracker-url", help="the tracker of the job (default: PLUTO_URL_API of its pods)")
+]
+Project = Annotated[
+    str, typer.Option("--project", help="project of the job's run (default: PLUTO_PROJECT of its pods)")
+]
+Run = Annotated[str, typer.Option("--run", help="id of the job's run (default: PLUTO_RUN_ID of its pods)")]
+Secret = Annotated[
+    str,
+    typer.Option(
+        "--secret",
+        metavar="NAME[/KEY]",
+        help="read the tracker's key from this Secret in the job's namespace (default: PLUTO_API_KEY of your "
+        "own environment)",
+    ),
+]
 
 
 def attach(
@@ -45,6 +62,10 @@ def attach(
         typer.Option(min=0, help="wait up to this many seconds for the job to exist, then follow it"),
     ] = None,
     probe: Probe = False,
+    tracker_url: TrackerUrl = "",
+    project: Project = "",
+    run: Run = "",
+    secret: Secret = "",
     print_rbac: Annotated[
         bool,
         typer.Option(
@@ -64,17 +85,16 @@ def attach(
     or a pod. Without --follow, the verdict describes the current state of the job,
     which may be waiting, running, hung or finished.
 
-    A PASS requires a recorder in the ranks. Without one, a completed job is UNKNOWN
-    (unification.not_recorded), and the other checks are shown. The exit codes, the
-    bundle and the report are the same as for `harness run`.
+    A PASS needs a recorder in the ranks (`harness recorder install`) and the points
+    in the tracker. Without them, a job that completed is UNKNOWN
+    (unification.not_recorded), and every other check is shown. The exit codes, the
+    bundle and the report are those of `harness run`.
     """
+    tracker = (tracker_url, project, run, secret)
     if print_rbac:
-        from harness.attach.resources import roles
-
-        print(roles(namespace or "default", probe), end="")
-        return 0
+        return _print_rbac(namespace or "default", probe, tracker)
     target = (job, selector, namespace, container)
-    outcome = _attached(target, probe, follow, wait, runs_dir, kubeconfig, context, quiet)
+    outcome = _attached(target, probe, follow, wait, runs_dir, kubeconfig, context, quiet, tracker)
     return lazy.show_verdict(outcome.verdict, outcome.bundle, as_json)
 
 
@@ -84,6 +104,10 @@ def why(
     namespace: Namespace = None,
     container: Container = None,
     probe: Probe = False,
+    tracker_url: TrackerUrl = "",
+    project: Project = "",
+    run: Run = "",
+    secret: Secret = "",
     runs_dir: options.RunsDir = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -95,7 +119,8 @@ def why(
     nothing.
     """
     target = (job, selector, namespace, container)
-    outcome = _attached(target, probe, False, None, runs_dir, kubeconfig, context, True)
+    tracker = (tracker_url, project, run, secret)
+    outcome = _attached(target, probe, False, None, runs_dir, kubeconfig, context, True, tracker)
     if as_json:
         return lazy.show_verdict(outcome.verdict, outcome.bundle, as_json)
     from harness.cli.view.verdict import EXIT
@@ -114,6 +139,7 @@ def _attached(
     kubeconfig: Path | None,
     context: str | None,
     quiet: bool,
+    tracker: tuple[str, str, str, str],
 ) -> "Outcome":
     from harness.attach import session
     from harness.attach.find import Target, check
@@ -121,12 +147,33 @@ def _attached(
     job, selector, namespace, container = target
     named = Target(job, selector, container)
     check(named)
+    of_tracker = _tracker(tracker)
     settings = lazy.load(runs_dir=runs_dir, kubeconfig=kubeconfig or _default(context), context=context)
-    asked = session.Options(namespace, wait or 0.0, follow or wait is not None, probe)
+    asked = session.Options(namespace, wait or 0.0, follow or wait is not None, probe, of_tracker)
     if not asked.follow:
         return session.attach(named, asked, lazy.run_context(settings, progress(quiet)))
     with lazy.watching(quiet) as (lines, listener):
         return session.attach(named, asked, lazy.run_context(settings, lines), listener)
+
+
+def _tracker(words: tuple[str, str, str, str]) -> "TrackerOptions":
+    from harness.attach.secret import SecretKey
+    from harness.attach.tracker import TrackerOptions
+
+    url, project, run, secret = words
+    found = TrackerOptions(url, project, run, SecretKey.of(secret))
+    found.check()
+    return found
+
+
+def _print_rbac(namespace: str, probe: bool, words: tuple[str, str, str, str]) -> int:
+    from harness.attach.resources import roles
+    from harness.core.service_proxy import service_of
+
+    tracker = _tracker(words)
+    service = service_of(tracker.url, namespace) if tracker.url else None
+    print(roles(namespace, probe, tracker.secret.name if tracker.secret else "", service), end="")
+    return 0
 
 
 def _default(context: str | None) -> Path | None:

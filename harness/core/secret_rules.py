@@ -29,10 +29,11 @@ LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
 _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
+    r"|@sum1 (?:-|\d{1,6}) [0-9a-z]{8} \d{1,6} \d{1,3}/\d{1,3} [A-Za-z0-9+/]+={0,2} [\w-]{16}(?![\w-])"
 )
-"""A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
-text may happen to end like a secret's name, for example with "token=". The frame's signature must not be
-treated as that secret's value.
+"""A line that a rank writes for the harness (truth_frames.py, admitted_lines.py, netcheck/frames.py). Its
+base64 text can end like the name of a secret, for example with "token=". The frame's signature does not count
+as the value of such a secret.
 """
 
 # -- names -------------------------------------------------------------------------------------------------

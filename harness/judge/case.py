@@ -117,6 +117,8 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
     return "Failed" if "Failed" in phases else "Completed"
 
 
+NONCE_LABEL = "pluto-e2e-harness/nonce"
+"""The label of a launch's pods. harness/launch/labels.py has the same value."""
 OBSERVE_STAGE = "observe"
 """The stage in which the harness waits for the job. When it ends, the harness stops whatever is still
 running."""
@@ -342,6 +344,16 @@ class Case:
     def recorded(self) -> bool:
         """Return whether the ranks recorded what they logged. Ranks launched by the harness always do."""
         return not self.launch.attached or self.launch.recorder
+
+    @cached_property
+    def launches(self) -> set[str]:
+        """Return the nonces with which the tracker can name this launch.
+
+        An attached job that the harness launched from another machine has its nonce in a label of the pods.
+        """
+        pods = [pod for pods in self.pod_attempts.values() for pod in pods] if self.launch.attached else []
+        labels = (mapping(pod.last.object, "metadata", "labels").get(NONCE_LABEL) for pod in pods)
+        return {self.manifest.nonce, *(str(label) for label in labels if label)}
 
     @property
     def since(self) -> float | None:

@@ -70,6 +70,7 @@ class Requirement:
 Applies = Literal[
     "always",
     "tracked",
+    "frames",
     "ranks",
     "attached",
     "processes",
@@ -99,9 +100,10 @@ class Entry:
     """The launches to which the check applies. Verdicts on other launches do not list it.
 
     The values mean, in order: all launches; launches whose ranks log with Pluto, as far as that was recorded;
-    launches whose pods are ranks of one job; attached jobs; launches with recorded processes; launches whose
-    pods run netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose
-    recorder counts the values of each key.
+    those of them whose recorders write every point, and not only digests; launches whose pods are ranks of
+    one job; jobs of others; launches with recorded processes; launches whose pods run netcheck; acceptance
+    tests; trainings; launches with --upload; TorchrunJobs; launches whose recorder counts the values of each
+    key.
     """
 
     @property

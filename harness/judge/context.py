@@ -14,8 +14,9 @@ from harness.judge.catalogue import REQUIREMENTS, Entry, Need, Requirement, up_t
 from harness.judge.cluster.admission import refused
 from harness.judge.end import End
 from harness.judge.finding import Finding
-from harness.judge.points import agreement, client_rewrites, compare, elastic, keys
+from harness.judge.points import admitted, admitted_logs, agreement, client_rewrites, compare, elastic, keys
 from harness.judge.points import ground_truth as truth
+from harness.judge.points.admitted_records import PodRecord
 from harness.judge.points.shared_run import Attached
 from harness.judge.ranks import pod_ends, restarts
 
@@ -94,6 +95,28 @@ class Facts:
         omissions = keys.omissions(self.agreement)
         return compared, client_rewrites.explain(self.truths, self.recorded, compared, omissions)
 
+    @cached_property
+    def admitted(self) -> list[PodRecord] | None:
+        """Return what the recorders of admitted pods wrote, or None if no pod of the job was admitted."""
+        if not self.attached_to_others or not admitted_logs.is_admitted(self.case):
+            return None
+        return admitted_logs.records(self.case)
+
+    @cached_property
+    def of_digests(self) -> dict[str, Finding]:
+        """Return the findings about the points of admitted pods, by check."""
+        assert self.admitted is not None
+        known = self.passed("tracker") and bool(self.attached.shared)
+        run = self.attached.shared[0][1].run_id if known else None
+        found = admitted.judge(
+            self.admitted,
+            ranks=self.case.ranks,
+            parts=admitted_logs.parts(self.bundle, run) if run is not None else [],
+            run=str(run) if run is not None else None,
+            label=self.label if known else "the run",
+        )
+        return {finding.name: finding for finding in found}
+
     @property
     def label(self) -> str:
         """Return the shared run's name for use in messages."""
@@ -113,8 +136,10 @@ class Facts:
 
         For an attached job, they were recorded if its ranks have a recorder and the tracker was read.
         """
-        attached = self.attached_to_others and not (self.case.recorded and self.bundle.summary)
-        return self._of_ranks and not attached
+        if not self.attached_to_others:
+            return self._of_ranks
+        recorded = self.case.recorded or self.admitted is not None
+        return self._of_ranks and recorded and self.bundle.summary is not None
 
     @property
     def _of_ranks(self) -> bool:
@@ -166,6 +191,7 @@ class Facts:
         met = {
             "always": True,
             "tracked": self.tracked,
+            "frames": self.tracked and self.admitted is None,
             "ranks": self._of_ranks,
             "attached": self.attached_to_others,
             "processes": self._processes,
@@ -195,6 +221,14 @@ def _or_ranks(ranks: list[int]) -> list[int] | None:
     return sorted(set(ranks)) or None
 
 
+def _without_truth(facts: Facts) -> list[int]:
+    return [truth.rank for truth in facts.truths if truth.incomplete]
+
+
+def _with_undecided_rows(facts: Facts) -> list[int]:
+    return [rank for rank, _ in facts.compared.undecided]
+
+
 _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "bundle": lambda _: None,
     "manifest": lambda facts: _unless(facts.bundle.manifest),
@@ -204,7 +238,7 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "rank": lambda facts: _unless(any(map(facts.case.started, range(facts.case.expected.num_nodes)))),
     "tracker": lambda facts: _unless(facts.passed("tracker")),
     "shared-run": lambda facts: _unless(facts.attached.shared),
-    "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
-    "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
+    "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
+    "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
 """For each need, a function that returns None if it is met, or else the affected ranks (possibly none)."""

@@ -26,6 +26,7 @@ from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
 from harness.judge.finding import Finding, counted, decisive, explanation, in_phases, not_passed, unknown
 from harness.judge.points import (
+    admitted_logs,
     client_rewrites,
     foreign_writers,
     keys,
@@ -45,7 +46,21 @@ def _admission(facts: Facts) -> list[Finding]:
 
 
 def _rank_ends(facts: Facts) -> list[Finding]:
-    return pods.rank_ends(facts.case, facts.ends)
+    recorded = admitted_logs.world(facts.case, facts.admitted) if facts.admitted is not None else None
+    return pods.rank_ends(facts.case, facts.ends, recorded)
+
+
+def _or_digests(id_: CheckId, judge: Callable[[Facts], Finding]) -> Judge:
+    """Return the function of a check about points. Those of admitted pods are judged by their digests."""
+    return lambda facts: judge(facts) if facts.admitted is None else facts.of_digests[id_]
+
+
+def _one_run(facts: Facts) -> Finding:
+    if facts.admitted is None:
+        return shared_run.one_run(facts.attached, facts.recorded, facts.truths, facts.compared)
+    run_id = facts.attached.shared[0][1].run_id
+    logged = admitted_logs.elsewhere(facts.admitted, run_id)
+    return shared_run.one_run_of_digests(facts.attached, logged)
 
 
 def _rank_pods(case: Case) -> Finding:
@@ -77,30 +92,27 @@ CHECKS: dict[CheckId, Judge] = {
     "job-status": lambda facts: job_status.check(facts.case, facts.ends),
     "node-spread": lambda facts: pods.spread(facts.case),
     "logs": lambda facts: pods.logs(facts.case),
-    "recorded": lambda facts: recording.recorded(facts.case),
+    "recorded": lambda facts: recording.recorded(facts.case, facts.admitted),
     "tracker": unification.tracker_evidence,
-    "ground-truth-complete": unification.truth_complete,
-    "ranks-logged": unification.ranks_logged,
+    "ground-truth-complete": _or_digests("ground-truth-complete", unification.truth_complete),
+    "ranks-logged": _or_digests("ranks-logged", unification.ranks_logged),
     "recorders-agree": lambda facts: facts.agreement.finding(),
     "keys": lambda facts: keys.check(facts.agreement, facts.failed("world")),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths, facts.restarts),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
     "run-exists": lambda facts: shared_run.run_exists(facts.attached),
-    "one-run": lambda facts: shared_run.one_run(
-        facts.attached,
-        facts.recorded,
-        facts.truths,
-        facts.compared,
-    ),
+    "one-run": _one_run,
     "run-not-stale": lambda facts: shared_run.run_fresh(facts.attached),
     "only-our-job": lambda facts: foreign_writers.check(facts.attached),
     "attached": lambda facts: shared_run.every_rank(facts.attached, facts.truths, facts.compared),
     "processes": lambda facts: processes.check(facts.attached),
-    "client-kept": lambda facts: client_rewrites.check(facts.rewritten, facts.label),
-    "no-lost-points": unification.no_lost_points,
-    "values": unification.values,
-    "collisions": unification.collisions,
-    "no-unexpected-points": unification.foreign,
+    "client-kept": _or_digests(
+        "client-kept", lambda facts: client_rewrites.check(facts.rewritten, facts.label)
+    ),
+    "no-lost-points": _or_digests("no-lost-points", unification.no_lost_points),
+    "values": _or_digests("values", unification.values),
+    "collisions": _or_digests("collisions", unification.collisions),
+    "no-unexpected-points": _or_digests("no-unexpected-points", unification.foreign),
     "status": lambda facts: shared_run.status(facts.attached, facts.ends),
     "training-checkpoints": checkpoints.checkpoints,
     "training-best": checkpoints.best,
@@ -243,7 +255,9 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
     """Return the explanation of a PASS: the main proofs, all restarts, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
-    some = "ranks-logged" in texts and len(facts.case.logging) < len(facts.case.ranks)
+    some = "ranks-logged" in texts and (
+        len(facts.case.logging) < len(facts.case.ranks) or facts.admitted is not None
+    )
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
     telling = [*TELLING, *["ranks-logged"] * some, *notes]
     untracked = (

@@ -13,6 +13,7 @@ from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.disturbance.rules import UNEXPLAINED
 from harness.judge.finding import LATE, Finding
+from harness.judge.ranks import earlier_attempts
 
 STARTED_SECONDS = 5.0
 """If the harness attached this soon after a job's creation, it watched the job from the start."""
@@ -23,6 +24,8 @@ _WAITING = ("queue", "admission")
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
 """Checks that are conclusive only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
+_OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unification.foreign_job")
+"""Causes that an earlier job or earlier pods of this job explain, if they wrote to the same run."""
 
 
 def softened(case: Case, finding: Finding) -> Finding:
@@ -41,10 +44,40 @@ def softened(case: Case, finding: Finding) -> Finding:
     if cause == "admission.max_execution_time" and not case.recorded:
         why = "whether a rank hung or only needed more time was not recorded"
         return replace(finding, result="UNKNOWN", why=[*finding.why, why])
-    if cause in _BY_OTHERS and not _watched(case, finding):
-        why = "what led to it before the harness attached is not known"
+    if why := _before_attaching(case, finding):
         return replace(finding, result="UNKNOWN", why=[*finding.why, why])
     return finding
+
+
+def _before_attaching(case: Case, finding: Finding) -> str:
+    """Return why the reason of a finding may lie before the harness attached, or ""."""
+    if finding.cause in _OF_EARLIER:
+        return _before_these_pods(case, str(finding.cause))
+    if finding.cause in _BY_OTHERS and not _watched(case, finding):
+        return "what led to it before the harness attached is not known"
+    return ""
+
+
+def _before_these_pods(case: Case, cause: str) -> str:
+    """Return what may have written to the run before the recorded pods, or ""."""
+    created, launched = seconds(_created_at(case)), seconds(case.manifest.launched_at)
+    if cause == "unification.stale_run" or (created is not None and launched and created < launched):
+        return "whether this job was meant to continue an older run is not known"
+    if next(earlier_attempts.restarts(case), None) is not None:
+        return "pods of this job from before are gone, and may have written it"
+    return ""
+
+
+def _created_at(case: Case) -> str | None:
+    """Return when the shared run was created."""
+    expected = case.expected
+    for _, run in case.bundle.runs():
+        if run.run_id == expected.tracker_run or (
+            expected.tracker_run is None
+            and (run.external_id, run.project) == (expected.run_id, expected.project)
+        ):
+            return run.created_at
+    return None
 
 
 def _gone(case: Case) -> list[int]:

@@ -6,6 +6,7 @@ It records every request. A kind can be forbidden, as to a user without the righ
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import yaml
 
 from harness.attach.resources import AROUND, TARGETS, Resource
 from harness.evidence import Bundle
 
 Object = dict[str, Any]
+TOKEN = "token-of-u"
+"""The bearer token of the user in the kubeconfig."""
 RESOURCES = {each.kind.name: each for each in (*TARGETS, *AROUND)}
 
 
@@ -34,6 +38,10 @@ class BundleApi(ThreadingHTTPServer):
         self.previous: dict[tuple[str, str], str] = {}
         self.forbidden: set[str] = set()
         self.unserved: set[str] = set()
+        self.secrets: dict[str, dict[str, str]] = {}
+        """Name of a Secret → its data, in base64."""
+        self.services: dict[str, str] = {}
+        """"<namespace>/<name>:<port>" of a Service → the URL of its server, which the proxy reaches."""
         self.requests: list[tuple[str, str]] = []
         self.page = 500
         self.before: Callable[[str], None] = lambda path: None
@@ -64,7 +72,7 @@ class BundleApi(ThreadingHTTPServer):
                 {
                     "clusters": [{"name": "c", "cluster": {"server": server}}],
                     "contexts": [{"name": "c", "context": context}],
-                    "users": [{"name": "u", "user": {}}],
+                    "users": [{"name": "u", "user": {"token": TOKEN}}],
                     "current-context": "c",
                 }
             )
@@ -92,6 +100,12 @@ class _Handler(BaseHTTPRequestHandler):
         if path.endswith("/log"):
             self._log(path, query)
             return
+        if "/secrets/" in path:
+            self._secret(path.rpartition("/")[2])
+            return
+        if proxied := re.fullmatch(r"/api/v1/namespaces/([^/]+)/services/([^/]+)/proxy/(.*)", path):
+            self._proxy(f"{proxied[1]}/{proxied[2]}", proxied[3])
+            return
         found = _resource(path)
         if found is None or found[0].kind.name in self.server.unserved:
             self._text(404, "404 page not found")
@@ -115,6 +129,32 @@ class _Handler(BaseHTTPRequestHandler):
         page = items[start : start + self.server.page]
         further = str(start + len(page)) if start + len(page) < len(items) else ""
         self._answer(200, {"metadata": {"resourceVersion": "1", "continue": further}, "items": page})
+
+    def _secret(self, name: str) -> None:
+        data = self.server.secrets.get(name)
+        if "secret" in self.server.forbidden:
+            message = f'secrets "{name}" is forbidden: User "u" cannot get resource "secrets"'
+            self._answer(403, _status(403, "Forbidden", message))
+        elif data is None:
+            self._answer(404, _status(404, "NotFound", f'secrets "{name}" not found'))
+        else:
+            self._answer(200, {"metadata": {"name": name}, "data": data})
+
+    def _proxy(self, service: str, rest: str) -> None:
+        """Forward a request as the API server's proxy does: without the header Authorization."""
+        server = self.server.services.get(service)
+        name = service.partition("/")[2].partition(":")[0]
+        user = "u" if self.headers["Authorization"] == f"Bearer {TOKEN}" else "system:anonymous"
+        if "services/proxy" in self.server.forbidden or user != "u":
+            message = f'services "{name}" is forbidden: User "{user}" cannot get resource "services/proxy"'
+            self._answer(403, _status(403, "Forbidden", message))
+        elif server is None:
+            self._answer(404, _status(404, "NotFound", f'services "{name}" not found'))
+        else:
+            headers = {key: value for key, value in self.headers.items() if key.lower() == "x-api-key"}
+            query = urlsplit(self.path).query
+            found = httpx.get(f"{server}/{rest}?{query}", headers=headers, trust_env=False)
+            self._send(found.status_code, found.headers["content-type"], found.content)
 
     def _log(self, path: str, query: dict[str, str]) -> None:
         if "log" in self.server.forbidden:
@@ -148,7 +188,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _status(code: int, reason: str, message: str) -> Object:
-    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return {
+        "kind": "Status",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+        "apiVersion": "v1",
+    }
 
 
 def _resource(path: str) -> tuple[Resource, str] | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.attach.find import Target
-from harness.attach.resources import roles
+from harness.attach.resources import ROLE, TRACKER_ROLE, roles
 from harness.attach.session import Options, attach
 from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
+from harness.core.service_proxy import service_of
 from harness.fixtures.plugin import progress
+from harness.launch import recorder_policy as policy
+from harness.provision.controllers import tracker
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
@@ -35,6 +39,30 @@ for step in range(int(os.environ.get("STEPS", "3"))):
 dist.destroy_process_group()
 """
 """Ranks that meet and add. They do not log with Pluto."""
+LOGGING = """
+import os, signal, time
+import pluto
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+run = pluto.init(name=f"node{rank}")
+for step in range(1200):
+    run.log({f"loss/{rank}": 1 / (step + 1), f"rate/{rank}": step * 0.5}, step=step)
+manager = run._sync_manager
+while manager.store.get_pending_count(manager.run_id):
+    time.sleep(0.1)
+if os.environ.get("LOSING_RANK") == str(rank):
+    os.kill(manager._process.pid, signal.SIGKILL)
+    run.log({f"loss/{rank}": 7.5}, step=1200)
+run.finish()
+dist.barrier()
+dist.destroy_process_group()
+"""
+"""Ranks that log with Pluto. Under torchrun, its client does not wait until it has sent its points. The rank
+LOSING_RANK loses its last point, because its uploader is gone.
+"""
+SECRET = "pluto"
+"""The Secret with the key of the tracker in the namespace of the jobs."""
 INDEX = {"Job": "$JOB_COMPLETION_INDEX", "StatefulSet": "${HOSTNAME##*-}"}
 
 
@@ -45,7 +73,12 @@ def pods(image: str, host: str, index: str, **env: str) -> Object:
         f"exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank={index} "
         f"--master-addr={host} --master-port=29500 /tmp/train.py"
     )
-    variables = [{"name": name, "value": value} for name, value in {"PROGRAM": PROGRAM, **env}.items()]
+    variables: list[Object] = [
+        {"name": name, "value": value} for name, value in {"PROGRAM": PROGRAM, **env}.items()
+    ]
+    if "PLUTO_RUN_ID" in env:
+        key = {"secretKeyRef": {"name": SECRET, "key": "api-key"}}
+        variables.append({"name": "PLUTO_API_KEY", "valueFrom": key})
     resources = {"requests": {"cpu": "100m", "memory": "256Mi"}}
     return {
         "terminationGracePeriodSeconds": 2,
@@ -72,6 +105,8 @@ class ForeignJobs:
 
     def remove(self) -> None:
         self.kube.delete("v1", "Namespace", self.namespace)
+        for kind in ("RoleBinding", "Role"):
+            self.kube.delete("rbac.authorization.k8s.io/v1", kind, TRACKER_ROLE, tracker.NAMESPACE)
         self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRole", "harness-attach")
         self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", self.namespace)
 
@@ -93,6 +128,14 @@ class ForeignJobs:
         }
         job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
         self.apply("batch/v1", "Job", name, spec={**job, "template": template})
+
+    def logging_job(self, name: str, **env: str) -> None:
+        """Create an Indexed Job of two ranks that log with Pluto to the run with the job's name."""
+        embedded = tracker.find(self.kube)
+        self.apply("v1", "Secret", SECRET, stringData={"api-key": embedded.key, "comment": "of the team"})
+        urls = {f"PLUTO_URL_{part}": embedded.url for part in ("APP", "API", "INGEST", "PY")}
+        run = {"PLUTO_RUN_ID": f"{self.namespace}-{name}", "PLUTO_PROJECT": "foreign"}
+        self.job(name, PROGRAM=LOGGING, **urls, **run, **env)
 
     def statefulset(self, name: str, **env: str) -> None:
         """Create a StatefulSet of two ranks."""
@@ -122,15 +165,33 @@ class ForeignJobs:
             f"the end of Job {name}", "batch/v1", "Job", unmet, seconds=seconds, namespace=self.namespace
         )
 
+    def until_recorded(self) -> None:
+        """Wait until the API server applies the policy, which it reads by a watch."""
+        container = {"name": "main", "image": "none", "command": ["sh"]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe", "namespace": self.namespace},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        deadline = time.monotonic() + 20
+        while not policy.is_recorded(self.kube.apply(pod, dry_run=True)["spec"]["containers"][0]):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
     def attach(self, word: str, **options: Any) -> Outcome:
         context = RunContext(settings=self.settings, progress=progress)
         return attach(Target(word), Options(namespace=self.namespace, **options), context)
 
     def _account(self, folder: Path) -> Path:
-        """Return a kubeconfig with the rights of `harness attach --print-rbac`, and no others."""
-        group, name = "rbac.authorization.k8s.io", "harness-attach"
+        """Return a kubeconfig with the rights of `harness attach --print-rbac`, and no others.
+
+        The options are --secret and --tracker-url.
+        """
+        group, name = "rbac.authorization.k8s.io", ROLE
         self.apply("v1", "ServiceAccount", name)
-        for document in yaml.safe_load_all(roles(self.namespace)):
+        service = service_of(tracker.URL, self.namespace)
+        for document in yaml.safe_load_all(roles(self.namespace, secret=SECRET, service=service)):
             self.kube.apply(document)
         subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
         reference = {"apiGroup": group, "kind": "Role", "name": name}
@@ -141,6 +202,10 @@ class ForeignJobs:
             "metadata": {"name": self.namespace},
         }
         self.kube.apply({**binding, "roleRef": {**reference, "kind": "ClusterRole"}, "subjects": [subject]})
+        of_tracker = {**binding, "kind": "RoleBinding"}
+        of_tracker["metadata"] = {"name": TRACKER_ROLE, "namespace": tracker.NAMESPACE}
+        role = {**reference, "name": TRACKER_ROLE}
+        self.kube.apply({**of_tracker, "roleRef": role, "subjects": [subject]})
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         accounts = self.kube.resource("v1", "ServiceAccount").subresources["token"]
         token = accounts.create(body=asked, name=name, namespace=self.namespace).status.token

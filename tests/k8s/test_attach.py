@@ -6,10 +6,14 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from foreign_jobs import ForeignJobs
+from foreign_jobs import SECRET, ForeignJobs
 
+from harness.attach.secret import SecretKey
+from harness.attach.tracker import TrackerOptions
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
+from harness.launch import recorder_admission as admission
+from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
@@ -100,3 +104,35 @@ def test_a_jobset_that_hangs_and_ends(foreign: ForeignJobs) -> None:
     outcome = foreign.attach("jobset/whole", follow=True, wait=10)
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "unification.not_recorded")
     assert {"scheduling", "image", "rank-exit", "completed", "restarts"} <= passed(outcome.verdict)
+
+
+@pytest.fixture
+def policy_installed(foreign: ForeignJobs) -> Iterator[None]:
+    """The policy records every new pod of the namespace."""
+    admission.install(foreign.kube, [foreign.namespace])
+    labels = {policy.RECORD: "true"}
+    metadata = {"name": foreign.namespace, "labels": labels}
+    foreign.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    foreign.until_recorded()
+    yield
+    admission.uninstall(foreign.kube)
+
+
+@pytest.mark.nightly
+def test_a_job_that_the_policy_recorded(foreign: ForeignJobs, policy_installed: None) -> None:
+    """Contract: with the key of a Secret, a job of others passes if its run has every point. A point that an
+    uploader lost is named with its rank, metric and block. The printed Roles permit every request.
+    """
+    foreign.logging_job("complete")
+    foreign.logging_job("losing", LOSING_RANK="1")
+    options = TrackerOptions(secret=SecretKey(SECRET))
+    foreign.ended("complete")
+    outcome = foreign.attach("job/complete", tracker=options)
+    assert outcome.verdict.verdict == "PASS", [c for c in outcome.verdict.checks if c.result != "PASS"]
+    assert unread(Bundle.open(outcome.bundle)) == {}
+    foreign.ended("losing")
+    outcome = foreign.attach("job/losing", tracker=options)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "unification.lost_points")
+    assert outcome.verdict.ranks == [1]
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in outcome.verdict.explanation
+    assert {"rendezvous", "rank-exit", "completed", "recorded"} <= passed(outcome.verdict)

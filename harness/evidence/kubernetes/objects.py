@@ -101,6 +101,12 @@ class Pod:
     def hostname(self) -> str:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
+    @property
+    def hostnames(self) -> set[str]:
+        """Return the names under which a process of the pod can know its host."""
+        on_host = mapping(self.last.object, "spec").get("hostNetwork") is True and self.node
+        return {self.name, self.hostname, *([on_host] if on_host else [])}
+
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
         """Return the pod's latest state in which the container was in `state`, and the container's state.
 

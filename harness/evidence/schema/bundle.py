@@ -161,6 +161,9 @@ class Expected(Record):
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str
+    tracker_run: int | None = None
+    """The tracker's own id of the shared run, if an attached job is known to log to it. It then replaces
+    `run_id` and `project`, because a run can have no id of the user's."""
     min_nodes_used: int = 1
     """The minimum number of distinct Kubernetes nodes on which the ranks must run."""
     ranks_that_log: list[int] | None = None

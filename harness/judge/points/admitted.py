@@ -30,13 +30,14 @@ def judge(
     *,
     ranks: Collection[int],
     parts: Iterable[Part],
-    run: str,
+    run: str | None,
     label: str = "the run",
 ) -> list[Finding]:
     """Return the findings about all pods' records.
 
-    `ranks` are the job's ranks, `parts` are the run's raw rows in arrival order, and `run` is the tracker's
-    own id for the run.
+    `ranks` are the ranks of the job, `parts` the raw rows of the run in arrival order, and `run` is the
+    tracker's own id of the run. If it is None, because the run is not known or could not be read, the
+    findings about its points mean nothing.
     """
     pods = list(pods)
     rows = stored(parts)
@@ -45,7 +46,7 @@ def judge(
     strange = [record for pod in pods for record in pod.records if record.rank not in ranks]
     all_known = not problems and not strange
     usable = [record for record in records if record.trusted]
-    sections = [(record, section) for record in usable if (section := record.summary.of_run(run))]  # type: ignore[union-attr]
+    sections = [(record, section) for record in usable if (section := record.summary.of_run(run or ""))]  # type: ignore[union-attr]
     owned = [
         Owned(record.rank or 0, record, claim) for record, section in sections for claim in section.metrics
     ]
@@ -60,13 +61,14 @@ def judge(
     ]
 
 
-def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
-    """Return why it is not known which points the rank logged, or ""."""
+def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
+    """Return why the points of a rank are not known, or ""."""
     own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
     if not own:
         others = sum(pod.others for pod in pods)
         why = f"; {counted(others, 'line')} in the logs have another owner's uid" if others else ""
-        return f"no recorder wrote a line{why}"
+        absent = next((f" ({pod.pod}: {pod.absent})" for pod in pods if rank in pod.ranks and pod.absent), "")
+        return f"no recorder wrote a line{absent}{why}"
     if len({record.nonce for _, record in own}) > 1:
         jobs = ", ".join(sorted({pod.pod for pod, _ in own if pod.pod})) or "several pods"
         return f"two jobs have this rank ({jobs}), so it is not known whose points are in the run"
@@ -81,10 +83,12 @@ def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
     return ""
 
 
-def _of_run(record: Record, run: str) -> str:
-    """Return why it is not known which points the process logged to this run, or ""."""
+def _of_run(record: Record, run: str | None) -> str:
+    """Return why the points of a process for this run are not known, or ""."""
     summary = record.summary
     assert summary is not None
+    if run is None:
+        return ""
     section = summary.of_run(run)
     elsewhere = sorted(each.run for each in summary.runs if each.run != run and each.count)
     if section is None:
@@ -98,12 +102,14 @@ def _of_run(record: Record, run: str) -> str:
 def _earlier(pod: PodRecord, record: Record) -> str:
     """Return why an earlier process of the rank may be missing from the log, or ""."""
     assert record.summary is not None
+    if pod.lost:
+        return pod.lost
     first = min(record.lines)
     if first and pod.whole:
         return f"the first {counted(first, 'line')} of its recorder are missing in the log"
     if pod.whole or record.summary.restart == 0 or record.is_child:
         return ""
-    return "the beginning of its log was rotated away, and with it possibly an earlier process of this rank"
+    return "the beginning of its log was rotated away or not read, and with it possibly an earlier process"
 
 
 def _complete(
@@ -136,7 +142,7 @@ def _name(record: Record) -> str:
     return "a process without a rank" if record.rank is None else f"rank {record.rank}"
 
 
-def _client_kept(usable: list[Record], run: str) -> Finding:
+def _client_kept(usable: list[Record], run: str | None) -> Finding:
     """Check `client-kept`: the client queued every value that was passed to it."""
     details: list[str] = []
     ranks: set[int] = set()
@@ -151,7 +157,7 @@ def _client_kept(usable: list[Record], run: str) -> Finding:
         unlisted = summary.left - sum(entry[3] for entry in summary.omitted)
         if unlisted > 0:
             texts.append(f"rank {record.rank}: {counted(unlisted, 'value')} for further reasons")
-        section = summary.of_run(run)
+        section = summary.of_run(run or "")
         for name, of in section.merged if section is not None else ():
             claim = next((each for each in section.metrics if each.metric == name), None) if section else None
             count = f" ({counted(claim.count, 'point')})" if claim else ""

@@ -7,7 +7,7 @@ A record covers one process of a rank: one line per minute and, if the process f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -78,6 +78,8 @@ class Summary(msgspec.Struct, frozen=True):
     unseen: str
     omitted: list[tuple[str, str, str, int, str, str]]
     runs: list[Run]
+    world: int | None = None
+    """WORLD_SIZE of the process."""
 
     def of_run(self, run: str) -> Run | None:
         return next((each for each in self.runs if each.run == run), None)
@@ -196,7 +198,13 @@ class PodRecord:
     others: int = 0
     """The number of lines with a different nonce, which are from another job or forged."""
     whole: bool = True
-    """Whether the log is complete from the container's start."""
+    """Whether the log begins where the container began."""
+    lost: str = ""
+    """Why an earlier process of these ranks may be in no log at all, or ""."""
+    ranks: Collection[int] = ()
+    """The ranks that the pod is expected to have."""
+    absent: str = ""
+    """Why the log has no lines of a recorder, or "" if it has some."""
 
     def of_rank(self, rank: int) -> list[Record]:
         return [record for record in self.records if record.rank == rank]

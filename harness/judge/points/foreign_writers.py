@@ -108,20 +108,20 @@ class Own:
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)
         pods = [pod for pods in case.pod_attempts.values() for pod in pods]
-        self.nonce = case.manifest.nonce
+        self.launches = case.launches
         self.job = case.launch.tracked_as
-        self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
+        self.hosts = {name for pod in pods for name in pod.hostnames}
         self.addresses = {address for pod in pods for address in addresses(pod)}
-        self.by_launch = any(one.launch == self.nonce for one in attachments)
-        """Whether the tracker stores launches and the ranks used this launch's key."""
+        self.by_launch = any(one.launch in self.launches for one in attachments)
+        """Whether the tracker stores launches, and the ranks used the key of this launch."""
         own = [one for one in attachments if self.attached(one)]
         self.senders = {one.name for one in own if one.name is not None}
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether the attached process belongs to this launch."""
-        if self.by_launch or one.launch not in {None, self.nonce}:
-            return one.launch == self.nonce
+        """Return whether it was a process of this launch that attached to the run."""
+        if self.by_launch or one.launch not in {None, *self.launches}:
+            return one.launch in self.launches
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts
         strange_peer = bool(self.addresses) and one.peer is not None and one.peer not in self.addresses
         if one.job_name is None:
@@ -129,9 +129,9 @@ class Own:
         return one.job_name == self.job and not (strange_host and strange_peer)
 
     def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
-        """Return whether a process of this launch sent the request. Arguments that are None are ignored."""
-        if self.by_launch or launch not in {None, self.nonce}:
-            return launch == self.nonce
+        """Return whether a process of this launch sent a request. Arguments that are None are ignored."""
+        if self.by_launch or launch not in {None, *self.launches}:
+            return launch in self.launches
         own_sender = sender is None or not self.senders or sender in self.senders
         own_peer = peer is None or not self.peers or peer in self.peers
         return own_sender and own_peer
@@ -202,7 +202,7 @@ def _points_of_others(bundle: Bundle, own: Own, run: TrackerRun) -> Iterator[tup
 
 def _by_us(own: Own, writer: RunWriter) -> bool:
     if writer.kind == "claim":
-        return writer.launch == own.nonce
+        return writer.launch in own.launches
     return own.sent(writer.launch, writer.sender, writer.peer)
 
 

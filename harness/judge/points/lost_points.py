@@ -112,7 +112,7 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
 def refusals(case: Case) -> list[str]:
     """Return sentences about this launch's requests that the tracker rejected, for at most two senders."""
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
-    ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
+    ours = [one for one in (summary.refused if summary else []) if one.launch in {None, *case.launches}]
     late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
     return [
         f"the tracker rejected {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.points import admitted_logs
+from harness.judge.points.admitted_records import PodRecord
 
 
-def recorded(case: Case) -> Finding:
-    """Check `recorded`: a recorder ran in every rank, so the points in the run can be compared."""
+def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
+    """Check `recorded`: a recorder ran in every rank, so that the points in the run can be compared.
+
+    `pods` are the records of admitted pods, or None if no pod of the job was admitted.
+    """
     if not any(map(case.started, range(case.expected.num_nodes))):
         return unknown("recorded", "no rank is recorded as running")
+    if pods is not None:
+        return _admitted(case, pods)
     if not case.recorded:
         text = "nothing recorded what the ranks logged, so it is not known whether every point is in the run"
         return not_passed("recorded", "unification.not_recorded", text, advice=advice(case.launch.namespace))
-    if case.bundle.summary is None:
-        text = "the ranks recorded what they logged, but the points in the tracker were not read"
-        return not_passed("recorded", "unification.not_recorded", text)
-    return passed("recorded", f"{names(case.ranks)} recorded what they logged")
+    return _unread(case) or passed("recorded", f"{names(case.ranks)} recorded what they logged")
+
+
+def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
+    """Return the finding for a job with a pod into which an admission policy put the recorder."""
+    absent = admitted_logs.unrecorded(pods, case.ranks)
+    if absent:
+        return not_passed(
+            "recorded",
+            "unification.not_recorded",
+            f"it is not known what {names(absent)} logged",
+            details=[f"rank {rank}: {why}" for rank, why in absent.items()],
+            ranks=absent,
+            evidence=["objects/pod.jsonl"],
+            advice="`harness recorder status` lists the containers that are not recorded, with the reason",
+        )
+    return _unread(case) or passed("recorded", f"{names(case.ranks)} recorded digests of what they logged")
+
+
+def _unread(case: Case) -> Finding | None:
+    """Return the finding for points that were recorded, if the tracker was not read."""
+    if case.bundle.summary is not None:
+        return None
+    text = "the ranks recorded what they logged, but the points in the tracker were not read"
+    why = case.manifest.unread.get("tracker", "")
+    return not_passed(
+        "recorded", "unification.not_recorded", text, why=[why] if why else [], advice=_NAME_IT if why else ""
+    )
+
+
+_NAME_IT = "attach again with --tracker-url URL --project P --run RUN_ID --secret NAME"
 
 
 def advice(namespace: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,8 @@ class Attached:
     def shared(self) -> list[tuple[int, TrackerRun]]:
         """Return the runs with the expected id and project. There should be exactly one."""
         expected = self.case.expected
+        if expected.tracker_run is not None:
+            return [(line, run) for line, run in self.runs if run.run_id == expected.tracker_run]
         return [
             (line, run)
             for line, run in self.runs
@@ -45,11 +47,11 @@ class Attached:
     def node_of(self, attachment: Attachment) -> int | None:
         """Return the index of this launch's node whose process attached to the run, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
-            return None  # Another launch's pods can have the same names.
-        if attachment.launch not in {None, self.case.manifest.nonce}:
-            return None  # konduktor appends only four random digits, so two launches can have the same name.
+            return None  # The pods of another launch can have the same names.
+        if attachment.launch is not None and attachment.launch not in self.case.launches:
+            return None  # konduktor appends only four random digits, so launches can share a name.
         for index, pod in self.case.pods.items():
-            if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
+            if attachment.hostname and attachment.hostname in pod.hostnames:
                 return index
         if attachment.hostname and self.case.pods and attachment.job_name is None:
             return None
@@ -75,7 +77,7 @@ class Attached:
         keys: dict[int, set[str | None]] = {}
         for _, attachment in self.attachments or []:
             keys.setdefault(attachment.run_id, set()).add(attachment.launch)
-        return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
+        return {run_id for run_id, of in keys.items() if not of & {None, *self.case.launches}}
 
     def label(self, run_id: int) -> str:
         """Return a run's name for messages: its display id, with its id and project if unexpected."""
@@ -83,6 +85,8 @@ class Attached:
         if run is None:
             return f"run {run_id}"
         other = []
+        if run_id == self.case.expected.tracker_run:
+            return f"run {run.display_id or run_id}"
         if run.external_id != self.case.expected.run_id:
             other.append(f"id {run.external_id}")
         if run.project != self.case.expected.project:
@@ -138,6 +142,30 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
         details=list(dict.fromkeys(astray[rank] for rank in sorted(astray))),
         ranks=astray,
         evidence=refs or ["tracker/runs.jsonl"],
+    )
+
+
+def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int]]) -> Finding:
+    """Check `one-run` for admitted pods, whose recorders name the runs to which they logged.
+
+    `logged` maps a rank to the other runs to which it logged, with the number of points.
+    """
+    found = one_run(attached, Recorded(), [], Comparison())
+    if not logged:
+        return found
+    label = attached.label(attached.shared[0][1].run_id)
+    texts = [
+        f"rank {rank} logged {counted(count, 'point')} to {attached.label(run_id)}"
+        for rank, runs in sorted(logged.items())
+        for run_id, count in sorted(runs.items())
+    ]
+    return not_passed(
+        "one-run",
+        "unification.split_runs",
+        f"{names(logged)} did not use only the shared {label}",
+        details=texts,
+        ranks={*logged, *found.ranks},
+        evidence=[*found.evidence, "tracker/runs.jsonl"],
     )
 
 

@@ -148,8 +148,11 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     ]
 
 
-def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Run the checks `rendezvous` and `rank-exit`: find the first failed rank and the consequences."""
+def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None = None) -> list[Finding]:
+    """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
+
+    `recorded` is what admitted recorders show about the world of the ranks (admitted_logs.world).
+    """
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
@@ -157,7 +160,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
         if apart is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
-        return _no_bad_end(case, ends)
+        return _no_bad_end(case, ends, recorded)
     if ours := netcheck.ended_by_it(case):
         bad = [end for end in bad if end.index not in ours and not end.follows]
         if not bad:
@@ -195,7 +198,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
-def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
+def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None) -> list[Finding]:
     if (cause := frozen(case, ends)) is not None:
         result = not_passed(
             "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
@@ -205,7 +208,7 @@ def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
     if not open_:
         codes = f"{names(case.ranks)} exited with 0"
         refs = [ref for end in ends.values() for ref in end.evidence]
-        return [worlds.rendezvous(case), passed("rank-exit", codes, refs)]
+        return [worlds.rendezvous(case, recorded), passed("rank-exit", codes, refs)]
     ranks = [rank for end in open_ for rank in end.ranks]
     details = [f"{case.place(end.index)} is {end.state}" for end in open_]
     return [

@@ -49,7 +49,7 @@ def check(attached: Attached) -> Finding:
 def _without_recorder(attached: Attached) -> Finding:
     """Return the finding based on counts only: each recorded attempt of a rank attaches to a run once."""
     case = attached.case
-    own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
+    own = [one for _, one in attached.attachments or [] if one.launch in case.launches]
     lives = sum(
         isinstance(line, TruthStart) for rank in case.ranks for _, line in case.bundle.truth_parts(rank)
     )
@@ -63,12 +63,12 @@ def _without_recorder(attached: Attached) -> Finding:
 def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str]:
     case = attached.case
     for _, one in attached.attachments or []:
-        if one.launch != case.manifest.nonce:
-            continue  # The check `only-our-job` judges attachments from other launches.
+        if one.launch not in case.launches:
+            continue  # The check `only-our-job` judges the attachments of other launches.
         if one.process is None or _process(one.process) not in recorded:
             yield f"{_who(attached, one)} attached to {attached.label(one.run_id)}"
     for _, writer in case.bundle.writers():
-        if writer.launch != case.manifest.nonce or writer.kind not in {"metrics", "status", "data", "files"}:
+        if writer.launch not in case.launches or writer.kind not in {"metrics", "status", "data", "files"}:
             continue
         if writer.process is None or _process(writer.process) not in recorded:
             who = f"process {writer.process.split('/')[1]}" if writer.process else "a process"

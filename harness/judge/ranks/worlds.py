@@ -159,8 +159,14 @@ def _places(case: Case, indexes: list[int]) -> str:
     return listed([case.place(index) for index in indexes])
 
 
-def rendezvous(case: Case) -> Finding:
-    """Return the `rendezvous` finding when all pods succeeded. Recorded processes must prove one world."""
+def rendezvous(case: Case, recorded: tuple[bool, str] | None = None) -> Finding:
+    """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world.
+
+    `recorded` is what admitted recorders show about it: whether the ranks met, and a sentence.
+    """
+    if recorded is not None:
+        met_, text = recorded
+        return passed("rendezvous", text) if met_ else unknown("rendezvous", text)
     if not case.launch.processes and case.launch.attached:
         return unknown("rendezvous", "nothing recorded whether the ranks met in one world")
     if not case.launch.processes:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import base64
 import secrets
-import ssl
 from dataclasses import dataclass
 
 import httpx
 
-from harness.core import pod_security
+from harness.core import pod_security, service_proxy
 from harness.core.errors import HarnessError
-from harness.core.http_client import client_of
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import as_kubectl
+from harness.core.service_proxy import Service
 from harness.provision.controllers.available import wait_available
 
 NAMESPACE = "harness-system"
@@ -38,7 +36,7 @@ class EmbeddedTracker:
 
     def client(self, kube: Kube) -> httpx.Client:
         """Return an HTTP client for the harness, which uses the API server's proxy."""
-        return _through_api_server(kube, {"X-Api-Key": self.key})
+        return service_proxy.client(kube, Service(NAMESPACE, NAME, PORT), {"X-Api-Key": self.key})
 
 
 def permanent_fault(kube: Kube) -> str | None:
@@ -146,27 +144,3 @@ def _network_policy(selector: dict[str, str]) -> Object:
         "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
         "egress": [],
     }
-
-
-def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
-    """Return an HTTP client to the tracker's Service through the API server's proxy.
-
-    It works wherever the kubeconfig works. The proxy strips the header Authorization, so the key is sent in
-    another header.
-    """
-    c = kube.configuration
-    context = as_kubectl(ssl.create_default_context(cafile=c.ssl_ca_cert))
-    if not c.verify_ssl:  # insecure-skip-tls-verify in the kubeconfig
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if c.cert_file:
-        context.load_cert_chain(c.cert_file, c.key_file)
-    named = {"sni_hostname": c.tls_server_name} if c.tls_server_name else {}
-    token = c.get_api_key_with_prefix("authorization")
-    return client_of(
-        kube.proxy,
-        context,
-        base_url=f"{c.host}/api/v1/namespaces/{NAMESPACE}/services/{NAME}:{PORT}/proxy/",
-        headers={**headers, **({"Authorization": token} if token else {})},
-        timeout=30,
-        event_hooks={"request": [lambda request: request.extensions.update(named)]},
-    )

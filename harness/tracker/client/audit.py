@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import httpx
@@ -21,6 +21,7 @@ from harness.evidence.schema.tracker import (
     TrackerRun,
     TrackerSummary,
 )
+from harness.tracker.client.details import by_id
 from harness.tracker.client.hosted import HostedAudit
 from harness.tracker.client.retry import ask
 from harness.tracker.shared import blocks
@@ -44,8 +45,10 @@ class AuditReader(Protocol):
     truncated: bool
     """Whether the tracker returned only some of its rows. Only valid after reading."""
 
-    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the runs with this external id, and the runs to which this job's processes attached."""
+    def runs(
+        self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
+    ) -> list[TrackerRun]:
+        """Return the runs with this external id, those to which processes of this job attached, and `ids`."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return all create and resume requests for these runs, or None if the tracker stores none."""
@@ -92,12 +95,14 @@ class EmbeddedAudit:
         self._packs = False
         """Whether the tracker supports the column format."""
 
-    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+    def runs(
+        self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
+    ) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
         response = self._ask("api/audit/runs", wanted)
         self._reports_writers, self._packs = bool(response.get("writers")), bool(response.get("columns"))
         self.names_processes = bool(response.get("processes"))
-        return [
+        found = [
             TrackerRun(
                 run_id=run["runId"],
                 external_id=run["externalId"],
@@ -110,6 +115,8 @@ class EmbeddedAudit:
             )
             for run in response["runs"]
         ]
+        others = [run_id for run_id in ids if run_id not in {run.run_id for run in found}]
+        return [*found, *by_id(self._client, others, project, self._seconds)]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         response = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
@@ -195,18 +202,20 @@ def collect(
     job_name: str | None,
     write: Write,
     write_points: WritePoints,
+    ids: Collection[int] = (),
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    Return a summary with their counts. If an error occurs, reading stops, and the summary's `error` field
-    contains the message.
+    `ids` are further runs to read, by the tracker's own ids.
+    Return a summary with the number of each. If an error occurs, reading stops, and the summary's field
+    `error` contains the message.
     """
     runs = points = 0
     attachments: int | None = None
     writers: int | None = None
     error, failures, refused = None, list[TrackerFailure](), list[TrackerRefusal]()
     try:
-        records = reader.runs(external_id=external_id, project=project, job_name=job_name)
+        records = reader.runs(external_id=external_id, project=project, job_name=job_name, ids=ids)
         for run in records:
             write("runs", run)
             runs += 1

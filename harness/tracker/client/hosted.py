@@ -8,10 +8,11 @@ run is found only by the job name in the metadata of the process that created it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
@@ -25,6 +26,7 @@ from harness.evidence.schema.tracker import (
     TrackerRefusal,
     TrackerRun,
 )
+from harness.tracker.client.details import by_id, with_history
 from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
@@ -53,8 +55,10 @@ class HostedAudit:
         deadline_seconds: float = 120,
         seconds: float = 30,
         max_runs: int = 1000,
+        http: httpx.Client | None = None,
     ) -> None:
-        self._client = client(
+        """Read with `http` if it is given. It must be configured with the base URL and the key."""
+        self._client = http or client(
             base_url=base_url or DEFAULT_URL, headers={"Authorization": f"Bearer {api_key}"}, timeout=30
         )
         self._settle_seconds = settle_seconds
@@ -64,32 +68,29 @@ class HostedAudit:
         self._projects: dict[int, str] = {}
         self.truncated = self.names_processes = False
 
-    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the matching runs among the project's newest runs. Pluto cannot search by external id."""
-        matching, shared = [], False
+    def runs(
+        self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
+    ) -> list[TrackerRun]:
+        """Return the matching runs among the project's newest runs. Pluto cannot search by external id.
+
+        If `ids` contains the run with this external id, or if there is no external id, only `ids` are read.
+        """
+        named = by_id(self._client, ids, project, self._seconds)
+        self._projects.update({run.run_id: run.project for run in named})
+        if named and (not external_id or any(run.external_id == external_id for run in named)):
+            return named
+        matching, shared = list[TrackerRun](), False
         for listed in self._listed(project):
             run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
             is_shared = run.get("externalId") == external_id
             if not is_shared and (job_name is None or _job_name(run) != job_name):
                 continue
             shared = shared or is_shared
-            history = self._ask("api/runs/status/history", {"runId": run["id"]})
             self._projects[int(run["id"])] = project
-            matching.append(
-                TrackerRun(
-                    run_id=int(run["id"]),
-                    external_id=run.get("externalId"),
-                    project=run.get("projectName") or project,
-                    name=run.get("name") or "",
-                    status=run["status"],
-                    created_at=run["createdAt"],
-                    display_id=run.get("displayId"),
-                    status_history=history.get("events", []),
-                )
-            )
+            matching.append(with_history(self._client, run, project, self._seconds))
         if shared:
             self.truncated = False
-        return matching
+        return [*matching, *(run for run in named if run.run_id not in {each.run_id for each in matching})]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return None, because Pluto does not store attachments."""

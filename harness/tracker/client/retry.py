@@ -22,6 +22,17 @@ class _Again(Exception):
     """Raised if a request failed, perhaps temporarily, and should be retried."""
 
 
+class RejectedError(HarnessError):
+    """The tracker, or a proxy before it, responded with an error that a retry cannot change."""
+
+    def __init__(self, path: str, response: httpx.Response) -> None:
+        super().__init__(
+            f"the tracker responded to {path} with {response.status_code}: {response.text[:200]}",
+            cause="tracker.unreachable",
+        )
+        self.response = response
+
+
 def ask(
     client: httpx.Client,
     path: str,
@@ -35,7 +46,7 @@ def ask(
 
     A POST request can be sent more than once. Raises WaitError (cause tracker.unreachable) if there is no
     response within `seconds`. Raises HarnessError with the same cause if `gone` returns a reason or the
-    response is an error, and with the cause tracker.key_rejected if the status is 401.
+    response is an error (RejectedError), and with the cause tracker.key_rejected if the status is 401.
     """
 
     def unless_gone(_: RetryCallState) -> None:
@@ -62,10 +73,7 @@ def ask(
             cause="tracker.key_rejected",
         )
     if response.status_code != 200:
-        raise HarnessError(
-            f"the tracker responded to {path} with {response.status_code}: {response.text[:200]}",
-            cause="tracker.unreachable",
-        )
+        raise RejectedError(path, response)
     try:
         document = response.json()
     except ValueError:

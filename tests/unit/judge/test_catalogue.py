@@ -14,7 +14,8 @@ from harness.judge.context import Facts
 from harness.judge.finding import Finding, passed
 
 ROOT = Path(__file__).parents[3]
-TRACKED = [entry for entry in REGISTRY.values() if entry.applies in ("always", "tracked", "ranks")]
+APPLIES = ("always", "tracked", "frames", "ranks")
+TRACKED = [entry for entry in REGISTRY.values() if entry.applies in APPLIES]
 """The checks of a launch whose ranks log with Pluto and test nothing, and in whose pods no netcheck runs."""
 
 

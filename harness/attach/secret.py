@@ -1,0 +1,72 @@
+"""Read the tracker's key from a Secret that the user names. It is never printed or written."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from harness.attach.reading import Reader
+from harness.core.errors import HarnessError, UsageError
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+USUAL = ("PLUTO_API_KEY", "PLUTO_API_TOKEN", "api-key")
+"""Names of the tracker's key in Secrets that have other entries too."""
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    """An entry of a Secret. `key` is "" if the user named only the Secret."""
+
+    name: str
+    key: str = ""
+
+    @classmethod
+    def of(cls, word: str) -> SecretKey | None:
+        """Return the entry that NAME or NAME/KEY names, or None for "". Raises UsageError."""
+        if not word:
+            return None
+        name, slash, key = word.partition("/")
+        if not _NAME.fullmatch(name) or (slash and not _KEY.fullmatch(key)):
+            raise UsageError(f"--secret: NAME or NAME/KEY of a Secret is expected; found {word}")
+        return cls(name, key)
+
+
+def key_in(reader: Reader, wanted: SecretKey, referred: str = "") -> str:
+    """Return the tracker's key. `referred` is the entry to which the pods refer.
+
+    Raises HarnessError if the Secret does not exist, cannot be read, or does not show which entry it is.
+    """
+    data = reader.secret(wanted.name)
+    names = sorted(data)
+    what = f"Secret {wanted.name} in namespace {reader.namespace}"
+    key = wanted.key or (referred if referred in data else "") or _only(names)
+    if not names:
+        raise _problem(f"{what} is empty", "name another Secret by --secret")
+    if not key:
+        text = f"{what} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which one it is"
+        raise _problem(text, f"name one of them, as in --secret {wanted.name}/{names[0]}")
+    if key not in data:
+        raise _problem(f"{what} has no key {key}, but {', '.join(names[:8])}", "name one of them by --secret")
+    try:
+        value = base64.b64decode(data[key], validate=True).decode("ascii").strip()
+    except (binascii.Error, ValueError):
+        value = ""
+    if not value or not value.isprintable() or " " in value:
+        raise _problem(
+            f"{key} of {what} is no key of a tracker: one word is expected", "name another entry by --secret"
+        )
+    return value
+
+
+def _only(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    usual = [name for name in USUAL if name in names]
+    return usual[0] if len(usual) == 1 else ""
+
+
+def _problem(message: str, hint: str) -> HarnessError:
+    return HarnessError(message, hint=hint, cause="tracker.unreachable")

@@ -1,0 +1,340 @@
+"""Find the run to which the ranks of an attached job logged, and read it from the tracker.
+
+Which tracker and run is known from, in this order: the options, the PLUTO_* variables in the pods' specs, and
+what the recorder and Pluto's client wrote to the logs. The key is that of a Secret, if the user names one, or
+that in the user's own environment. Only GET requests are sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from harness.attach.job import AttachedJob
+from harness.attach.reading import Reader
+from harness.attach.secret import SecretKey, key_in
+from harness.context import RecordedContext
+from harness.core import http_client, service_proxy
+from harness.core.clock import now
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Object
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.writer import TrackerKind
+from harness.evidence.kubernetes.objects import items
+from harness.evidence.schema.bundle import Expected
+from harness.evidence.schema.tracker import Attachment, RunWriter, TrackerRun, TrackerSummary
+from harness.judge.points import admitted_records
+from harness.tracker.client.audit import AuditReader, EmbeddedAudit, collect
+from harness.tracker.client.details import by_id, by_word, is_tracker_id
+from harness.tracker.client.hosted import DEFAULT_URL, HostedAudit
+from harness.tracker.client.retry import RejectedError, ask
+
+SECONDS = 10.0
+"""Maximum seconds in which the tracker must respond."""
+URLS = ("PLUTO_URL_API", "PLUTO_URL_APP")
+KEYS = ("PLUTO_API_KEY", "PLUTO_API_TOKEN")
+MAX_RUNS = 64
+"""Maximum number of runs that are read by the ids that recorders wrote."""
+_PAGE = re.compile(r"(https?://[^/\s\x1b]+)/o/[^/\s]+/projects/([^/\s\x1b]+)/[^/\s\x1b]+")
+"""The page of a run, as Pluto's client prints it when it has attached to the run."""
+_HOSTED_APP = "pluto.trainy.ai"
+
+
+@dataclass(frozen=True)
+class TrackerOptions:
+    """The options with which a user names the tracker, the run and the key."""
+
+    url: str = ""
+    project: str = ""
+    run: str = ""
+    """The run id (PLUTO_RUN_ID), the display id (E2E-17) or the tracker's own id."""
+    secret: SecretKey | None = None
+
+    def check(self) -> None:
+        """Raise UsageError if the URL is none."""
+        if not self.url:
+            return
+        try:
+            parts = urlsplit(self.url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise UsageError(
+                f"--tracker-url: a URL such as http://tracker.team-a.svc:8080 is expected; found {self.url}"
+            )
+
+
+@dataclass
+class Logged:
+    """What the recorders and Pluto's clients wrote about the run."""
+
+    ids: Counter[int] = field(default_factory=Counter)
+    """The tracker's id of a run → number of processes that logged to it."""
+    url: str = ""
+    project: str = ""
+
+
+def read(
+    job: AttachedJob,
+    reader: Reader,
+    pods: Sequence[Object],
+    options: TrackerOptions,
+    context: RecordedContext,
+) -> None:
+    """Record the tracker's data of the job's run, or the reason why it cannot be read. Never raises."""
+    writer = context.writer
+    expected = writer.current.expected or job.expected
+    bundle = Bundle.open(writer.path)
+    pods = pods or [state.object for state in bundle.last("pod").values()]  # The job was deleted.
+    container = job.launch.container
+    logged = _logged(bundle, pods, container)
+    named = _named(options, context, pods, container, logged)
+    if isinstance(named, str):
+        writer.update(unread={**reader.unread, "tracker": named})
+        return
+    url, runs = named.url, list[TrackerRun]()
+    writer.update(expected=expected.model_copy(update={"run_id": named.run, "project": named.project}))
+    context.progress(f"reading run {named.run or ', '.join(map(str, logged.ids))} from the tracker at {url}")
+
+    def write(kind: TrackerKind, record: TrackerRun | Attachment | RunWriter) -> None:
+        runs.extend([record] if isinstance(record, TrackerRun) else [])
+        writer.tracker(kind, record)
+
+    try:
+        key = _key(options, context, reader, pods, container)
+        writer.redactor.add(key)
+        audit, client = _audit(url, key, reader)
+        wanted, ids = _resolved(audit, client, expected, named, logged)
+        writer.update(expected=wanted)
+        summary = collect(
+            audit,
+            external_id=wanted.run_id,
+            project=wanted.project,
+            job_name=job.launch.tracked_as,
+            write=write,
+            write_points=writer.point_rows,
+            ids=ids,
+        )
+        summary = _unless_absent(summary, wanted, runs) if named.given else summary
+    except HarnessError as error:
+        summary = _failed(str(error))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        summary = _failed(f"the tracker at {url} could not be read: {type(error).__name__}: {error}")
+    writer.tracker_summary(summary)
+
+
+def _failed(reason: str) -> TrackerSummary:
+    return TrackerSummary(
+        source="embedded", fetched_at=now(), runs=0, attachments=None, points=0, error=reason
+    )
+
+
+# -- which run -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Named:
+    """The tracker and the run. `run` is "" if the recorders name the run."""
+
+    url: str
+    project: str
+    run: str
+    given: bool
+    """Whether the user named one of them, and may be wrong."""
+
+
+def _named(
+    options: TrackerOptions, context: RecordedContext, pods: Iterable[Object], container: str, logged: Logged
+) -> Named | str:
+    """Return the tracker and the run, or why they are not known."""
+    env = _environment(pods, container)
+    of_pods = next((env[name] for name in URLS if name in env), logged.url)
+    url = options.url or of_pods or context.settings.tracker_url
+    project = options.project or env.get("PLUTO_PROJECT", "") or logged.project
+    run = options.run or env.get("PLUTO_RUN_ID", "")
+    missing = []
+    if not url:
+        missing.append("which tracker the ranks log to (PLUTO_URL_API): --tracker-url URL names it")
+    if not run and not logged.ids:
+        missing.append("which run the ranks log to (PLUTO_RUN_ID): --run RUN_ID names it")
+    if run and not project and not logged.ids:
+        missing.append("the project of the run (PLUTO_PROJECT): --project P names it")
+    if missing:
+        return f"neither the pods nor their logs show {'; nor '.join(missing)}"
+    given = bool(options.url or options.project or options.run) or url != of_pods
+    return Named(url.rstrip("/"), project, run, given)
+
+
+def _environment(pods: Iterable[Object], container: str) -> dict[str, str]:
+    """Return the value that most pods have of each PLUTO_* variable. Variables of Secrets have none."""
+    counts: dict[str, Counter[str]] = {}
+    for pod in pods:
+        for each in _variables(pod, container):
+            name, value = str(each.get("name")), each.get("value")
+            if name.startswith("PLUTO_") and isinstance(value, str) and value and "$(" not in value:
+                counts.setdefault(name, Counter())[value] += 1
+    return {name: values.most_common(1)[0][0] for name, values in counts.items()}
+
+
+def _variables(pod: Object, container: str) -> list[Object]:
+    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    return items(own, "env")
+
+
+def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
+    """Return what the logs of the pods show about the run."""
+    found = Logged()
+    for pod in pods:
+        path = bundle.path / bundle.log(str(pod["metadata"]["name"]), container)
+        nonce = admitted_records.nonce_of(pod, container)
+        if not nonce or not path.is_file():
+            continue
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            record = admitted_records.read(map(partial(_noting_page, found), lines), nonce)
+        for process in record.records:
+            if process.summary is not None:
+                found.ids.update(
+                    int(run.run) for run in process.summary.runs if run.count and run.run.isdecimal()
+                )
+    return found
+
+
+def _noting_page(found: Logged, line: str) -> str:
+    if not found.url and (page := _PAGE.search(line)):
+        hosted = urlsplit(page[1]).hostname == _HOSTED_APP
+        found.url, found.project = DEFAULT_URL if hosted else page[1], unquote(page[2])
+    return line
+
+
+def _resolved(
+    audit: AuditReader, client: httpx.Client, expected: Expected, named: Named, logged: Logged
+) -> tuple[Expected, list[int]]:
+    """Return what is expected of the run, and the ids of all runs to read.
+
+    Without a run id, the run is that to which most processes logged.
+    """
+    run, project = named.run, named.project
+    ids = [run_id for run_id, _ in logged.ids.most_common(MAX_RUNS)]
+    wanted = expected.model_copy(update={"run_id": run, "project": project})
+    of_recorders = by_id(client, ids, project, SECONDS)
+    found = next((one for one in of_recorders if not run or run in _names(one)), None)
+    if found is not None and named.given and project not in ("", found.project):
+        found = None  # The user named another project.
+    if found is None and run and is_tracker_id(run):
+        external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
+        found = None if external else by_word(client, run, project, SECONDS)
+    if found is None:
+        return wanted.model_copy(update={"run_id": run or ", ".join(map(str, ids[:1]))}), ids
+    name = found.external_id or found.display_id or str(found.run_id)
+    fields = {"run_id": name, "project": found.project, "tracker_run": found.run_id}
+    return wanted.model_copy(update=fields), [*dict.fromkeys([found.run_id, *ids])]
+
+
+def _names(run: TrackerRun) -> tuple[str | None, ...]:
+    return run.external_id, run.display_id, str(run.run_id)
+
+
+def _unless_absent(summary: TrackerSummary, wanted: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
+    """Return the summary. It has an error if the user named a run that the tracker does not have."""
+    there = any(
+        run.run_id == wanted.tracker_run or (run.external_id, run.project) == (wanted.run_id, wanted.project)
+        for run in runs
+    )
+    if there or summary.error is not None:
+        return summary
+    others = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
+    text = f"it has no run {wanted.run_id} in project {wanted.project}"
+    text += f"; the recorders of the job name {others}" if others else ""
+    return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
+
+
+# -- how to reach it -----------------------------------------------------------------------------------------
+def _key(
+    options: TrackerOptions,
+    context: RecordedContext,
+    reader: Reader,
+    pods: Iterable[Object],
+    container: str,
+) -> str:
+    """Return the key. Raises HarnessError if there is none."""
+    if options.secret is not None:
+        return key_in(reader, options.secret, _referred(pods, container, options.secret.name))
+    if context.settings.pluto_api_key is not None:
+        return context.settings.pluto_api_key.get_secret_value()
+    names = dict.fromkeys(
+        str(each["valueFrom"]["secretKeyRef"].get("name"))
+        for pod in pods
+        for each in _variables(pod, container)
+        if each.get("name") in KEYS and "secretKeyRef" in (each.get("valueFrom") or {})
+    )
+    where = f"; the pods have it from Secret {next(iter(names))}" if names else ""
+    raise HarnessError(
+        f"a key of the tracker is expected, but there is none{where}",
+        hint=f"--secret {next(iter(names), 'NAME')} reads it from the Secret, or set PLUTO_API_KEY",
+        cause="tracker.unreachable",
+    )
+
+
+def _referred(pods: Iterable[Object], container: str, secret: str) -> str:
+    """Return the key of the Secret to which a pod's PLUTO_API_KEY refers, or ""."""
+    for pod in pods:
+        for each in _variables(pod, container):
+            reference = (each.get("valueFrom") or {}).get("secretKeyRef") or {}
+            if each.get("name") in KEYS and reference.get("name") == secret:
+                return str(reference.get("key") or "")
+    return ""
+
+
+def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Client]:
+    """Return a reader of the tracker at this URL, and its client.
+
+    A key that opens no audit view is the key of a project. Pluto's own API then has the points.
+    """
+    service = service_proxy.service_of(url, reader.namespace)
+    if service is None:
+        client = http_client.client(
+            base_url=url, headers={"Authorization": f"Bearer {key}", "X-Api-Key": key}, timeout=30
+        )
+    else:
+        client = service_proxy.client(reader.kube, service, {"X-Api-Key": key})
+    try:
+        ask(client, "api/audit/runs", {}, SECONDS)
+    except RejectedError as error:
+        status = error.response.status_code
+        if service is not None and _of_api_server(error.response):
+            raise _not_proxied(service, reader, error.response) from None
+        if status not in (403, 404):
+            raise
+        return HostedAudit(url, key, seconds=SECONDS, http=client), client
+    return EmbeddedAudit(client, SECONDS), client
+
+
+def _of_api_server(response: httpx.Response) -> bool:
+    """Return whether the API server responded, and not the tracker behind its proxy."""
+    try:
+        document = response.json()
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("kind") == "Status" and "apiVersion" in document
+
+
+def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx.Response) -> HarnessError:
+    what = f"Service {service.name} in namespace {service.namespace}"
+    message = str(response.json().get("message"))[:300]
+    if response.status_code in (401, 403):
+        role = f"`harness attach --print-rbac -n {reader.namespace} --tracker-url …` prints the Role"
+        return HarnessError(
+            f"the right to reach {what} through the API server is expected: {message}",
+            hint=role,
+            cause="tracker.unreachable",
+        )
+    return HarnessError(
+        f"the tracker is expected at {what}, but the API server does not reach it: {message}",
+        hint="check the URL, or name another one by --tracker-url",
+        cause="tracker.unreachable",
+    )

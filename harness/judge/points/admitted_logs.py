@@ -1,0 +1,181 @@
+"""Read the records of admitted recorders from the logs of an attached job, and the points of its run."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from harness.core.clock import seconds
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import Pod, items
+from harness.evidence.schema.columns import Part
+from harness.evidence.schema.tracker import Point
+from harness.judge.case import Case, names
+from harness.judge.points import admitted_records
+from harness.judge.points.admitted_records import PodRecord, Record
+
+LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
+"""A log that begins later after the start of its container is not whole: in general, and if it is large."""
+LARGE = 1 << 20
+"""Bytes of a log from which on the kubelet may have rotated it soon after the start. It keeps 10 MiB."""
+_TAIL = "only its last"
+"""Part of the gap in the log of a job with many pods (harness/attach/logs.py)."""
+
+
+def is_admitted(case: Case) -> bool:
+    """Return whether an admission policy put a recorder into a pod of an attached job."""
+    if not case.launch.attached or case.launch.recorder:
+        return False
+    pods = (pod for pods in case.pod_attempts.values() for pod in pods)
+    return any(admitted_records.nonce_of(pod.last.object, case.launch.container) for pod in pods)
+
+
+def records(case: Case) -> list[PodRecord]:
+    """Return the records of all pods of the job, including the pods of earlier attempts."""
+    found = []
+    for index, pods in case.pod_attempts.items():
+        for pod in pods:
+            found.append(_of_pod(case, index, pod, is_last=pod is pods[-1]))
+    return found
+
+
+def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
+    container = case.launch.container
+    ranks = case.ranks_of(index)
+    own = ranks[0] if len(ranks) == 1 else None
+    nonce = admitted_records.nonce_of(pod.last.object, container)
+    if not nonce:
+        why = "no recorder was put into its container"
+        return PodRecord(pod.name, "", [], ranks=ranks, absent=why)
+    path = case.bundle.log(pod.name, container)
+    late = _begins_late(case, pod, path)
+    texts = (line.decode(errors="replace") for _, line in case.bundle.lines(path))
+    found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late)
+    for record in found.records:
+        if own is not None and record.summary is not None and record.summary.world is None:
+            record.rank = own  # Without a launcher, the index in a Job is not the rank in a JobSet.
+    found.ranks, found.lost = ranks, _lost(case, pod)
+    if not found.records:
+        found.absent = _absent(case, pod, path, late, is_last=is_last)
+    return found
+
+
+def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:
+    """Return why the log of a pod with a recorder has no lines of it."""
+    gap = _gap(case, pod)
+    if _TAIL in gap:
+        return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
+    if gap:
+        return f"its log could not be read: {gap.partition(': ')[2]}"
+    if not case.bundle.has(path):
+        return "its log was not read" if is_last else "the log of this earlier pod was not read"
+    if late:
+        return "the beginning of its log was rotated away"
+    return (
+        "the recorder was put into its container, but wrote nothing: Pluto's client created no run, "
+        "or the ConfigMap with the recorder's files was missing"
+    )
+
+
+def _gap(case: Case, pod: Pod) -> str:
+    """Return the first gap in the log of the rank's container, or ""."""
+    log = f"{pod.name}-{case.launch.container}"
+    return next((gap for gap in case.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))), "")
+
+
+def _begins_late(case: Case, pod: Pod, path: str) -> bool:
+    """Return whether the beginning of a log may be missing."""
+    if _TAIL in _gap(case, pod):
+        return True
+    states = [pod.container(case.launch.container, state) for state in ("running", "terminated")]
+    times = [seconds(state[1].get("startedAt")) for state in states if state is not None]
+    started = min((time for time in times if time is not None), default=None)
+    first = next((line for _, line in case.bundle.lines(path)), b"")
+    began = seconds(first.partition(b" ")[0].decode(errors="replace"))
+    if started is None or began is None:
+        return True
+    if began - started <= BEGIN_SECONDS:
+        return False
+    return began - started > LATE_SECONDS or (case.bundle.path / path).stat().st_size > LARGE
+
+
+def _lost(case: Case, pod: Pod) -> str:
+    """Return why an earlier execution of the rank's container is in no log, or ""."""
+    for status in items(pod.last.object, "status", "containerStatuses"):
+        if status.get("name") != case.launch.container:
+            continue
+        count = status.get("restartCount") or 0
+        previous = any(
+            gap.startswith(f"{pod.name}-{case.launch.container} (previous)") for gap in case.manifest.log_gaps
+        )
+        if count > 1 or (count and previous):
+            return (
+                f"its container was restarted {count} times, and the kubelet keeps only the log of the last "
+                "execution before this one, so an earlier process may have logged points"
+            )
+    return ""
+
+
+def parts(bundle: Bundle, run_id: int) -> Iterator[Part]:
+    """Yield the raw rows of a run by metric, in arrival order."""
+    for _, part in bundle.point_parts():
+        if isinstance(part, Point):
+            if part.run_id == run_id:
+                yield (
+                    part.metric,
+                    array("q", [part.step]),
+                    array("d", [part.value]),
+                    array("q", [part.time_ms]),
+                )
+        elif part[0].run_id == run_id:
+            yield from part[1].series()
+
+
+def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int]]:
+    """Return rank → id of another run → number of points that the rank logged to it."""
+    found: dict[int, dict[int, int]] = {}
+    for record in _trusted(pods):
+        for section in record.summary.runs if record.summary else ():
+            if section.run.isdecimal() and int(section.run) != run_id and section.count:
+                counts = found.setdefault(record.rank or 0, {})
+                counts[int(section.run)] = counts.get(int(section.run), 0) + section.count
+    return found
+
+
+def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
+    """Return the ranks without a line of a recorder, with the reason."""
+    pods = list(pods)
+    found: dict[int, str] = {}
+    for rank in ranks:
+        if not any(pod.of_rank(rank) for pod in pods):
+            why = next((pod.absent for pod in pods if rank in pod.ranks and pod.absent), "")
+            found[rank] = why or "its pod does not exist now"
+            if not why and any(rank in pod.ranks for pod in pods):
+                found[rank] = "no recorder in its pod wrote a line as this rank"
+    return found
+
+
+def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool, str]:
+    """Return whether the ranks formed one world according to the recorders, and a sentence."""
+    size = case.expected.ranks
+    last: dict[int, Record] = {}
+    for record in _trusted(pods):
+        if record.rank is not None and not record.is_child:
+            last[record.rank] = record
+    summaries = [record.summary for record in last.values() if record.summary is not None]
+    absent = [rank for rank in case.ranks if rank not in last]
+    if absent:
+        return False, f"the world of {names(absent)} is not recorded"
+    worlds = sorted({summary.world for summary in summaries if summary.world is not None})
+    if size == 1 and worlds in ([], [1]):
+        return True, "the job has one rank"
+    if worlds != [size] or len(last) != size:
+        shown = ", ".join(map(str, worlds)) or "unknown"
+        return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
+    if any(summary.world is None or summary.restart is None for summary in summaries):
+        return False, "no torchrun started the ranks, so nothing recorded whether they met in one world"
+    return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
+
+
+def _trusted(pods: Iterable[PodRecord]) -> Iterator[Record]:
+    return (record for pod in pods for record in pod.records if record.trusted)
