@@ -9,6 +9,7 @@ matrix.html   a page whose cells open the reports of the launches. Links are rel
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -77,6 +78,9 @@ def as_markdown(document: Document) -> str:
     lines += markdown.table(["", "versions", "result", "explanation", "evidence"], rows)
     lines += [f"- not launched: {text(name)} ({text(why)})" for name, why in document.excluded.items()]
     lines += [f"- {text(note)}" for note in document.notes]
+    if document.bisects:
+        commands = [shlex.join(command) for command in document.bisects]
+        lines += ["", "To find the version:", "", "```bash", *commands, "```"]
     dates = [
         f"{text(value.label)} of {package}: {value.released}"
         for package, values in document.axes.items()
@@ -205,5 +209,6 @@ def as_html(document: Document) -> str:
         grid=grid(document),
         cells=sorted(document.cells, key=lambda cell: STATUSES.index(cell.status)),
         word=word,
+        bisects=[shlex.join(command) for command in document.bisects],
         link=lambda path: quote(_relative(document, path)),
     )
