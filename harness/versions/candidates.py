@@ -100,10 +100,13 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
     for strategy in ("allow",) if prereleases else ("disallow", "allow"):
         if found := list(islice(_newest_first(package, versions, strategy, context), newest)):
             return sorted(found, key=lambda one: Version(one.version))
+    near = _nearest(package, versions, context)
     raise UsageError(
         f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
         "Python and platform",
-        hint="check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
+        hint=f"the nearest version{'s are' if len(near) > 1 else ' is'} {' and '.join(near)}"
+        if near
+        else "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
     )
 
 
@@ -117,6 +120,17 @@ def target_options(package: str, context: RunContext) -> list[str]:
     if package == KONDUKTOR:
         return konduktor.target_options()
     return worker_options(context)
+
+
+def _nearest(package: str, versions: str, context: RunContext) -> list[str]:
+    """Return the newest version before a range that has none, and the oldest one after it."""
+    ends = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
+    if not ends:
+        return []
+    options = [*target_options(package, context), "--prerelease", "allow"]
+    before = _resolved(package, [f"<{ends[0]}"], options)
+    after = _resolved(package, [f">{ends[-1]}"], [*options, "--resolution", "lowest"])
+    return [one.version for one in (before, after) if one is not None]
 
 
 def _newest_first(package: str, versions: str, strategy: str, context: RunContext) -> Iterator[Candidate]:

@@ -105,6 +105,21 @@ def test_a_range_without_members_is_one_sentence(context: RunContext, name: str,
         candidates(name, spec, context)
 
 
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [
+        ("0.1.0.dev20260101", "version is 0.1.0.dev20260930104512"),
+        (">=0.1.0.dev20261003", "version is 0.1.0.dev20261002104512"),
+        ("0.1.0.dev20261001104527", f"versions are {NIGHTLIES[1]} and {NIGHTLIES[2]}"),
+    ],
+)
+def test_a_day_without_a_nightly_has_neighbours(context: RunContext, spec: str, near: str) -> None:
+    """Reported as rust-lang/cargo-bisect-rustc#350: the user has no way to know which days have a build."""
+    with pytest.raises(UsageError) as raised:
+        candidates("konduktor", spec, context)
+    assert raised.value.hint == f"the nearest {near}"
+
+
 def test_an_index_that_is_not_reached_is_not_an_empty_range(
     context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
