@@ -62,7 +62,7 @@ def write(document: Document) -> None:
 
 def as_markdown(document: Document) -> str:
     """Return the results as Markdown: the table, the cells that did not pass, and excluded cells."""
-    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`", ""]
+    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{text(document.others)}", ""]
     lines += _grid(found) if (found := grid(document)) is not None else _list(document)
     others = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
     rows = [

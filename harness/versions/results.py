@@ -120,6 +120,8 @@ class Document(BaseModel):
     excluded: dict[str, str] = {}
     """The reason by the name of a cell."""
     notes: list[str] = []
+    replace: dict[str, str] = {}
+    """Other parts of the stack that were replaced in all cells: the SPEC by name."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -183,6 +185,12 @@ class Document(BaseModel):
     def summary(self) -> str:
         """Return the counts as text, such as "1 failed, 3 passed"."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items())
+
+    @property
+    def others(self) -> str:
+        """Return the replaced parts that do not vary as text, such as " with kueue v0.19.2", or ""."""
+        listed = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
+        return f" with {listed}" if listed else ""
 
 
 def worst(codes: Sequence[int]) -> int:
