@@ -12,7 +12,7 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.limits import shown
 from harness.core.locks import locked
-from harness.core.replacements import parse
+from harness.core.replacements import python_package
 from harness.judge.catalogue import CAUSES
 from harness.report.ci import github
 from harness.versions.bisect_report import markdown
@@ -49,7 +49,7 @@ def bisect(
             hint="docs/causes.md lists the causes",
         )
     probe = Launcher(job, context.settings, Path())
-    probe.check([parse(name, "latest").name])
+    probe.check([python_package(name)])
     if repository is not None:
         versions = of_repository(name, repository, good, bad or "HEAD")
     else:

@@ -29,7 +29,7 @@ from packaging.version import Version
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
-from harness.core.replacements import KONDUKTOR, Replacement, parse
+from harness.core.replacements import KONDUKTOR, Replacement, parse, python_package
 from harness.provision import konduktor
 from harness.provision.images.build import WORKER
 from harness.provision.images.packages import pins
@@ -83,7 +83,7 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 def locked(name: str) -> Candidate:
     """Return the version in the lock. Raises UsageError if the lock does not have the package."""
-    package = parse(name, "latest").name
+    package = python_package(name)
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)
     if version is None:

@@ -20,7 +20,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
 from harness.core.limits import shown
-from harness.core.replacements import parse
+from harness.core.replacements import parse, python_package
 from harness.launch import replaced_packages
 from harness.provision.replaced import PYTHON, SECONDS, reason, uv_program
 from harness.versions.candidates import (
@@ -123,7 +123,7 @@ def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
     """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
     root, listed = commits(repository, good, bad)
-    package = parse(name, "latest").name
+    package = python_package(name)
     found = tuple(
         Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
         for each in listed

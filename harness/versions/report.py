@@ -62,8 +62,9 @@ def write(document: Document) -> None:
 
 def as_markdown(document: Document) -> str:
     """Return the results as Markdown: the table, the cells that did not pass, and excluded cells."""
-    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{text(document.others)}", ""]
-    lines += _grid(found) if (found := grid(document)) is not None else _list(document)
+    others = f" {text(document.others)}" if document.others else ""
+    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{others}", ""]
+    lines += grid_table(found) if (found := grid(document)) is not None else _list(document)
     others = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
     rows = [
         [
@@ -91,7 +92,8 @@ def as_markdown(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _grid(found: Grid) -> list[str]:
+def grid_table(found: Grid) -> list[str]:
+    """Return the grid as a table in Markdown."""
     head = [f"{text(found.row_package)} \\\\ {text(found.column_package)}", *map(text, found.columns)]
     rows = [[text(row), *map(_words, cells)] for row, cells in found.rows.items()]
     return markdown.table(head, rows)

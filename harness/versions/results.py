@@ -188,9 +188,9 @@ class Document(BaseModel):
 
     @property
     def others(self) -> str:
-        """Return the replaced parts that do not vary as text, such as " with kueue v0.19.2", or ""."""
+        """Return the replaced parts that do not vary as text, such as "with kueue v0.19.2", or ""."""
         listed = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
-        return f" with {listed}" if listed else ""
+        return f"with {listed}" if listed else ""
 
 
 def worst(codes: Sequence[int]) -> int:

@@ -123,4 +123,5 @@ def show(document: Document, console: Console) -> None:
     for command in document.bisects:
         console.print(Text(f"→ to find the version: {shlex.join(command)}"), soft_wrap=True)
     style = "bold red" if document.exit_code else "bold green"
-    console.print(Text(f"{document.summary}{document.others} in {document.seconds:.0f} s", style=style))
+    parts = filter(None, [document.summary, document.others, f"in {document.seconds:.0f} s"])
+    console.print(Text(" ".join(parts), style=style))

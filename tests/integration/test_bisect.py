@@ -14,6 +14,7 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.provision.images import replaced_image
 from harness.settings import load
+from harness.versions.bisect_commands import bisect
 from harness.versions.bisect_report import headline, markdown
 from harness.versions.bisect_result import Result, result_of
 from harness.versions.bisection import Bisection
@@ -203,3 +204,10 @@ def test_a_missing_end_is_named_by_its_option(context: RunContext) -> None:
     ) as raised:
         of_index("client", "1.3", "latest", context)
     assert raised.value.hint == "the nearest versions are 1.2 and 1.10"
+
+
+def test_a_controller_has_no_versions_to_search_among(context: RunContext, tmp_path: Path) -> None:
+    """Contract: nothing is created."""
+    with pytest.raises(UsageError, match="jobset is not a Python package, so its versions cannot be listed"):
+        bisect("jobset", None, None, None, Path("jobs/multinode.yaml"), None, 0.01, context)
+    assert not context.settings.runs_dir.exists()

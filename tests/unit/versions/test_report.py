@@ -103,3 +103,9 @@ def test_the_command_that_finds_the_version_is_shown(results: Document, tmp_path
     assert any(" ".join(each).startswith(command) for each in results.bisects)
     assert f"```bash\n{command} --job 'jobs/<multinode>.yaml'" in report.as_markdown(results)
     assert f"<code>{command} --job &#39;jobs/&lt;multinode&gt;.yaml&#39;" in report.as_html(results)
+
+
+def test_a_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
+    results.replace = {"kueue": "v0.19.2"}
+    assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in report.as_markdown(results)
+    assert "jobs/&lt;multinode&gt;.yaml with kueue v0.19.2, " in report.as_html(results)
