@@ -62,8 +62,8 @@ def write(document: Document) -> None:
 
 def as_markdown(document: Document) -> str:
     """Return the results as Markdown: the table, the cells that did not pass, and excluded cells."""
-    others = f" {text(document.others)}" if document.others else ""
-    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{others}", ""]
+    replaced = f" {text(document.others)}" if document.others else ""
+    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{replaced}", ""]
     lines += grid_table(found) if (found := grid(document)) is not None else _list(document)
     others = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
     rows = [
