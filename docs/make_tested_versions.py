@@ -5,7 +5,9 @@ python -m docs.make_tested_versions runs/matrix-…/matrix.json "COMMAND THAT MA
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from harness.versions.results import AxisValue, CellResult, Document
 from harness.versions.show import grid, word
 
 PAGE = Path(__file__).with_name("reference") / "tested-versions.md"
+WIDTH = 120
+BUILD = re.compile(r"-[0-9a-f]{12}$")
+"""The end of the tag of an image that was built from source."""
 STACK = {"kubernetes": "Kubernetes", "jobset": "JobSet", "kueue": "Kueue", "torch": "PyTorch"}
 
 
@@ -23,22 +28,23 @@ def page(document: Document, command: str) -> str:
     found = grid(document)
     if found is None or any(cell.status == "not run" for cell in document.cells):
         raise ValueError("expected a finished matrix of two packages")
+    intro = (
+        f"On {document.started_at[:10]}, `{document.job}` was launched with each combination of these "
+        "versions. A cell shows the verdict. [Other versions](../how-to/versions.md) describes how to launch "
+        "with your own."
+    )
     lines = [
         "# Tested versions",
         "",
         "<!-- written by docs/make_tested_versions.py -->",
         "",
-        f"On {document.started_at[:10]}, `{document.job}` was launched with each combination of these "
-        "versions. A cell shows the verdict. [Other versions](../how-to/versions.md) describes how to launch "
-        "with your own.",
-        "",
+        *_wrapped(intro),
         "```bash",
         command,
         "```",
         "",
         *grid_table(found),
-        f"{document.summary}. {_launches(document)} {_stack(document)}",
-        "",
+        *_wrapped(f"{document.summary}. {_launches(document)} {_stack(document)}"),
         *_unexpected(document.cells),
         "## Dates",
         "The dates on which the package index received the versions:",
@@ -48,19 +54,22 @@ def page(document: Document, command: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _wrapped(paragraph: str) -> list[str]:
+    return [*textwrap.wrap(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False), ""]
+
+
 def _launches(document: Document) -> str:
     outcomes = [outcome for cell in document.cells for outcome in cell.outcomes]
     parallel = f"up to {document.parallel} at the same time" if document.parallel > 1 else "one at a time"
-    repeat = "was launched once." if document.repeat == 1 else (
-        f"that did not pass was launched up to {document.repeat} times."
-    )  # fmt: skip
-    return f"The matrix took {len(outcomes)} launches, {parallel}, on one cluster. A cell {repeat}"
+    repeated = len(outcomes) > len(document.cells)
+    repeat = f" A cell that did not pass was launched up to {document.repeat} times." if repeated else ""
+    return f"The matrix took {len(outcomes)} launches, {parallel}, on one cluster.{repeat}"
 
 
 def _stack(document: Document) -> str:
     found = {
         name: {
-            outcome.versions[key]
+            BUILD.sub("", outcome.versions[key])
             for cell in document.cells
             for outcome in cell.outcomes
             if key in outcome.versions
