@@ -100,13 +100,12 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
     for strategy in ("allow",) if prereleases else ("disallow", "allow"):
         if found := list(islice(_newest_first(package, versions, strategy, context), newest)):
             return sorted(found, key=lambda one: Version(one.version))
-    near = _nearest(package, versions, context)
     raise UsageError(
         f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
         "Python and platform",
-        hint=f"the nearest version{'s are' if len(near) > 1 else ' is'} {' and '.join(near)}"
-        if near
-        else "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
+        hint=_excluded(package, versions, context)
+        or _nearest(package, versions, context)
+        or "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
     )
 
 
@@ -122,15 +121,32 @@ def target_options(package: str, context: RunContext) -> list[str]:
     return worker_options(context)
 
 
-def _nearest(package: str, versions: str, context: RunContext) -> list[str]:
-    """Return the newest version before a range that has none, and the oldest one after it."""
+def _excluded(package: str, versions: str, context: RunContext) -> str:
+    """Return a hint if `<1.0` excludes the pre-releases of 1.0 that the user probably means, or ""."""
+    for one in SpecifierSet(versions):
+        if one.operator == "<" and not Version(one.version).is_prerelease:
+            builds = [f">={one.version}.dev0", f"<={one.version}", f"!={one.version}"]
+            if (found := _resolved(package, builds, _all_options(package, context))) is not None:
+                return (
+                    f"{one} excludes pre-releases of {one.version}; to include them, write <={found.version}"
+                )
+    return ""
+
+
+def _nearest(package: str, versions: str, context: RunContext) -> str:
+    """Return a hint with the newest version before a range and the oldest one after it, or ""."""
     ends = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
     if not ends:
-        return []
-    options = [*target_options(package, context), "--prerelease", "allow"]
+        return ""
+    options = _all_options(package, context)
     before = _resolved(package, [f"<{ends[0]}"], options)
     after = _resolved(package, [f">{ends[-1]}"], [*options, "--resolution", "lowest"])
-    return [one.version for one in (before, after) if one is not None]
+    near = [one.version for one in (before, after) if one is not None]
+    return f"the nearest version{'s are' if len(near) > 1 else ' is'} {' and '.join(near)}" if near else ""
+
+
+def _all_options(package: str, context: RunContext) -> list[str]:
+    return [*target_options(package, context), "--prerelease", "allow"]
 
 
 def _newest_first(package: str, versions: str, strategy: str, context: RunContext) -> Iterator[Candidate]:
