@@ -20,8 +20,8 @@ from pathlib import Path
 HARNESS = Path(sys.executable).with_name("harness")
 CLUSTER = "versions"
 """The cluster of all launches, which is deleted at the end. Another one in HARNESS_CLUSTER_NAME is kept."""
-KONDUKTOR, CLIENT = "locked,>=0.1.0.dev20260801", "locked,>=0.0.16"
-"""Older nightlies do not have the options that the harness uses, and older clients lose points
+KONDUKTOR, CLIENT = "locked,>=0.1.0.dev20260919", "locked,>=0.0.16"
+"""Older nightlies lack the option --kubeconfig, which the harness uses, and older clients lose points
 (docs/how-to/versions.md)."""
 
 
