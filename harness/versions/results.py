@@ -144,33 +144,33 @@ class Document(BaseModel):
         Between two checkouts, there is nothing to search.
         """
         found: dict[tuple[str, str, str, str], list[str]] = {}
+        passed = [cell for cell in self.cells if cell.status == "passed"]
         for cell in self.cells:
             shown = cell.shown
             if cell.status != "failed" or shown is None or shown.result == "not installable":
                 continue
             for package in self.axes:
-                if (good := self._nearest_passed(cell, package)) is not None:
+                if (good := self._nearest(passed, cell, package)) is not None:
                     bad = self._published(package, cell)
                     question = (package, good, bad, f"{shown.result} {shown.cause}")
                     command = ["harness", "bisect", package, "--good", good, "--bad", bad, "--job", self.job]
                     found.setdefault(question, command + _without(package, cell.options))
         return list(found.values())
 
-    def _nearest_passed(self, cell: CellResult, package: str) -> str | None:
-        """Return the version of a package with which an otherwise equal cell passed, or None.
+    def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
+        """Return the version of a package in a cell that passed and is otherwise equal, or None.
 
         If there are several, it is the nearest one in the order of the matrix.
         """
         if not self._published(package, cell):
             return None
-        places = {value.label: place for place, value in enumerate(self.axes[package])}
         others = [
             other
-            for other in self.cells
-            if other.status == "passed"
+            for other in passed
+            if other.versions == cell.versions | {package: other.versions[package]}
             and self._published(package, other)
-            and other.versions == cell.versions | {package: other.versions[package]}
         ]
+        places = {value.label: place for place, value in enumerate(self.axes[package])}
         own = places[cell.versions[package]]
         nearest = min(others, key=lambda other: abs(places[other.versions[package]] - own), default=None)
         return self._published(package, nearest) if nearest is not None else None

@@ -108,4 +108,7 @@ def test_the_command_that_finds_the_version_is_shown(results: Document, tmp_path
 def test_a_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
     results.replace = {"kueue": "v0.19.2"}
     assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in report.as_markdown(results)
-    assert "jobs/&lt;multinode&gt;.yaml with kueue v0.19.2, " in report.as_html(results)
+    assert (
+        "jobs/&lt;multinode&gt;.yaml with kueue v0.19.2: versions of client and launcher, "
+        in report.as_html(results)
+    )
