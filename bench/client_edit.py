@@ -83,8 +83,8 @@ def digests(bundles: list[Path]) -> set[str]:
 def markdown(bench: Bench) -> str:
     """Return the table."""
     kept, edited = bench.seconds["kept"], bench.seconds["edit"]
-    ratios = [after / before for before, after in zip(kept, edited, strict=True)]
-    lines = [f"{machine()}. Medians of {len(kept)} rounds.", ""]
+    ratios = [after / before for before, after in zip(kept, edited, strict=False)]
+    lines = [f"{machine()}. Medians of {len(ratios)} rounds.", ""]
     lines += ["| arm | s | least – most | ratio | processor s |", "| --- | ---: | ---: | ---: | ---: |"]
     for arm, values in (("kept", kept), ("edit", edited)):
         ratio = f"{median(ratios):.2f} ({min(ratios):.2f} – {max(ratios):.2f})" if arm == "edit" else ""
@@ -127,12 +127,11 @@ def main() -> int:
         try:
             take_turns(bench, checkout, asked.rounds, cluster)
             assert len(digests(bench.bundles["edit"])) == asked.rounds, "an edit was not launched"
-            text = markdown(bench)
-        finally:
-            print(bench.seconds, file=sys.stderr)
+        finally:  # what was measured before a failure must not be lost
+            text = markdown(bench) if "edit" in bench.seconds else ""
+            print(text)
             if asked.cluster is None:
                 KindCluster(settings).down(lambda _text: None)
-        print(text)
         if asked.write:
             replace(asked.write, "client edit", text)
     return 0
