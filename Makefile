@@ -30,7 +30,7 @@ GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source 
 # Targets install packages into .venv and into the system, so two of them cannot run at once (`make -j`).
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test test-cluster nightly faults programs soak unit coverage lint workflows format site reference doctor kind browser tools pictures recording lock clean
+.PHONY: help e2e images test test-cluster nightly faults programs soak versions unit coverage lint workflows format site reference doctor kind browser tools pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ programs: images ## generated training programs in containers for SECONDS (600),
 soak: images ## 100 healthy launches in a row on one cluster, and whether anything leaked
 	$(BIN)/harness soak 100 --parallel 2 --keep failed --table docs/soak.md
 
+versions: images ## the main job with the newest konduktor and Pluto's client, and a search for each failure
+	$(BIN)/python .ci/versions.py
+
 unit: browser ## the tests that need no Docker
 	$(BIN)/pytest $(BOTH) tests/unit tests/integration $(PYTEST_ARGS)
 
@@ -85,7 +88,7 @@ workflows: $(MADE) ## actionlint and shellcheck on .github/workflows and .ci
 	@[ -x "$(ACTIONLINT)" ] || mv "$(ACTIONLINT).unfinished/actionlint" "$(ACTIONLINT)"
 	@rm -rf "$(ACTIONLINT).unfinished"
 	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes= .github/workflows/*.yml examples/*/.github/workflows/*.yml
-	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
+	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/newest-controllers .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix

@@ -85,6 +85,7 @@ _ATTACH_RECORDED = "tests/integration/test_attach_recorded.py and tests/k8s/test
 ELSEWHERE = {
     "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
     "--newest 1": _MATRIX,
+    "harness matrix --konduktor '>=0.1.0.dev20261001' --pluto-ml '>=0.0.26' --newest 8 --repeat 3": _MATRIX,
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,

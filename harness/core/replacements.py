@@ -87,6 +87,19 @@ def normalized(specs: Mapping[str, str]) -> dict[str, str]:
     return {(one := parse(name, spec)).name: one.spec for name, spec in specs.items()}
 
 
+def python_package(name: str) -> str:
+    """Return the normalized name of a Python package that can be replaced.
+
+    Raises UsageError as `parse`, also for JobSet and Kueue, whose versions the package index does not list.
+    """
+    if str(canonicalize_name(name)) in CONTROLLERS:
+        raise UsageError(
+            f"{name} is not a Python package, so its versions cannot be listed",
+            hint=f"--replace {name}=VERSION launches with one version, and needs a new cluster for each",
+        )
+    return parse(name, "latest").name
+
+
 def parse(name: str, spec: str) -> Replacement:
     """Parse a package's replacement. Raises UsageError if the name or the spec is not valid."""
     if not re.fullmatch(_NAME, name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 
-from harness.context import RunContext
+from harness.context import RecordedContext, RunContext
 from harness.core.errors import UsageError
 from harness.core.replacements import CONTROLLERS, KONDUKTOR, Replacement, parse
 from harness.evidence.schema.bundle import Replaced
@@ -28,11 +28,13 @@ class Packages:
     controllers: tuple[Replaced, ...] = ()
     """JobSet and Kueue. The cluster was created with these versions."""
 
-    def applied(self, ready: Ready, context: RunContext) -> Ready:
-        """Return the cluster with the changed worker image on its nodes, and with the versions in use."""
+    def applied(self, ready: Ready, context: RecordedContext) -> Ready:
+        """Return the cluster with the changed worker image in its nodes, and with the versions in use."""
         if self.worker is not None:
-            worker = replaced_image.with_change(ready.worker, self.worker, context)
-            ready.cluster.provide_image(worker.tag, context)
+            with context.writer.stage("image with replaced packages"):
+                worker = replaced_image.with_change(ready.worker, self.worker, context)
+            with context.writer.stage("replaced image to nodes"):
+                ready.cluster.provide_image(worker.tag, context)
             named = {"worker": scripts.version_text(worker.tag, worker.changed)}
             ready = replace(ready, worker=worker, versions=ready.versions | named)
         used = (*self.controllers, *self.konduktor, *(self.worker.replaced if self.worker else ()))

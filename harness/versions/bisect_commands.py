@@ -12,8 +12,9 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.limits import shown
 from harness.core.locks import locked
-from harness.core.replacements import parse
+from harness.core.replacements import python_package
 from harness.judge.catalogue import CAUSES
+from harness.report.ci import github
 from harness.versions.bisect_report import markdown
 from harness.versions.bisect_result import Result, result_of
 from harness.versions.bisection import ANY, Bisection
@@ -39,6 +40,7 @@ def bisect(
 ) -> Result:
     """Search for the first bad version, and write result.json and report.md into the folder of the search.
 
+    In GitHub Actions, the report is also appended to the summary of the job.
     Raises UsageError for bad input, before anything is created, and HarnessError if it is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
@@ -47,7 +49,7 @@ def bisect(
             hint="docs/causes.md lists the causes",
         )
     probe = Launcher(job, context.settings, Path())
-    probe.check([parse(name, "latest").name])
+    probe.check([python_package(name)])
     if repository is not None:
         versions = of_repository(name, repository, good, bad or "HEAD")
     else:
@@ -74,7 +76,10 @@ def bisect(
             ) from None
         result = result_of(bisection, end, job, folder, context)
         (folder / "result.json").write_text(result.model_dump_json(indent=2))
-        (folder / "report.md").write_text(markdown(result, context.settings))
+        report = markdown(result, context.settings)
+        (folder / "report.md").write_text(report)
+        if (summary := github.summary_file()) is not None:
+            github.append(summary, report)
     return result
 
 

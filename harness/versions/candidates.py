@@ -29,7 +29,7 @@ from packaging.version import Version
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
-from harness.core.replacements import KONDUKTOR, Replacement, parse
+from harness.core.replacements import KONDUKTOR, Replacement, parse, python_package
 from harness.provision import konduktor
 from harness.provision.images.build import WORKER
 from harness.provision.images.packages import pins
@@ -83,7 +83,7 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 def locked(name: str) -> Candidate:
     """Return the version in the lock. Raises UsageError if the lock does not have the package."""
-    package = parse(name, "latest").name
+    package = python_package(name)
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)
     if version is None:
@@ -103,7 +103,9 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
     raise UsageError(
         f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
         "Python and platform",
-        hint="check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
+        hint=_excluded(package, versions, context)
+        or _nearest(package, versions, context)
+        or "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
     )
 
 
@@ -117,6 +119,34 @@ def target_options(package: str, context: RunContext) -> list[str]:
     if package == KONDUKTOR:
         return konduktor.target_options()
     return worker_options(context)
+
+
+def _excluded(package: str, versions: str, context: RunContext) -> str:
+    """Return a hint if `<1.0` excludes the pre-releases of 1.0 that the user probably means, or ""."""
+    for one in SpecifierSet(versions):
+        if one.operator == "<" and not Version(one.version).is_prerelease:
+            builds = [f">={one.version}.dev0", f"<={one.version}", f"!={one.version}"]
+            if (found := _resolved(package, builds, _all_options(package, context))) is not None:
+                return (
+                    f"{one} excludes pre-releases of {one.version}; to include them, write <={found.version}"
+                )
+    return ""
+
+
+def _nearest(package: str, versions: str, context: RunContext) -> str:
+    """Return a hint with the newest version before a range and the oldest one after it, or ""."""
+    ends = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
+    if not ends:
+        return ""
+    options = _all_options(package, context)
+    before = _resolved(package, [f"<{ends[0]}"], options)
+    after = _resolved(package, [f">{ends[-1]}"], [*options, "--resolution", "lowest"])
+    near = [one.version for one in (before, after) if one is not None]
+    return f"the nearest version{'s are' if len(near) > 1 else ' is'} {' and '.join(near)}" if near else ""
+
+
+def _all_options(package: str, context: RunContext) -> list[str]:
+    return [*target_options(package, context), "--prerelease", "allow"]
 
 
 def _newest_first(package: str, versions: str, strategy: str, context: RunContext) -> Iterator[Candidate]:

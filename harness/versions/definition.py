@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from harness.core.errors import UsageError
 from harness.core.limits import listed, shown
-from harness.core.replacements import pairs, parse
+from harness.core.replacements import pairs, python_package
 from harness.core.user_yaml import yaml_document
 from harness.versions.cell import Result
 
@@ -100,7 +100,7 @@ class Definition(BaseModel):
 def package_name(name: str) -> str:
     """Return the normalized name of a package. Raises ValueError for a package that cannot be replaced."""
     try:
-        return parse(name, "latest").name
+        return python_package(name)
     except UsageError as error:
         raise ValueError(f"{error.message}: {error.hint}" if error.hint else error.message) from None
 

@@ -104,6 +104,7 @@ class Matrix:
             cells=cells,
             excluded={_name(cell.labels): reason for cell, reason in self.plan.excluded},
             notes=list(self.plan.notes),
+            replace=self._context.settings.replace,
         )
 
     def last_lines(self) -> list[str]:

@@ -7,8 +7,10 @@ first parents (harness/versions/commits.py).
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from packaging.version import InvalidVersion
@@ -18,7 +20,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
 from harness.core.limits import shown
-from harness.core.replacements import parse
+from harness.core.replacements import parse, python_package
 from harness.launch import replaced_packages
 from harness.provision.replaced import PYTHON, SECONDS, reason, uv_program
 from harness.versions.candidates import (
@@ -99,14 +101,29 @@ def with_versions_between(ends: Versions, context: RunContext) -> Versions:
     wanted = f">={Parsed(known[0].id).public},{high}" if ends.good_known else high
     found = {one.version: _listed(one) for one in published(ends.package, wanted, context)}
     found |= {one.id: one for one in known}
-    listed = tuple(sorted(found.values(), key=lambda one: Parsed(one.id), reverse=ends.fix))
-    return replace(ends, versions=listed)
+    listed = sorted(found.values(), key=lambda one: Parsed(one.id))
+    for newer, older in _misordered(listed):
+        context.progress(
+            f"{older.id} ({older.date}) is ordered after {newer.id} ({newer.date}), because its number is "
+            "greater. Choose --good and --bad so that it is not between them"
+        )
+    return replace(ends, versions=tuple(reversed(listed) if ends.fix else listed))
+
+
+def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
+    """Yield adjacent builds of one release, such as 1.0.dev20260601 and 1.0.dev2026053101, whose dates are in
+    the opposite order. Releases are not compared, because 1.0.1 can be newer than 2.0.
+    """
+    for one, other in pairwise(versions):
+        builds = Parsed(one.id).is_devrelease and Parsed(other.id).is_devrelease
+        if builds and Parsed(one.id).release == Parsed(other.id).release and "" < other.date < one.date:
+            yield one, other
 
 
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
     """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
     root, listed = commits(repository, good, bad)
-    package = parse(name, "latest").name
+    package = python_package(name)
     found = tuple(
         Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
         for each in listed
@@ -166,7 +183,12 @@ def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
                 f"{option}: expected a version, latest or locked, found {shown(spec)}",
                 hint="--repo PATH searches the commits of a checkout",
             )
-    return candidates(name, spec, context)[-1]
+    try:
+        return candidates(name, spec, context)[-1]
+    except UsageError as error:
+        raise UsageError(
+            f"{option} {spec}: {error.message.removeprefix('--replace ')}", hint=error.hint
+        ) from None
 
 
 def _listed(one: Candidate) -> Version:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
@@ -146,8 +147,10 @@ def _matches(spec: str, value: Value | None) -> bool:
             return bool(one.digest) and parse(value.package, value.requested).spec == wanted.spec
     except UsageError:
         return False
+    # Before packaging 26.1, >1.dev1 does not contain 1.dev2+local.
+    version = one.version if "+" in wanted.versions else Version(one.version).public
     # A checkout with the version 1.0 is not the published 1.0.
-    return not one.digest and one.version in SpecifierSet(wanted.versions, prereleases=True)
+    return not one.digest and version in SpecifierSet(wanted.versions, prereleases=True)
 
 
 def _each(axes: Sequence[Axis]) -> Iterator[tuple[Value, ...]]:

@@ -9,6 +9,7 @@ matrix.html   a page whose cells open the reports of the launches. Links are rel
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -61,8 +62,9 @@ def write(document: Document) -> None:
 
 def as_markdown(document: Document) -> str:
     """Return the results as Markdown: the table, the cells that did not pass, and excluded cells."""
-    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`", ""]
-    lines += _grid(found) if (found := grid(document)) is not None else _list(document)
+    replaced = f" {text(document.others)}" if document.others else ""
+    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{replaced}", ""]
+    lines += grid_table(found) if (found := grid(document)) is not None else _list(document)
     others = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
     rows = [
         [
@@ -77,6 +79,9 @@ def as_markdown(document: Document) -> str:
     lines += markdown.table(["", "versions", "result", "explanation", "evidence"], rows)
     lines += [f"- not launched: {text(name)} ({text(why)})" for name, why in document.excluded.items()]
     lines += [f"- {text(note)}" for note in document.notes]
+    if document.bisects:
+        commands = [shlex.join(command) for command in document.bisects]
+        lines += ["", "To find the version:", "", "```bash", *commands, "```"]
     dates = [
         f"{text(value.label)} of {package}: {value.released}"
         for package, values in document.axes.items()
@@ -87,7 +92,8 @@ def as_markdown(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _grid(found: Grid) -> list[str]:
+def grid_table(found: Grid) -> list[str]:
+    """Return the grid as a table in Markdown."""
     head = [f"{text(found.row_package)} \\\\ {text(found.column_package)}", *map(text, found.columns)]
     rows = [[text(row), *map(_words, cells)] for row, cells in found.rows.items()]
     return markdown.table(head, rows)
@@ -205,5 +211,6 @@ def as_html(document: Document) -> str:
         grid=grid(document),
         cells=sorted(document.cells, key=lambda cell: STATUSES.index(cell.status)),
         word=word,
+        bisects=[shlex.join(command) for command in document.bisects],
         link=lambda path: quote(_relative(document, path)),
     )

@@ -120,6 +120,8 @@ class Document(BaseModel):
     excluded: dict[str, str] = {}
     """The reason by the name of a cell."""
     notes: list[str] = []
+    replace: dict[str, str] = {}
+    """Other parts of the stack that were replaced in all cells: the SPEC by name."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -133,12 +135,70 @@ class Document(BaseModel):
         """Return the worst exit code of all cells."""
         return worst([cell.exit_code for cell in self.cells])
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def bisects(self) -> list[list[str]]:
+        """Return commands that search for the versions with which the failures began, without duplicates.
+
+        A search needs a passed cell that differs from the failed one only in the version of one package.
+        Between two checkouts, there is nothing to search.
+        """
+        found: dict[tuple[str, str, str, str], list[str]] = {}
+        passed = [cell for cell in self.cells if cell.status == "passed"]
+        for cell in self.cells:
+            shown = cell.shown
+            if cell.status != "failed" or shown is None or shown.result == "not installable":
+                continue
+            for package in self.axes:
+                if (good := self._nearest(passed, cell, package)) is not None:
+                    bad = self._published(package, cell)
+                    question = (package, good, bad, f"{shown.result} {shown.cause}")
+                    command = ["harness", "bisect", package, "--good", good, "--bad", bad, "--job", self.job]
+                    found.setdefault(question, command + _without(package, cell.options))
+        return list(found.values())
+
+    def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
+        """Return the version of a package in a cell that passed and is otherwise equal, or None.
+
+        If there are several, it is the nearest one in the order of the matrix.
+        """
+        if not self._published(package, cell):
+            return None
+        others = [
+            other
+            for other in passed
+            if other.versions == cell.versions | {package: other.versions[package]}
+            and self._published(package, other)
+        ]
+        places = {value.label: place for place, value in enumerate(self.axes[package])}
+        own = places[cell.versions[package]]
+        nearest = min(others, key=lambda other: abs(places[other.versions[package]] - own), default=None)
+        return self._published(package, nearest) if nearest is not None else None
+
+    def _published(self, package: str, cell: CellResult) -> str:
+        """Return the version of a package in a cell, or "" if it is a checkout."""
+        label = cell.versions[package]
+        value = next(value for value in self.axes[package] if value.label == label)
+        return "" if value.digest else value.version or ""
+
     @property
     def summary(self) -> str:
         """Return the counts as text, such as "1 failed, 3 passed"."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items())
 
+    @property
+    def others(self) -> str:
+        """Return the replaced parts that do not vary as text, such as "with kueue v0.19.2", or ""."""
+        listed = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
+        return f"with {listed}" if listed else ""
+
 
 def worst(codes: Sequence[int]) -> int:
     """Return the worst exit code, or 0 if there is none."""
     return next((code for code in WORST if code in codes), 0)
+
+
+def _without(package: str, options: Sequence[str]) -> list[str]:
+    """Return options of `harness run` without the one that replaces a package."""
+    pairs = zip(options[::2], options[1::2], strict=True)
+    return [word for name, spec in pairs if not spec.startswith(f"{package}=") for word in (name, spec)]

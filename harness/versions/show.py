@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -119,5 +120,8 @@ def show(document: Document, console: Console) -> None:
         console.print(Text(f"· {name}: {reason}", style="dim"))
     for note in document.notes:
         console.print(Text(f"! {note}", style="yellow"))
+    for command in document.bisects:
+        console.print(Text(f"→ to find the version: {shlex.join(command)}"), soft_wrap=True)
     style = "bold red" if document.exit_code else "bold green"
-    console.print(Text(f"{document.summary} in {document.seconds:.0f} s", style=style))
+    parts = filter(None, [document.summary, document.others, f"in {document.seconds:.0f} s"])
+    console.print(Text(" ".join(parts), style=style))

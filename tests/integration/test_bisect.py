@@ -14,6 +14,7 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.provision.images import replaced_image
 from harness.settings import load
+from harness.versions.bisect_commands import bisect
 from harness.versions.bisect_report import headline, markdown
 from harness.versions.bisect_result import Result, result_of
 from harness.versions.bisection import Bisection
@@ -173,3 +174,40 @@ def test_ends_that_are_not_two_versions_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         of_index("client", good, bad, context)
+
+
+def test_nightlies_whose_numbers_and_dates_differ_in_order_are_named(
+    tmp_path: Path, context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reported as skypilot-org/skypilot#3650: a nightly with two more digits outranked all later ones."""
+    root = tmp_path / "nightlies"
+    notes: list[str] = []
+    days = {"20240530": "05-30", "20240531": "05-31", "2024053101": "05-31", "20240601": "06-01"}
+    about = {
+        wheel(root / "client", "client", f"1.0.dev{number}").name: {"upload-time": f"2024-{day}T10:00:00Z"}
+        for number, day in days.items()
+    }
+    with serving(root, about) as url:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+        telling = dataclasses.replace(context, progress=notes.append)
+        of_index("client", "1.0.dev20240530", "latest", telling)
+        assert [note for note in notes if note.startswith("1.0.dev2024053101 (2024-05-31) is ordered after")]
+        notes.clear()
+        of_index("client", "1.0.dev20240530", "1.0.dev20240601", telling)
+        assert not [note for note in notes if "ordered" in note]
+
+
+def test_a_missing_end_is_named_by_its_option(context: RunContext) -> None:
+    with pytest.raises(
+        UsageError, match=r"--good 1\.3: client: the package index has no version ==1\.3"
+    ) as raised:
+        of_index("client", "1.3", "latest", context)
+    assert raised.value.hint == "the nearest versions are 1.2 and 1.10"
+
+
+def test_a_controller_has_no_versions_to_search_among(context: RunContext, tmp_path: Path) -> None:
+    """Contract: nothing is created."""
+    with pytest.raises(UsageError, match="jobset is not a Python package, so its versions cannot be listed"):
+        bisect("jobset", None, None, None, Path("jobs/multinode.yaml"), None, 0.01, context)
+    assert not context.settings.runs_dir.exists()

@@ -105,6 +105,31 @@ def test_a_range_without_members_is_one_sentence(context: RunContext, name: str,
         candidates(name, spec, context)
 
 
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [
+        ("0.1.0.dev20260101", "version is 0.1.0.dev20260930104512"),
+        (">=0.1.0.dev20261003", "version is 0.1.0.dev20261002104512"),
+        ("0.1.0.dev20261001104527", f"versions are {NIGHTLIES[1]} and {NIGHTLIES[2]}"),
+    ],
+)
+def test_a_day_without_a_nightly_has_neighbours(context: RunContext, spec: str, near: str) -> None:
+    """Reported as rust-lang/cargo-bisect-rustc#350: the user has no way to know which days have a build."""
+    with pytest.raises(UsageError) as raised:
+        candidates("konduktor", spec, context)
+    assert raised.value.hint == f"the nearest {near}"
+
+
+def test_a_range_that_ends_before_a_release_has_none_of_its_nightlies(context: RunContext) -> None:
+    """Reported as astral-sh/uv#13190: by PEP 440, 0.1.0.dev1 is lower than 0.1.0, but not in <0.1.0."""
+    with pytest.raises(UsageError) as raised:
+        candidates("konduktor", "<0.1.0", context)
+    assert raised.value.hint == (
+        f"<0.1.0 excludes pre-releases of 0.1.0; to include them, write <={NIGHTLIES[2]}"
+    )
+    assert versions(candidates("konduktor", f"<={NIGHTLIES[2]}", context)) == NIGHTLIES
+
+
 def test_an_index_that_is_not_reached_is_not_an_empty_range(
     context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def test_the_commit_that_drops_a_point_is_found(
     words = ["bisect", "pluto-ml", "--repo", str(folder), "--good", shas[0], "--bad", shas[-1]]
     words += ["--max-error", "0.05", "--json"]  # two launches less than by default
     with Harness(*words, env=env) as harness:
-        assert harness.end(600) == 0, harness.stderr
+        assert harness.end(1200) == 0, harness.stderr
     result = json.loads(harness.stdout)
     (search,) = runs.glob("bisect-*")
     assert (result["bad"]["version"], result["good"]["version"]) == (shas[BROKEN], shas[BROKEN - 1])

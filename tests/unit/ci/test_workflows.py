@@ -103,7 +103,7 @@ def test_it_runs_when_it_is_asked_for() -> None:
     for event in ("push", "pull_request"):
         assert events[event]["branches"] == ["main", "releases/**"]
     assert set(events) == {"push", "pull_request", "workflow_dispatch", "schedule"}
-    assert nightly_targets() == {"coverage", "faults", "nightly", "soak"}
+    assert nightly_targets() == {"coverage", "faults", "nightly", "soak", "versions"}
     launching = set(jobs()) - {"plan", "lint", "nightly", "digests"}
     assert all("github.event_name != 'schedule'" in jobs()[name]["if"] for name in launching)
 
@@ -158,6 +158,7 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
         "nightly",
         "site",
         "soak",
+        "versions",
     }
     assert used <= targets
 
@@ -309,3 +310,40 @@ def test_every_newer_python_of_the_package_runs_the_tests() -> None:
     listed = [each.removeprefix(prefix) for each in project["classifiers"] if each.startswith(prefix)]
     matrix = jobs()["python"]["strategy"]["matrix"]
     assert [project["requires-python"].removeprefix(">="), *matrix["python"]] == listed
+
+
+def test_a_failure_with_a_new_version_is_searched_for(tmp_path: Path) -> None:
+    """Contract: only a limited number of failures, on the cluster of the matrix, which is then deleted.
+
+    The exit code is that of the matrix.
+    """
+    (tmp_path / "python").symlink_to(sys.executable)
+    searches = [["harness", "bisect", "konduktor", "--good", "1", "--bad", str(number)] for number in (2, 3)]
+    (tmp_path / "matrix.json").write_text(json.dumps({"bisects": searches}))
+    (tmp_path / "harness").write_text(
+        f'#!/bin/sh\necho "$HARNESS_CLUSTER_NAME: $*" >>{tmp_path}/calls\n'
+        f'[ "$1" != matrix ] || {{ cat {tmp_path}/matrix.json; exit 1; }}\n'
+    )
+    (tmp_path / "harness").chmod(0o755)
+    done = shell([str(tmp_path / "python"), str(ROOT / ".ci/versions.py"), "--searches", "1"], tmp_path)
+    assert done.code == 1, done.said
+    matrix, *others = (tmp_path / "calls").read_text().splitlines()
+    assert matrix.startswith("versions: matrix --konduktor locked,>=0.1.0.dev")
+    assert others == ["versions: bisect konduktor --good 1 --bad 2 --keep-cluster", "versions: down"]
+
+
+def test_the_newest_controllers_are_the_highest_releases(tmp_path: Path) -> None:
+    """Contract: 0.10 is newer than 0.9, and a pre-release or a tag of another form is no release."""
+    own = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for name in ("jobset", "kueue"):
+        subprocess.run(["git", "init", "--quiet", tmp_path / name], check=True)
+        git = ["git", "-C", tmp_path / name, *own]
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=x"], check=True)
+        for tag in ("v0.9.1", "v0.10.0", "v0.11.0-rc.0", "vendor-1", f"{name}/v9.0.0"):
+            subprocess.run([*git, "tag", tag], check=True)
+    script = str(ROOT / ".ci/newest-controllers")
+    done = subprocess.run([script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == 'HARNESS_REPLACE={"jobset":"v0.10.0","kueue":"v0.10.0"}\n'
+    absent = subprocess.run([script, str(tmp_path / "no")], capture_output=True, text=True, check=False)
+    assert (absent.returncode, absent.stdout) == (2, "")
+    assert "::error::" in absent.stderr

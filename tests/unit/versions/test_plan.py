@@ -96,6 +96,12 @@ def test_pre_releases_match_ranges_of_rules() -> None:
     assert found.cells[0].expected is not None
 
 
+def test_a_later_build_with_a_local_version_is_in_a_range() -> None:
+    """Reported as pypa/packaging#810, which packaging 26.0 still has."""
+    found = planned(axis("a", "4.1.dev2+cu12", "4.1.dev1+cu12"), expect=[{"where": {"a": ">4.1.dev1"}}])
+    assert [each.expected is not None for each in found.cells] == [True, False]
+
+
 def test_a_matrix_without_cells_or_with_too_many_is_refused() -> None:
     with pytest.raises(UsageError, match="no cells"):
         planned(axis("a", "1"), exclude=[{"where": {"a": "1"}}])

@@ -96,3 +96,19 @@ def test_the_page_links_reports_and_loads_nothing(results: Document) -> None:
     assert "default-src 'none'" in page
     assert "<b>rank 1</b>" not in page
     assert "<script" not in page
+
+
+def test_the_command_that_finds_the_version_is_shown(results: Document, tmp_path: Path) -> None:
+    command = "harness bisect launcher --good 1 --bad 2"
+    assert any(" ".join(each).startswith(command) for each in results.bisects)
+    assert f"```bash\n{command} --job 'jobs/<multinode>.yaml'" in report.as_markdown(results)
+    assert f"<code>{command} --job &#39;jobs/&lt;multinode&gt;.yaml&#39;" in report.as_html(results)
+
+
+def test_a_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
+    results.replace = {"kueue": "v0.19.2"}
+    assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in report.as_markdown(results)
+    assert (
+        "jobs/&lt;multinode&gt;.yaml with kueue v0.19.2: versions of client and launcher, "
+        in report.as_html(results)
+    )
