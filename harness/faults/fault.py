@@ -80,8 +80,8 @@ class Job(Strict):
 
     manifest: str | None = Field(
         None,
-        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, or accept-nodes or "
-        "accept-ddp: the acceptance tests on CPUs",
+        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, manifests/NAME, or "
+        "accept-nodes or accept-ddp: the acceptance tests on CPUs",
     )
     worker: str | None = Field(
         None, description="in place of multinode.py: a file of /workspace, and arguments"
@@ -89,7 +89,9 @@ class Job(Strict):
     replace: dict[str, str] = Field({}, description="text of the run script → other text")
     before: str = Field("", description="shell lines that go before the run script")
     set: dict[str, Any] = Field(
-        {}, description="path → value, parts joined by /; of a manifest the kind of the object comes first"
+        {},
+        description="path → value, parts joined by /; of a manifest the kind of the object comes first, and the "
+        "index after a list's last appends to it",
     )
     text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
 
