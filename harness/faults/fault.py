@@ -90,8 +90,8 @@ class Job(Strict):
     before: str = Field("", description="shell lines that go before the run script")
     set: dict[str, Any] = Field(
         {},
-        description="path → value, parts joined by /; of a manifest the kind of the object comes first, and the "
-        "index after a list's last appends to it",
+        description="path → value, parts joined by /; of a manifest the kind of the object comes first. "
+        "The index after the last item of a list appends to it",
     )
     text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
 

@@ -122,7 +122,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         if culprit.nodes != accused:
             text = f"{names(case.ranks_of(*culprit.nodes))}: {failed[0].text}"
         nodes, why = culprit.nodes, [culprit.text] if culprit.text else []
-        cause = "tcp.rejected" if culprit.rejects and cause == "tcp.filtered" else cause
+        cause = culprit.instead if culprit.instead and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The pods' DNS server has the names, so this stays the cause.

@@ -126,6 +126,30 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
     assert "All failing pairs share the node e2e-worker1" in seen.explanation
 
 
+@pytest.mark.parametrize("own", ["tcp.denied", "tcp.no_route"])
+def test_the_error_of_the_accused_pod_itself_is_the_cause(tmp_path: Path, own: str) -> None:
+    """Contract: seen on a cluster: a route in the pod forbids its packets, so the others get no response."""
+    to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
+    said = everywhere(diagnosis("tcp.filtered", 3, **to_3))
+    alone = diagnosis(own, 3, whole=False, **{f"c3{r}": own for r in range(3)})
+    said[3] = alone.model_copy(update={"rows": {3: alone.rows[3]}, "rank": 3})
+    for index in range(3):
+        said[index] = said[index].model_copy(update={"rows": {s: said[index].rows[s] for s in range(3)}})
+    made = job(said)
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == (own, [3]), seen.explanation
+    assert "What it sends fails in its own pod" in seen.explanation
+
+
+def test_the_error_of_a_pod_that_is_not_accused_is_not_the_cause(tmp_path: Path) -> None:
+    """Contract: if a pod reaches one of the others, its own network does not explain the failures."""
+    to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
+    made = job(everywhere(diagnosis("tcp.filtered", 3, whole=False, **to_3, c30="tcp.no_route")))
+    ended(made, 0, 1, 2, 3)
+    assert verdict(made, tmp_path).cause == "tcp.filtered"
+
+
 HOST = "hostNetwork: true and dnsPolicy: ClusterFirst without HostNet"
 CUSTOM = {"nameservers": ["192.0.2.53"], "searches": ["corp.example"]}
 
