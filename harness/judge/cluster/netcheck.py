@@ -134,7 +134,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         text, why = wrong.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
         cause, (text, ref) = "scheduling.unschedulable", delayed
-        refs = [*refs, ref]
+        refs, why = [*refs, ref], [pod_network.host_ports(case, nodes)] if "free ports" in text else []
     elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:
