@@ -127,7 +127,7 @@ def test_a_queue_without_the_privileges_of_its_template_is_refused() -> None:
 
 @pytest.mark.controller
 def test_two_torchrun_pods_in_the_network_of_one_node_pass(launch: Launch, cluster: Ready) -> None:
-    """Contract: only node 0 listens on the port of the rendezvous, so its neighbour does not take the port."""
+    """Contract: only node 0 listens on the port of the rendezvous, so its neighbour takes no port."""
     nodes = [node["metadata"]["name"] for node in cluster.kube.objects("v1", "Node")]
     worker = next(name for name in nodes if "control-plane" not in name)
     pod = {**HOST, "nodeSelector": {"kubernetes.io/hostname": worker}}
