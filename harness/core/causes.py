@@ -200,6 +200,7 @@ CauseId = Literal[
     "rank.crashed",
     "rank.exit_code_masked",
     "rank.exited_early",
+    "rank.stopped_early",
     "rank.hung",
     "rank.oom_killed",
     "rank.write_failed",

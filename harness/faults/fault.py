@@ -80,8 +80,8 @@ class Job(Strict):
 
     manifest: str | None = Field(
         None,
-        description="replaces jobs/multinode.yaml: a manifest in harness/faults/files, or accept-nodes or "
-        "accept-ddp for the acceptance tests on CPUs",
+        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, manifests/NAME, or "
+        "accept-nodes or accept-ddp: the acceptance tests on CPUs",
     )
     worker: str | None = Field(
         None, description="replaces multinode.py: a file in /workspace, and its arguments"
@@ -90,7 +90,8 @@ class Job(Strict):
     before: str = Field("", description="shell lines to insert before the run script")
     set: dict[str, Any] = Field(
         {},
-        description="path → value; parts are joined by /; a manifest's path begins with the object's kind",
+        description="path → value, parts joined by /; of a manifest the kind of the object comes first. "
+        "The index after the last item of a list appends to it",
     )
     text: str | None = Field(None, description="the whole file, verbatim, which need not be YAML")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -36,8 +37,8 @@ def variant(job: JobFile, change: Job) -> str:
     objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
         raise UsageError(f"{source} has two objects of a kind: a path could mean either")
-    kind = next(kind for kind, each in objects.items() if "template" in each.get("spec", {}))
-    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST], change, source)
+    kind = next((kind for kind, each in objects.items() if "template" in each.get("spec", {})), None)
+    _change(objects, [kind, *SCRIPT_OF_A_MANIFEST] if kind else None, change, source)
     return yaml.safe_dump_all(objects.values(), sort_keys=False)
 
 
@@ -52,12 +53,14 @@ def training(change: Train) -> list[str]:
 def _manifest(name: str) -> tuple[str, str]:
     """Return the source and text of a manifest, which is a file or is generated for acceptance tests on CPUs.
 
-    The pods of acceptance tests also get files/wrong_torch.py. Python imports it only if a fault adds its
-    folder to the path.
+    manifests/NAME is a file of the current folder, as jobs/multinode.yaml is.
+
+    The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
+    adds this folder to the path.
     """
     on_cpus = acceptance.AcceptanceSpec(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):
-        source = step_variables.FILES / name
+        source = Path(name) if name.startswith("manifests/") else step_variables.FILES / name
         return str(source), source.read_text()
     made = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
     documents = list(yaml.safe_load_all(acceptance.manifests(made)))
@@ -73,21 +76,31 @@ def _name(document: Any) -> str:
     return str(document["metadata"]["name"])
 
 
-def _change(document: Any, script_at: list[str], change: Job, source: str) -> None:
-    """Change a document in place. `script_at` is the path of the shell script that the ranks run."""
-    place, last = _place(document, script_at)
-    script = place[last]
+def _change(document: Any, script_at: list[str] | None, change: Job, source: str) -> None:
+    """Change a document in place.
+
+    `script_at` is the path of the shell script that the ranks run. None means that there is none, as in a
+    TorchrunJob, which has a command.
+    """
     replace = dict(change.replace)
     if change.worker is not None:
         replace["/workspace/multinode.py"] = f"/workspace/{change.worker}"
-    for old, new in replace.items():
-        if old not in script:
-            raise UsageError(f"the run script of {source} has no {old!r} to replace")
-        script = script.replace(old, new)
-    place[last] = change.before + script
+    if script_at is not None:
+        place, last = _place(document, script_at)
+        script = place[last]
+        for old, new in replace.items():
+            if old not in script:
+                raise UsageError(f"the run script of {source} has no {old!r} to replace")
+            script = script.replace(old, new)
+        place[last] = change.before + script
+    elif replace or change.before:
+        raise UsageError(f"{source} has no run script to change; `set` changes its command")
     for path, value in change.set.items():
         place, last = _place(document, path.split("/"))
-        place[last] = value
+        if isinstance(place, list) and last == len(place):
+            place.append(value)
+        else:
+            place[last] = value
 
 
 def _place(document: Any, path: list[str]) -> tuple[Any, Any]:

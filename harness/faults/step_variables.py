@@ -7,7 +7,8 @@
     runs pid                                     the harness's HARNESS_RUNS_DIR and process id
     tracker_image worker_image                   names of the images on the nodes
     python kubectl                               the harness's Python interpreter, kubectl for this cluster
-    files                                        path of harness/faults/files
+    files workers                                paths of harness/faults/files and harness/workers
+    volumes                                      path of the folder with the volumes of `--volumes`
 
 A step must not use a variable before its value is known, such as a pod's name before the launch.
 """
@@ -36,6 +37,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
     images = {"worker_image": ready.worker.tag}
+    shared = kind.shared_folder
     if tracker is not None:
         images["tracker_image"] = tracker["spec"]["template"]["spec"]["containers"][0]["image"]
     return {
@@ -49,6 +51,8 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
         "python": sys.executable,
         "kubectl": f"kubectl --kubeconfig {shlex.quote(str(kind.kubeconfig))} --context {kind.context}",
         "files": str(FILES),
+        "workers": str(FILES.parents[1] / "workers"),
+        "volumes": str(shared.here) if shared is not None else "",
         **images,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
-from harness.judge.points import keys, lost_points, overwritten
+from harness.judge.points import keys, lost_points, overwritten, stopped_early
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
@@ -71,7 +71,7 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check `ranks-logged`: every rank that should log has logged at least one point."""
+    """Check `ranks-logged`: every rank that is expected to log has logged, and none stopped with an error."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
@@ -83,11 +83,27 @@ def ranks_logged(facts: Facts) -> Finding:
         return _silent(facts, sure)
     if open_ := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.logs_nothing)]:
         return unknown("ranks-logged", f"it is not known what {names(open_)} logged", ranks=open_)
+    if stopped := stopped_early.find(case, facts.truths):
+        return _stopped(stopped)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
         return passed("ranks-logged", "every rank logged", details=rows)
     quiet = f", and {names(t.rank for t in silent)} logged nothing" if silent else ""
     return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet}", details=rows)
+
+
+def _stopped(stopped: list[stopped_early.Stopped]) -> Finding:
+    """Return the finding for ranks that ended with 0, but printed an exception and stopped early."""
+    first = stopped[0]
+    ranks = [one.rank for one in stopped]
+    text = f"{names(ranks)} ended with exit code 0, but logged less than the others and printed an exception"
+    details = [
+        f"rank {one.rank} logged {one.metric} until step {one.step}, the others until step {one.others}, and "
+        f"between these its log has: {one.error}"
+        for one in stopped
+    ]
+    refs = [*(one.ref for one in stopped), f"truth/{first.rank}.jsonl"]
+    return not_passed("ranks-logged", "rank.stopped_early", text, details=details, ranks=ranks, evidence=refs)
 
 
 def _silent(facts: Facts, sure: list[Truth]) -> Finding:

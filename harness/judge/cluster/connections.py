@@ -8,9 +8,10 @@ an address.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from harness.core.causes import CauseId
 from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.evidence.schema.netcheck import NetcheckCell, NetcheckDiagnosis
 from harness.judge.case import Case
@@ -18,21 +19,24 @@ from harness.workers.netcheck.conclude import PLACED
 from harness.workers.netcheck.finding import CAUSES, STEPS
 from harness.workers.netcheck.matrix import classify
 
+CAUSES_OF_SENDERS: dict[str, CauseId] = {"tcp.denied": "tcp.denied", "tcp.no_route": "tcp.no_route"}
+"""Errors that a pod's own kernel returns for a packet, without any other machine."""
 Pair = tuple[int, int]
 """The node indexes of the connecting pod and of its target pod."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pods (node indexes) that caused the failures. `text` names the node common to all, or is "".
+    """The node indexes of the accused pods, and a sentence about what all failures share, or "".
 
-    `rejects` means that the node rejected connections. The kernel rate-limits ICMP messages, so some rejected
-    connections received no response.
+    `instead` is the cause of connections that got no response. It is tcp.rejected if a node rejected others:
+    a kernel limits its rate of ICMP messages. It is the error in the accused pods themselves if they cannot
+    send, because their responses are then not sent either.
     """
 
     nodes: list[int]
     text: str
-    rejects: bool = False
+    instead: CauseId | None = None
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
@@ -56,14 +60,26 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:
-            return Culprit(
-                sorted(there), f"the node {node} has the address that rejects them ({senders})", True
-            )
+            text = f"the node {node} has the address that rejects them ({senders})"
+            return Culprit(sorted(there), text, "tcp.rejected")
+    if (own := _own_error(accused, cells)) is not None:
+        text = f"what it sends fails in its own pod: {own.text}".removesuffix(": ")
+        return Culprit(sorted(accused), text, CAUSES_OF_SENDERS[own.outcome])
     if not accused or all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
         return None
     machines = {pattern.machine for pattern in patterns}
     shared = next(iter(machines)) if len(machines) == 1 else ""
     return Culprit(sorted(accused), f"all failing pairs share the node {shared}" if shared else "")
+
+
+def _own_error(accused: Collection[int], cells: Mapping[Pair, NetcheckCell]) -> NetcheckCell | None:
+    """Return the error of all connections from the accused pods if each pod's own kernel returned it."""
+    sent = [cell for (sender, _), cell in cells.items() if sender in accused]
+    senders = {sender for sender, _ in cells}
+    outcomes = {cell.outcome for cell in sent}
+    if not sent or not senders.issuperset(accused) or len(outcomes) > 1 or any(cell.sender for cell in sent):
+        return None
+    return sent[0] if outcomes <= CAUSES_OF_SENDERS.keys() else None
 
 
 def _cells(diagnoses: Mapping[int, NetcheckDiagnosis]) -> dict[Pair, NetcheckCell]:

@@ -45,7 +45,7 @@ def problem(case: Case) -> ServiceProblem | None:
         text = f"the subdomain of the pods is {name}, and the Service of this name {how}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
-    return _selector(case, service, pods) or _address(service, pods) or _endpoints(case, service, pods)
+    return _selector(case, service, pods) or _endpoints(case, service, pods) or _address(service, pods)
 
 
 def healthy(case: Case) -> str | None:
@@ -98,11 +98,18 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
 
 
 def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    """Return the problem if the Service is not headless: DNS then has no records for individual pods."""
+    """Return the problem of a Service that is not headless.
+
+    The DNS specification of Kubernetes has names of single pods only for headless Services. CoreDNS also has
+    them for others, so every other problem takes precedence.
+    """
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):
         return None
-    text = f"Service {service.name} has the clusterIP {address}, so DNS has no names for its single pods"
+    text = (
+        f"Service {service.name} has the clusterIP {address}, and only for a headless Service does every DNS "
+        "server have names of single pods"
+    )
     refs = [service.ref, *(pod.last.ref for pod in pods.values())]
     return ServiceProblem("service.not_headless", text, service.name, [*pods], refs)
 

@@ -122,7 +122,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         if culprit.nodes != accused:
             text = f"{names(case.ranks_of(*culprit.nodes))}: {failed[0].text}"
         nodes, why = culprit.nodes, [culprit.text] if culprit.text else []
-        cause = "tcp.rejected" if culprit.rejects and cause == "tcp.filtered" else cause
+        cause = culprit.instead if culprit.instead and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The pods' DNS server has the names, so this stays the cause.
@@ -134,7 +134,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         text, why = wrong.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
         cause, (text, ref) = "scheduling.unschedulable", delayed
-        refs = [*refs, ref]
+        refs, why = [*refs, ref], [pod_network.host_ports(case, nodes)] if "free ports" in text else []
     elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:

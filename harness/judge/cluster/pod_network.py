@@ -65,7 +65,7 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
             users[port].append(index)
     for port, indexes in sorted(users.items()):
         late = [index for index in indexes if index in waiting]
-        placed = [index for index in indexes if case.pods[index].node]
+        placed = [index for index in indexes if case.pods[index].node and index not in waiting]
         if late and len(indexes) > 1:
             where = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
             return (

@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
         "--port",
         type=_number,
         metavar="P",
-        default=os.environ.get("NETCHECK_PORT") or None,
-        help="netcheck's port on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
+        default=_port(os.environ.get("NETCHECK_PORT", "")),
+        help="port of netcheck on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
     )
     made.add_argument(
         "--deadline",
@@ -93,6 +93,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"netcheck: WARNING: not known: {'; '.join(result.recommendations)}", file=sys.stderr)
         return STRICT if options.strict else EXIT["unknown"]
     return EXIT[result.verdict]
+
+
+def _port(variable: str) -> str | None:
+    """Return the value of NETCHECK_PORT, or None if it is not set.
+
+    For a Service that is called netcheck, Kubernetes sets it to a URL, tcp://ADDRESS:PORT, which is no port.
+    """
+    return None if "://" in variable else variable or None
 
 
 def _number(text: str) -> int:

@@ -45,7 +45,10 @@ PLACED = (
 )
 """Causes that blame ranks according to the pattern in the matrix. All other causes blame the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
-"""Outcomes that other ranks observe for a rank that does not exist."""
+"""Outcomes that other ranks observe if a rank does not exist."""
+TAKEN = "port.taken"
+NOT_ITS_OWN = ("tcp.refused", "tcp.reset", "peer.silent", "peer.not_netcheck")
+"""Outcomes that other ranks observe at a port that the rank itself could not open."""
 _ALONE = {
     "pods": "whether every pod exists and runs is known to the API server alone",
     "service": "whether the Service selects the pods is known to the API server alone",
@@ -89,7 +92,7 @@ def conclude(
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_places(reports, cells)]
-    found += _bad(cells, missing, machines, alone=len(reports) == 1)
+    found += _bad(_without_taken(cells, reports), missing, machines, alone=len(reports) == 1)
     found += _master(reports)
     if unrecorded := _unrecorded(reports, missing, certain):
         found.append(unrecorded)
@@ -153,6 +156,16 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
                 )
                 other.append(failed("variables.node_rank", text, [place[instance]]))
     return twice + sorted(other, key=lambda finding: finding.ranks)
+
+
+def _without_taken(
+    cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report]
+) -> dict[tuple[int, int], Cell]:
+    """Return the cells without those that a port explains which the probed rank itself found taken."""
+    taken = {report.place for report in reports if any(f.cause == TAKEN for f in report.findings)}
+    return {
+        pair: cell for pair, cell in cells.items() if pair[1] not in taken or cell.outcome not in NOT_ITS_OWN
+    }
 
 
 def _bad(

@@ -15,7 +15,9 @@ STEPS = 30
 if CASE == "no-group":
     rank, world = 0, 1
 else:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20 if CASE == "silent" else 1800))
+    dist.init_process_group(
+        "gloo", timeout=datetime.timedelta(seconds=20 if CASE in ("silent", "uneven") else 1800)
+    )
     rank, world = dist.get_rank(), dist.get_world_size()
 
 
@@ -41,6 +43,8 @@ def fail() -> None:
         print("first batch", next(iter(torch.utils.data.DataLoader(Items(), num_workers=1, batch_size=1))))
     if CASE == "silent":
         time.sleep(3600)
+    if CASE == "exit-1":
+        sys.exit(1)
     if CASE == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -62,11 +66,12 @@ def train() -> None:
     run = pluto.init(
         project=os.environ.get("PLUTO_PROJECT", "e2e"), name="plain", run_id=os.environ["PLUTO_RUN_ID"]
     )
-    for step in range(5 if again else 0, STEPS):
+    fewer = 15 if CASE == "uneven" and rank == 1 else 0
+    for step in range(5 if again else 0, STEPS - fewer):
         run.log({f"loss/rank{rank}": again + 1.0 / (step + 1)}, step=step)
         if rank == 1 and step == 10 and not again:
             fail()
-        if CASE == "silent":
+        if CASE in ("silent", "uneven"):
             dist.all_reduce(torch.ones(1))
         time.sleep(0.2)
     if CASE == "bars":

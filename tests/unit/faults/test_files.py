@@ -129,9 +129,26 @@ def test_a_manifest_differs_only_where_its_fault_says_so():
     assert (service, job) == (plain_service, plain)
 
 
+def test_a_manifest_of_the_users_gets_another_container_and_has_no_script_to_replace():
+    """Contract: the index after a list's last appends. A TorchrunJob has a command and no script."""
+    change = Job(
+        manifest="manifests/indexed-job.yaml", set={"Job/spec/template/spec/containers/1": {"name": "proxy"}}
+    )
+    _, job = yaml.safe_load_all(variant(JOB, change))
+    assert [each["name"] for each in job["spec"]["template"]["spec"]["containers"]] == ["worker", "proxy"]
+    change = Job(manifest="manifests/torchrun-job.yaml", set={"TorchrunJob/spec/command": "true"})
+    assert [each["kind"] for each in yaml.safe_load_all(variant(JOB, change))] == [
+        "TorchrunQueue",
+        "TorchrunJob",
+    ]
+    with pytest.raises(UsageError, match="no run script to change"):
+        variant(JOB, Job(manifest="manifests/torchrun-job.yaml", before="GATE=1\n"))
+
+
 def test_every_manifest_of_a_fault_can_be_launched():
-    """Contract: what a fault makes of a manifest is still a workload."""
-    made = [each for each in catalogue().values() if each.job.manifest]
+    """Contract: what a fault makes of a manifest is still a workload, unless it must be refused."""
+    refused = {each.name for each in catalogue().values() if each.expect and each.expect.exit is not None}
+    made = [each for each in catalogue().values() if each.job.manifest and each.name not in refused]
     assert made
     for each in made:
         of_manifest(list(yaml.safe_load_all(variant(JOB, each.job))), each.name)

@@ -126,6 +126,30 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
     assert "All failing pairs share the node e2e-worker1" in seen.explanation
 
 
+@pytest.mark.parametrize("own", ["tcp.denied", "tcp.no_route"])
+def test_the_error_of_the_accused_pod_itself_is_the_cause(tmp_path: Path, own: str) -> None:
+    """Contract: seen on a cluster: a route in the pod forbids its packets, so the others get no response."""
+    to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
+    said = everywhere(diagnosis("tcp.filtered", 3, **to_3))
+    alone = diagnosis(own, 3, whole=False, **{f"c3{r}": own for r in range(3)})
+    said[3] = alone.model_copy(update={"rows": {3: alone.rows[3]}, "rank": 3})
+    for index in range(3):
+        said[index] = said[index].model_copy(update={"rows": {s: said[index].rows[s] for s in range(3)}})
+    made = job(said)
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == (own, [3]), seen.explanation
+    assert "What it sends fails in its own pod" in seen.explanation
+
+
+def test_the_error_of_a_pod_that_is_not_accused_is_not_the_cause(tmp_path: Path) -> None:
+    """Contract: if a pod reaches one of the others, its own network does not explain the failures."""
+    to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
+    made = job(everywhere(diagnosis("tcp.filtered", 3, whole=False, **to_3, c30="tcp.no_route")))
+    ended(made, 0, 1, 2, 3)
+    assert verdict(made, tmp_path).cause == "tcp.filtered"
+
+
 HOST = "hostNetwork: true and dnsPolicy: ClusterFirst without HostNet"
 CUSTOM = {"nameservers": ["192.0.2.53"], "searches": ["corp.example"]}
 
@@ -210,6 +234,16 @@ def test_a_service_with_a_cluster_ip_is_the_cause_of_names_that_do_not_exist(tmp
     assert f"Service {SERVICE} has the clusterIP 10.96.7.7" in seen.explanation
 
 
+def test_a_service_with_a_cluster_ip_is_not_the_cause_if_pods_are_not_ready(tmp_path: Path) -> None:
+    """Contract: seen on a cluster: CoreDNS has the names of single pods for a Service with a cluster IP."""
+    made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
+    ended(made, 0, 1, 2, 3)
+    for kind, seen_ in made.objects:
+        if kind == "service":
+            seen_.object["spec"] |= {"clusterIP": "10.96.7.7", "publishNotReadyAddresses": False}
+    assert verdict(made, tmp_path).cause == "service.not_ready"
+
+
 def test_a_service_without_a_selector_is_the_cause_if_it_has_no_endpoints(tmp_path: Path) -> None:
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
     ended(made, 0, 1, 2, 3)
@@ -241,3 +275,23 @@ def test_two_pods_of_a_job_on_one_host_port_are_named(tmp_path: Path, host: bool
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "scheduling.unschedulable", [3])
     assert "4 pods of the job need host port 29500" in seen.explanation
     assert f"{made.pod_name(0)} on e2e-worker1" in seen.explanation
+
+
+def test_a_pod_that_got_its_host_port_too_late_names_the_port(tmp_path: Path) -> None:
+    """Contract: seen on a cluster: the pod runs when the others, which had the port, have ended."""
+    made = job({0: diagnosis("peer.never_came", 3)})
+    ended(made, 0, 1, 2)
+    made.drop_pod(3)
+    full = "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
+    made.pod(3, 5, "Pending", node=False, conditions=[cond("PodScheduled", "False", "Unschedulable", full)])
+    made.pod(3, 20, "Running", {"running": {"startedAt": bundles.at(20)}})
+
+    def share(_: int, pod: dict[str, Any]) -> None:
+        pod["spec"] |= {"containers": [{"name": "worker", "ports": [{"hostPort": 29500}]}]}
+
+    change(made, share)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("scheduling.unschedulable", [3]), seen.explanation
+    assert "4 pods of the job need host port 29500" in seen.explanation
+    assert f"{made.pod_name(0)} on e2e-worker1" in seen.explanation
+    assert f"{made.pod_name(3)} on" not in seen.explanation

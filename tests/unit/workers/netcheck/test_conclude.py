@@ -54,6 +54,18 @@ def seeing(report: Report, other: int, outcome: str, **fields: Any) -> Report:
     return replace(report, row={**report.row, other: cell})
 
 
+@pytest.mark.parametrize("seen", ["tcp.refused", "peer.silent", "peer.not_netcheck", "tcp.reset"])
+def test_a_port_that_the_rank_itself_finds_taken_is_the_cause(seen: str) -> None:
+    """Contract: seen on a busy cluster: the others were refused before the other program listened."""
+    reports = healthy()
+    reports[2] = replace(reports[2], findings=(*reports[2].findings, failed("port.taken", "port 29501")))
+    for rank in (0, 1, 3):
+        reports[rank] = seeing(reports[rank], 2, seen)
+    found = conclude(list(reports.values()), 4)
+    assert (found.cause, found.ranks) == ("port.taken", (2,))
+    assert [finding.cause for finding in found.findings if finding.status == FAILED] == ["port.taken"]
+
+
 def test_all_is_well() -> None:
     found = conclude(list(healthy().values()), 4)
     assert (found.verdict, found.cause, found.missing) == ("ok", None, ())

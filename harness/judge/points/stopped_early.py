@@ -1,0 +1,98 @@
+"""Find a rank that ended with exit code 0 although an exception had ended its work.
+
+A program can catch its own exception, print it and exit with 0. The pod, torchrun and the rank's record then
+look like those of a healthy rank. Neither of two hints is enough alone: a rank may log fewer steps than the
+others, and a healthy program may print an exception that it handled. So both are required: the log of the
+rank has a traceback after its last point, and all other ranks agree on their last step of the same metric,
+which is a later one, and logged it after that traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.core import terminal_text
+from harness.core.clock import seconds
+from harness.judge.case import Case
+from harness.judge.points.ground_truth import Truth
+
+MIN_STEPS = 2
+"""A rank with one step less than the others may have got one batch less."""
+_SLACK_SECONDS = 0.05
+"""A log line gets its time from the container runtime, and a point from the rank, both on one node."""
+_BEGIN = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
+_STACK = re.compile(r"^(\[rank\d+\]: ?)?(\s|$|Traceback |During handling of the |The above exception was )")
+_LINE = re.compile(r"^(?P<time>\S+Z) ?(?P<text>.*)$")
+_TAIL_LINES = 400
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A rank that stopped: its last step, that of the others, and the error in the log of its pod."""
+
+    rank: int
+    step: int
+    others: int
+    metric: str
+    error: str
+    ref: str
+
+
+def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
+    """Return the ranks that stopped before the others and printed an exception then."""
+    logging = [truth for truth in truths if truth.rank in case.logging and not truth.scaled_down]
+    if len(logging) < 2 or any(not truth.attempts or truth.superseded for truth in logging):
+        return []
+    last = {truth.rank: _last_steps(truth) for truth in logging}
+    times = {truth.rank: truth.own[-1].last_ms for truth in logging}
+    for metric in sorted(set.intersection(*map(set, last.values()))):
+        steps = {rank: of[metric] for rank, of in last.items()}
+        most = max(steps.values())
+        behind = [rank for rank, step in steps.items() if step < most]
+        if not behind or any(most - steps[rank] < MIN_STEPS for rank in behind):
+            continue
+        ahead_ms = [times[rank] for rank in steps if rank not in behind]
+        if len(ahead_ms) < len(behind) or None in ahead_ms:
+            continue
+        found = [
+            Stopped(rank, steps[rank], most, metric.replace("{rank}", str(rank)), *error)
+            for rank in behind
+            if (error := _error(case, rank, times[rank], min(filter(None, ahead_ms)))) is not None
+        ]
+        if len(found) == len(behind):
+            return found
+    return []
+
+
+def _last_steps(truth: Truth) -> dict[str, int]:
+    """Map each metric to its last step. The rank's number in a metric's name becomes {rank}."""
+    number = re.compile(rf"(?<!\d){truth.rank}(?!\d)")
+    return {number.sub("{rank}", metric): high for metric, (_, high) in truth.own[-1].steps.items()}
+
+
+def _error(case: Case, rank: int, last_ms: int | None, others_ms: int) -> tuple[str, str] | None:
+    """Return the last error of a traceback in the log of the rank's pod, and its reference, or None.
+
+    The traceback must be later than the last point of the rank, and earlier than those of the others.
+    """
+    pod = case.pods.get(case.node_of(rank))
+    if pod is None or last_ms is None:
+        return None
+    path = case.bundle.log(pod.name, case.launch.container)
+    began, error, ref = None, "", ""
+    for number, line in case.bundle.tail(path, _TAIL_LINES):
+        parsed = _LINE.match(line)
+        at = seconds(parsed["time"]) if parsed else None
+        if parsed is None or at is None:
+            continue
+        for row in terminal_text.rows(parsed["text"]):
+            if _BEGIN.match(row.text):
+                began, error = at, ""
+            elif began is not None and not error and not _STACK.match(row.text):
+                error, ref = row.text, f"{path}:{number}"
+    if began is None or not error:
+        return None
+    after = began >= last_ms / 1000 - _SLACK_SECONDS
+    return (error[:300], ref) if after and began < others_ms / 1000 else None
