@@ -575,3 +575,108 @@ def test_a_log_that_was_rotated_is_not_complete(api, attached):
     check = next(c for c in attached().verdict.checks if c.name == "logs")
     assert check.result == "UNKNOWN"
     assert "rotated" in check.explanation
+
+
+# -- jobs that their tool names otherwise than the user ------------------------------------------------
+
+
+def konduktor_jobset(suffix: str, *conditions: dict, **status) -> dict:
+    spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template()}}
+    name = f"train-{suffix}"
+    return {
+        "metadata": jobs.meta(
+            name, labels={"trainy.ai/job-name": name}, creationTimestamp=jobs.at(len(suffix))
+        ),
+        "spec": {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": spec}}]},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+COMPLETED = {"terminalState": "Completed"}
+
+
+@pytest.mark.parametrize("word", ["jobset/train", "train"])
+def test_a_konduktor_job_by_the_name_in_its_job_file(word, api, attached):
+    """Contract: konduktor appends four hex digits, which the user does not know before the launch."""
+    api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("other-b9d3")]
+    outcome = attached(word)
+    assert Bundle.open(outcome.bundle).manifest.launch.object_name == "train-b9d3"
+
+
+def test_two_konduktor_jobs_with_one_name_are_listed(api, attached):
+    """Contract: none of them is picked, because a verdict about another launch would be wrong."""
+    api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("0a11")]
+    with pytest.raises(UsageError, match="konduktor launched 2 jobs with the name train") as error:
+        attached("jobset/train")
+    assert "train-b9d3 (Completed)" in error.value.hint
+    assert "train-0a11 (not ended)" in error.value.hint
+
+
+def test_waiting_for_a_konduktor_job_ignores_an_earlier_launch(api, attached):
+    """Contract: --wait waits for the next launch, although one with the same name has ended."""
+    api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED)]
+    lists = []
+
+    def created(path: str) -> None:
+        if path.endswith("/jobsets"):
+            lists.append(path)
+        if len(lists) == 2:
+            api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("0a11")]
+
+    api.before = created
+    outcome = attached("jobset/train", wait=30)
+    assert Bundle.open(outcome.bundle).manifest.launch.object_name == "train-0a11"
+
+
+def train_job(*conditions: dict) -> dict:
+    status = {"conditions": list(conditions)}
+    return {"metadata": jobs.meta("train", uid="uid-trainjob"), "spec": {}, "status": status}
+
+
+def test_a_trainjob_without_a_jobset_says_why(api, attached):
+    """kubeflow/trainer#2351, #3671: no condition says why the JobSet was not created, only an Event."""
+    api.objects["trainjob"] = [train_job()]
+    with pytest.raises(UsageError, match="TrainJob train has no JobSet") as error:
+        attached("trainjob/train")
+    assert "neither conditions nor Events" in error.value.hint
+    event = jobs.event(
+        "e", "TrainJob", "train", "TrainJobResourcesCreationFailed", "webhook denied the request"
+    )
+    api.objects["event"] = [{**event, "involvedObject": {"kind": "TrainJob", "uid": "uid-trainjob"}}]
+    with pytest.raises(UsageError) as error:
+        attached("trainjob/train")
+    assert "webhook denied the request" in error.value.hint
+
+
+def test_a_trainjob_whose_jobset_was_created_again(api, attached):
+    """kubeflow/trainer#2981, #3737: a TTL deleted the JobSet of an ended TrainJob, and its controller created
+    another one. A verdict about that is none about the TrainJob.
+    """
+    owned = [{"kind": "TrainJob", "name": "train", "uid": "uid-trainjob", "controller": True}]
+    again = {**konduktor_jobset("x"), "metadata": jobs.meta("train", ownerReferences=owned)}
+    again["metadata"]["creationTimestamp"] = jobs.at(120)
+    api.objects["jobset"] = [again]
+    api.objects["trainjob"] = [train_job(jobs.condition("Failed", "JobsFailed", when=60))]
+    with pytest.raises(UsageError, match="it was Failed before its JobSet was created"):
+        attached("trainjob/train")
+    again["metadata"]["creationTimestamp"] = jobs.at(0)
+    assert attached("trainjob/train").verdict.verdict == "UNKNOWN"
+
+
+def test_pods_whose_job_was_deleted_without_them(api, attached):
+    """kubernetes/kubernetes#92570, #71975: orphans have no owner, and can be judged by their label."""
+    api.objects["pod"] = [jobs.pod(n, n, owners=[]) for n in (0, 1)]
+    for pod in api.objects["pod"]:
+        api.logs[pod["metadata"]["name"], "main"] = jobs.stamped("ValueError: bad batch")
+    with pytest.raises(UsageError, match="there is no Job train") as error:
+        attached("job/train")
+    assert "harness attach -l job-name=train" in error.value.hint
+    assert short(attached(selector="job-name=train").verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
+    """Contract: the JobSet of somebody else is not judged as that of the TrainJob."""
+    foreign = {**konduktor_jobset("x"), "metadata": jobs.meta("train")}
+    api.objects["trainjob"], api.objects["jobset"] = [train_job()], [foreign]
+    with pytest.raises(UsageError, match="does not belong to the TrainJob"):
+        attached("trainjob/train")
