@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.attach.job import AttachedJob, describe, owners
+from harness.attach.job import AttachedJob, NoPodsError, describe, owners
 from harness.attach.reading import Forbidden, Reader
 from harness.attach.resources import (
     EVENT,
@@ -67,7 +67,7 @@ def check(target: Target) -> None:
 def find(
     target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None
 ) -> AttachedJob:
-    """Return the job. If it does not exist, look for it again for `wait` seconds.
+    """Return the job. If it does not exist or has no pods, look for it again for `wait` seconds.
 
     A konduktor job can be named as in its job file. While this waits for such a name, JobSets that have ended
     belong to earlier launches and are ignored.
@@ -86,7 +86,7 @@ def find(
                 time.sleep(SETTLE_SECONDS)
                 found = _by_selector(target, reader)
             return found
-        except _Absent as error:
+        except (_Absent, NoPodsError) as error:
             if deadline.passed:
                 raise UsageError(error.message, hint=error.hint) from None
             if progress is not None and not reported:
@@ -198,7 +198,7 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
         if jobset is not None and item is not None:
             _check_owner(resource, item, jobset)
         if jobset is None and item is not None and resource is TRAIN_JOB:
-            raise _without_jobset(item, reader)
+            raise _without_jobset(resource, item, reader)
         if jobset is not None or resource is TRAIN_JOB:
             resource, item = JOBSET, jobset
     if item is None:
@@ -206,7 +206,9 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
     if resource is POD:
         return describe(POD, reader.namespace, name, None, [item], container=target.container)
     if resource is TORCHRUN_JOB:
-        pods = reader.all(POD, f"jobset.sigs.k8s.io/jobset-name={name}", needed=True)
+        pods = reader.all(POD, f"{JOBSET_NAME}={name}", needed=True)
+        if not pods:
+            raise _without_jobset(resource, item, reader)
     elif resource.kind.kind == "DaemonSet":
         uid = str(mapping(item, "metadata").get("uid"))
         pods = [pod for pod in reader.all(POD, needed=True) if uid in owners(pod)]
@@ -240,15 +242,15 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
             )
 
 
-def _without_jobset(train_job: Object, reader: Reader) -> _Absent:
-    """Return the error for a TrainJob whose controller has not created a JobSet.
+def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
+    """Return the error for a job whose controller has not created a JobSet, or has deleted it.
 
     Some reasons are only in an Event (kubeflow/trainer#3671).
     """
-    metadata = mapping(train_job, "metadata")
+    metadata = mapping(job, "metadata")
     said = [
         f"{each.get('type')} is {each.get('status')} ({each.get('reason')}: {each.get('message')})"
-        for each in items(train_job, "status", "conditions")
+        for each in items(job, "status", "conditions")
     ]
     said += [
         f"Event {each.get('reason')}: {each.get('message')}"
@@ -256,9 +258,8 @@ def _without_jobset(train_job: Object, reader: Reader) -> _Absent:
         if mapping(each, "involvedObject").get("uid") == metadata.get("uid")
     ][-1:]
     return _Absent(
-        f"TrainJob {metadata.get('name')} has no JobSet, so it has no pods",
-        hint="; ".join(said)
-        or "it has neither conditions nor Events: does Kubeflow Trainer's controller run?",
+        f"{resource.kind.kind} {metadata.get('name')} has no JobSet, so it has no pods",
+        hint="; ".join(said) or "it has neither conditions nor Events: does its controller run?",
     )
 
 

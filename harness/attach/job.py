@@ -34,6 +34,10 @@ _KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node")
 _RUNS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|python|deepspeed|mpirun")
 
 
+class NoPodsError(UsageError):
+    """A job requests no pods, or its controller does not yet know how many."""
+
+
 @dataclass(frozen=True)
 class ReplicaGroup:
     """Pods with the same template. `count` is how many pods the job's object requests."""
@@ -105,12 +109,12 @@ def describe(
 ) -> AttachedJob:
     """Return the job with this object. `pods` are the pods of the namespace that can belong to it.
 
-    `container` is the container in which the ranks run, if the user named it. Raises UsageError if the pods
-    have no order, or if the job is too large.
+    `container` is the container in which the ranks run, if the user named it. Raises NoPodsError, and
+    UsageError if the pods have no order or if the job is too large.
     """
     groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
-        raise UsageError(
+        raise NoPodsError(
             f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
         )
     templates = [group.template for group in groups]

@@ -27,7 +27,7 @@ from harness.context import RecordedContext, RunContext
 from harness.core import processes, proxies, writable
 from harness.core.clock import now
 from harness.core.concurrency import together
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube
 from harness.evidence.io.reader import Bundle
@@ -92,6 +92,30 @@ def attach(
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
         return finish(recorded)
+
+
+def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -> Bundle:
+    """Return a bundle in `folder` with the current objects of a job that the harness attached to before.
+
+    Raises UsageError if the job does not exist any more, or if another one has its name.
+    """
+    launch = bundle.manifest.launch if bundle.manifest else None
+    assert launch is not None
+    kind, name = launch.kind, launch.object_name or ""
+    bare = kind == "Pod" and name not in launch.pods[0].names
+    target = Target("" if bare else f"{kind.lower()}/{name}", name if bare else "", launch.container or None)
+    reader = Reader(kube, launch.namespace)
+    job = find(target, reader)
+    if kind != "Pod" and job.uid != launch.uid:
+        raise UsageError(
+            f"the {kind} {name} of {bundle.path} was deleted, and there is another one with its name",
+            hint=f"attach to it: harness attach {kind.lower()}/{name} -n {launch.namespace}",
+        )
+    settings = context.settings.model_copy(update={"runs_dir": folder})
+    recorded = _new_bundle(kube, job, replace(context, settings=settings))
+    _picture(job, reader, Recording(job, recorded.writer), recorded.writer)
+    recorded.writer.close()
+    return Bundle.open(recorded.writer.path)
 
 
 def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedContext:

@@ -516,7 +516,16 @@ def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
     assert "train-1-old was deleted while it ran" in restarts.explanation
 
 
-def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
+SIGNALLED = jobs.stamped(
+    "step 5",
+    "Traceback (most recent call last):",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15",
+)
+"""The log of a torchrun that is the container's command: on SIGTERM, its exit code is 1."""
+
+
+@pytest.mark.parametrize(("code", "log"), [(143, jobs.stamped("step 5")), (1, SIGNALLED)])
+def test_a_graceful_node_shutdown_is_an_eviction(code, log, api, attached):
     """kubeflow/trainer#1570: the kubelet ended the pod because its node shut down."""
     message = "Pod was terminated in response to imminent node shutdown."
     shutdown = {
@@ -526,11 +535,20 @@ def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
         "message": message,
     }
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
-    ended = jobs.pod(1, 143, conditions=[shutdown], reason="Terminated", message=message)
-    serve(api, failed, ended, r1=jobs.stamped("step 5"))
+    ended = jobs.pod(1, code, conditions=[shutdown], reason="Terminated", message=message)
+    serve(api, failed, ended, r1=log)
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.evicted", [1])
     assert "node shutdown" in verdict.explanation
+
+
+def test_a_deleted_pod_whose_torchrun_exits_with_1(api, attached):
+    """Contract: no rank of a pod that somebody deleted is said to have crashed."""
+    leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
+    ended = jobs.pod(1, 1, when=41, metadata=leaving)
+    serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None), ended, r1=SIGNALLED)
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "rank.pod_deleted", [1])
 
 
 def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
@@ -646,6 +664,35 @@ def test_a_trainjob_without_a_jobset_says_why(api, attached):
     with pytest.raises(UsageError) as error:
         attached("trainjob/train")
     assert "webhook denied the request" in error.value.hint
+
+
+def test_a_torchrunjob_and_a_daemonset_that_have_no_pods_yet(api, attached):
+    """Contract: their controllers have not decided how many pods there are: --wait waits for that, and
+    without it the reason is quoted.
+    """
+    waits = {
+        **jobs.condition("QueueReady", "QueueNotFound", "TorchrunQueue cpu does not exist"),
+        "status": "False",
+    }
+    api.objects["torchrunjob"] = [
+        {"metadata": jobs.meta("train"), "spec": {}, "status": {"conditions": [waits]}}
+    ]
+    with pytest.raises(UsageError, match="TorchrunJob train has no JobSet") as error:
+        attached("torchrunjob/train")
+    assert "TorchrunQueue cpu does not exist" in error.value.hint
+    spec = {"template": {"spec": jobs.template()}}
+    daemons = {"metadata": jobs.meta("every"), "spec": spec, "status": {}}
+    api.objects["daemonset"] = [daemons]
+    reads = []
+
+    def scheduled(path: str) -> None:
+        reads.append(path)
+        if len([each for each in reads if each.endswith("/daemonsets/every")]) == 2:
+            daemons["status"] = {"desiredNumberScheduled": 2}
+
+    api.before = scheduled
+    outcome = attached("ds/every", wait=30)
+    assert Bundle.open(outcome.bundle).manifest.expected.num_nodes == 2
 
 
 def test_a_trainjob_whose_jobset_was_created_again(api, attached):

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from foreign_jobs import ForeignJobs
+from torchrun_team import Team, led
 
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.provision.cluster import Ready
+from harness.report.finalize import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
@@ -25,6 +27,26 @@ def foreign(
     found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings)
     yield found
     found.remove()
+
+
+@pytest.fixture(scope="module")
+def torchrun(foreign: ForeignJobs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """The torchrun controller, for the namespace of the foreign jobs."""
+    team = Team(foreign.kube, foreign.namespace, foreign.image)
+    team.prepare()
+    with led(team, tmp_path_factory.mktemp("controller")) as found:
+        found.queue()
+        yield found
+
+
+def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
+    return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
+
+
+COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
+"""The verdict about a job that completed, and whose points nobody recorded."""
+CRASHED = ("FAIL", "rank.crashed", [1])
+ALL_BUT_POINTS = {"scheduling", "image", "rank-exit", "completed", "restarts", "logs"}
 
 
 def passed(verdict: Verdict) -> set[str]:
@@ -100,3 +122,36 @@ def test_a_jobset_that_hangs_and_ends(foreign: ForeignJobs) -> None:
     outcome = foreign.attach("jobset/whole", follow=True, wait=10)
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "unification.not_recorded")
     assert {"scheduling", "image", "rank-exit", "completed", "restarts"} <= passed(outcome.verdict)
+
+
+@pytest.mark.nightly
+def test_a_konduktor_job_before_during_and_after(foreign: ForeignJobs) -> None:
+    """Contract: a job that konduktor alone launched is found by the name in its job file, also before the
+    launch. Its queue is judged, and the rank that raised is the cause.
+    """
+    before = foreign.attach_before("jobset/early", lambda: foreign.konduktor("early"))
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= {*ALL_BUT_POINTS, "queue", "admission"}
+    assert short(foreign.attach("early")) == COMPLETE
+    name = foreign.konduktor("dying", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("dying", follow=True)
+    after = foreign.attach(f"jobset/{name}")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+def test_a_torchrunjob_that_ends_well_and_one_that_crashes(foreign: ForeignJobs, torchrun: Team) -> None:
+    """Contract: a TorchrunJob is judged by its JobSet, followed and after its end."""
+    before = foreign.attach_before(
+        "torchrunjob/whole", lambda: torchrun.job("whole", env=[{"name": "STEPS", "value": "5"}])
+    )
+    assert short(before) == COMPLETE, before.verdict
+    torchrun.job("broken", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 0})
+    during = foreign.attach("torchrunjob/broken", follow=True, wait=30)
+    torchrun.until("broken", "Failed")
+    after = foreign.attach("torchrunjob/broken")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+    assert passed(foreign.attach("torchrunjob/whole").verdict) >= ALL_BUT_POINTS
