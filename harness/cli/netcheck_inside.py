@@ -143,14 +143,16 @@ def _run(
         rank: state(pod, pods_of_ranks[rank].name if rank in pods_of_ranks else None)
         for rank, pod in objects.items()
     }
-    running = {rank: pod for rank, pod in objects.items() if pod is not None and runs(pod, bundle)}
+    running = {
+        rank: pod for rank, pod in objects.items() if pod is not None and runs(pod, container_of(pod, launch))
+    }
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
         what = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
         raise UsageError(f"no pod of {what} runs: {states}", hint="netcheck needs pods that run")
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
-        rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, bundle), "--"]
+        rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]
         for rank, pod in running.items()
     }
     context.progress(f"netcheck in {len(running)} of {expected.num_nodes} pods")
@@ -167,11 +169,10 @@ def _run(
     return NetcheckResults(expected.num_nodes, pods, frozenset(running), results, errors, service)
 
 
-def runs(pod: Object, bundle: Bundle) -> bool:
-    """Return whether the container of the pod's ranks is running."""
+def runs(pod: Object, container: str) -> bool:
+    """Return whether a container of the pod is running."""
     statuses = pod["status"].get("containerStatuses") or []
-    name = container_of(pod, bundle)
-    return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
+    return any(each["name"] == container and "running" in (each.get("state") or {}) for each in statuses)
 
 
 def address(pod: Object | None, names: bool = True) -> str:

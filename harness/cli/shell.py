@@ -15,6 +15,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.processes import environment
 from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Launch
 from harness.settings import Settings
 
 START_SECONDS = 60
@@ -47,8 +48,8 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
             hint="a cluster keeps only the newest few launches; run the job again",
         )
     if there["status"].get("phase") == "Running":
-        return _exec(settings, target, namespace, pod.name, container_of(there, bundle), command)
-    container = container_of(there, bundle)
+        return _exec(settings, target, namespace, pod.name, container_of(there, launch), command)
+    container = container_of(there, launch)
     copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}", container)
     name = copy["metadata"]["name"]
     context.progress(
@@ -136,9 +137,8 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     return kube, ["--kubeconfig", str(kubeconfig), *(["--context", str(context)] if context else [])]
 
 
-def container_of(pod: Object, bundle: Bundle) -> str:
+def container_of(pod: Object, launch: Launch | None) -> str:
     """Return the container of a pod in which its ranks run. Sidecars can precede it in the pod's spec."""
-    launch = bundle.manifest.launch if bundle.manifest else None
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     return launch.container if launch is not None and launch.container in names else names[0]
 
