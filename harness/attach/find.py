@@ -13,6 +13,7 @@ from harness.attach.resources import (
     EVENT,
     JOBSET,
     MPI_JOB,
+    NAMESPACE,
     POD,
     PYTORCH_JOB,
     TARGETS,
@@ -34,6 +35,8 @@ SETTLE_SECONDS = 3.0
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
 KONDUKTOR = "trainy.ai/job-name"
 """Label that konduktor puts on its JobSets."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""A name of an object (RFC 1123). Another one would become a part of the request's path or query."""
 _SUFFIX = "-[0-9a-f]{4}"
 """What konduktor appends to the name of a job file to name the JobSet."""
 
@@ -51,7 +54,7 @@ class Target:
 
 
 def check(target: Target) -> None:
-    """Raise UsageError unless the target names one job."""
+    """Raise UsageError unless the target names one job, with names that Kubernetes permits."""
     if bool(target.word) == bool(target.selector):
         raise UsageError(
             "either KIND/NAME or -l SELECTOR is expected",
@@ -60,6 +63,12 @@ def check(target: Target) -> None:
     kind, slash, name = target.word.partition("/")
     if slash and (not name or "/" in name):
         raise UsageError(f"KIND/NAME is expected; found {target.word}", hint="for example: jobset/train")
+    own = name if slash else kind
+    if target.word and not _NAME.fullmatch(own):
+        raise UsageError(
+            f"the name of a job has lower-case letters, digits, - and . only; found {own!r}",
+            hint="`kubectl get jobs,jobsets,statefulsets` lists the names",
+        )
     if slash and target_of(kind) is None:
         raise UsageError(f"{kind} is no kind of job that can be attached to", hint=f"kinds: {KINDS}")
 
@@ -76,6 +85,10 @@ def find(
     be read.
     """
     check(target)
+    if not _NAME.fullmatch(reader.namespace):
+        raise UsageError(
+            f"the name of a namespace has lower-case letters, digits and - only; found {reader.namespace!r}"
+        )
     deadline, reported = Deadline.after(wait), False
     while True:
         try:
@@ -103,7 +116,8 @@ def _by_selector(target: Target, reader: Reader) -> AttachedJob:
     pods = reader.all(POD, target.selector, needed=True)
     if not pods:
         raise _Absent(
-            f"no pod in namespace {reader.namespace} has the labels {target.selector}", hint=_LABELS
+            f"no pod in namespace {reader.namespace} has the labels {target.selector}",
+            hint=_no_namespace(reader) or _LABELS,
         )
     jobs = {_controller(pod) for pod in pods}
     if len(jobs) > 1:
@@ -150,7 +164,8 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
         if forbidden is not None:
             raise forbidden
         raise _Absent(
-            f"there is no job {target.word} in namespace {reader.namespace}", hint=f"kinds: {KINDS}"
+            f"there is no job {target.word} in namespace {reader.namespace}",
+            hint=_no_namespace(reader) or f"kinds: {KINDS}",
         )
     return _named(found[0], target.word, target, reader, waiting)
 
@@ -273,7 +288,17 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
     if label := _POD_LABELS.get(kind):
         pods = reader.all(POD, f"{label}={name}")
         hint = f"its pods still exist: `harness attach -l {label}={name}` judges them" if pods else hint
+    hint = _no_namespace(reader) or hint
     return _Absent(f"there is no {kind} {name} in namespace {reader.namespace}", hint=hint)
+
+
+def _no_namespace(reader: Reader) -> str:
+    """Return a hint if the namespace does not exist, or ""."""
+    try:
+        found = reader.get(NAMESPACE, reader.namespace)
+    except Forbidden:
+        return ""
+    return "" if found else f"namespace {reader.namespace} does not exist; -n names another one"
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}

@@ -118,6 +118,12 @@ def describe(
             f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
         )
     templates = [group.template for group in groups]
+    names = [str(each.get("name")) for spec in templates for each in items(spec, "containers")]
+    if container and container not in names:
+        raise UsageError(
+            f"{resource.kind.kind} {name} has no container {container}",
+            hint=f"containers of its pods: {', '.join(dict.fromkeys(names)) or 'none'}",
+        )
     ranks_in = container or _container(templates, [*pods, *([item] if item else [])])
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
     nodes, first, placed = 0, 0, list[ReplicaGroup]()

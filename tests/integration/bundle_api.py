@@ -108,7 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             missing = _status(404, "NotFound", f'{resource.plural} "{name}" not found')
             self._answer(200, own[0]) if own else self._answer(404, missing)
             return
-        for part in filter(None, query.get("labelSelector", "").split(",")):
+        if " " in (selector := query.get("labelSelector", "")).strip():
+            self._answer(400, _status(400, "BadRequest", f"unable to parse requirement: {selector}"))
+            return
+        for part in filter(None, selector.split(",")):
             key, equals, value = part.partition("=")
             labels = [item["metadata"].get("labels") or {} for item in items]
             has = [each.get(key) == value if equals else key in each for each in labels]

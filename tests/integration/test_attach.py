@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attached_jobs as jobs
@@ -298,6 +299,9 @@ def test_a_statefulset_that_crashes_in_a_loop_names_the_crash(api, attached):
         ("none", "there is no job none in namespace team"),
         ("job/empty", "Job empty requests no pods"),
         ("job/loose", "4 pods without an index"),
+        ("job/Train", "found 'Train'"),
+        ("job/train?watch=true", "found 'train?watch=true'"),
+        ("..", "found '..'"),
     ],
 )
 def test_wrong_names_are_one_sentence(word, expected, api, attached):
@@ -317,6 +321,39 @@ def test_pods_of_two_jobs_under_one_label_are_refused(api, attached):
     api.objects["pod"] = [jobs.pod(0, labels={"app": "t"}), jobs.pod(0, job_name="b", labels={"app": "t"})]
     with pytest.raises(UsageError, match=r"belong to 2 jobs: Job/b, Job/train"):
         attached(selector="app=t")
+
+
+def test_a_selector_that_the_api_server_rejects(api, attached):
+    """Contract: that is wrong usage, and the API server responds."""
+    with pytest.raises(UsageError, match=r"rejects the selector app in train: .*unable to parse"):
+        attached(selector="app in train")
+
+
+def test_a_container_that_no_pod_has(api, settings):
+    """Contract: no verdict is based on the log of a container that does not exist."""
+    serve(api, jobs.job())
+    context = RunContext(settings=settings, progress=lambda _: None)
+    with pytest.raises(UsageError, match="Job train has no container trainer") as error:
+        attach(Target("job/train", container="trainer"), Options(), context)
+    assert error.value.hint == "containers of its pods: main"
+
+
+@pytest.mark.parametrize(("namespace", "said"), [("gone", "does not exist"), ("team", "Jobs there: none")])
+def test_a_namespace_that_does_not_exist(namespace, said, api, attached):
+    """Contract: its absence is the reason, and not that of the job."""
+    api.objects["namespace"] = [{"metadata": {"name": "team"}}]
+    with pytest.raises(UsageError, match=f"there is no Job train in namespace {namespace}") as error:
+        attached("job/train", namespace=namespace)
+    assert said in error.value.hint
+
+
+def test_two_at_once_have_a_bundle_each(api, attached):
+    """Contract: the same job can be attached to twice at the same time."""
+    serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1))
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [each.result() for each in [pool.submit(attached) for _ in range(2)]]
+    assert len({each.bundle for each in outcomes}) == 2
+    assert all(short(each.verdict) == ("UNKNOWN", "unification.not_recorded", []) for each in outcomes)
 
 
 def test_a_namespace_without_rights_says_which_role_is_needed(api, attached):

@@ -6,11 +6,14 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from foreign_jobs import ForeignJobs
+from foreign_jobs import ForeignJobs, pods
 from torchrun_team import Team, led
 
+from bench import kubeflow_trainer
+from harness.context import RunContext
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
+from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -37,6 +40,36 @@ def torchrun(foreign: ForeignJobs, tmp_path_factory: pytest.TempPathFactory) -> 
     with led(team, tmp_path_factory.mktemp("controller")) as found:
         found.queue()
         yield found
+
+
+@pytest.fixture(scope="module")
+def trainer(
+    foreign: ForeignJobs,
+    cluster: Ready,
+    harness_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Kubeflow Trainer v2, built from its Go module, with a runtime of the foreign jobs' image."""
+    context = RunContext(settings=harness_settings, progress=progress)
+    kubeflow_trainer.install(cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer"))
+    spec = pods(foreign.image, "", "")
+    (node,) = spec["containers"]
+    node["name"] = "node"
+    node["command"] = ["bash", "-c", 'printf %s "$PROGRAM" >/tmp/train.py; exec torchrun /tmp/train.py']
+    runtime = kubeflow_trainer.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
+    kubeflow_trainer.until_applied(cluster.kube, runtime)
+    yield
+    cluster.kube.delete(kubeflow_trainer.API, runtime["kind"], foreign.namespace)
+    hooks = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    cluster.kube.delete(*hooks, "validator.trainer.kubeflow.org")
+    cluster.kube.delete("v1", "Namespace", kubeflow_trainer.NAMESPACE)
+
+
+def train_job(foreign: ForeignJobs, name: str, **env: str) -> None:
+    document = kubeflow_trainer.job(name, foreign.namespace, foreign.namespace)
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    document["spec"]["trainer"] = {"env": variables}
+    kubeflow_trainer.until_applied(foreign.kube, document)
 
 
 def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
@@ -155,3 +188,21 @@ def test_a_torchrunjob_that_ends_well_and_one_that_crashes(foreign: ForeignJobs,
     for outcome in (during, after):
         assert short(outcome) == CRASHED, outcome.verdict
     assert passed(foreign.attach("torchrunjob/whole").verdict) >= ALL_BUT_POINTS
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)  # Building the controller takes minutes, once for a machine.
+def test_a_trainjob_before_during_and_after(foreign: ForeignJobs, trainer: None) -> None:
+    """Contract: a TrainJob of Kubeflow Trainer v2 is judged by the JobSet that its controller creates."""
+    before = foreign.attach_before("trainjob/trains", lambda: train_job(foreign, "trains", STEPS="5"))
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= ALL_BUT_POINTS
+    expected = next(check for check in before.verdict.checks if check.name == "expected")
+    assert "PET_NPROC_PER_NODE in its environment (1)" in expected.explanation
+    train_job(foreign, "dies", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("trainjob/dies", follow=True, wait=30)
+    foreign.finished("TrainJob", "dies")
+    after = foreign.attach("trainjob/dies")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
