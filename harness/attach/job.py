@@ -31,7 +31,11 @@ JOB_ROLE = "training.kubeflow.org/job-role"
 """Labels that Kubeflow's training operator and MPI operator document for their pods."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node")
-_RUNS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|python|deepspeed|mpirun")
+_RUNS_RANKS = (
+    re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun"),
+    re.compile(r"python"),
+)
+"""What the command of the ranks' container contains. A sidecar can run Python too."""
 
 
 class NoPodsError(UsageError):
@@ -205,11 +209,15 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
     for name in _KNOWN_CONTAINERS:
         if name in names:
             return name
-    for spec in templates:
-        for each in items(spec, "containers"):
-            words = " ".join(str(word) for word in [*(each.get("command") or []), *(each.get("args") or [])])
-            if _RUNS_RANKS.search(words):
-                return str(each.get("name"))
+    commands = {
+        str(each.get("name")): " ".join(map(str, [*(each.get("command") or []), *(each.get("args") or [])]))
+        for spec in templates
+        for each in items(spec, "containers")
+    }
+    for pattern in _RUNS_RANKS:
+        for name, command in commands.items():
+            if pattern.search(command):
+                return name
     return names[0] if names else ""
 
 

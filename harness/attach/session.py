@@ -212,13 +212,28 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
-    writer.update(expected=wanted)
-    moved = {int(index): each.group_rank for index, each in logged.items()}
-    if from_logs is not None and any(index != rank for index, rank in moved.items()):
-        names = {pod.name: moved[index] for index, pod in bundle.pods().items()}
+    known = {int(index): each.group_rank for index, each in logged.items()} if from_logs else {}
+    if not known and wanted.ranks_given and job.groups:
+        known = _reported(bundle, container, wanted.ranks // nodes)
+    if (order := rank_count.whole_order(known, nodes)) is not None:
+        names = {pod.name: order[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
         groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]
         launch = writer.current.launch or job.launch
         writer.update(launch=launch.model_copy(update={"pods": groups_by_log}))
+        wanted = wanted.model_copy(update={"ranks_from": f"{wanted.ranks_from}; {_order_text(known, nodes)}"})
+    writer.update(expected=wanted)
+
+
+def _reported(bundle: Bundle, container: str, per_pod: int) -> dict[int, int]:
+    """Return the place in the order of ranks of each pod whose torchrun reported a failed worker."""
+    paths = {i: bundle.path / bundle.log(pod.name, container) for i, pod in bundle.pods().items()}
+    places = {index: rank_count.reported(path, per_pod) for index, path in paths.items()}
+    return {index: place for index, place in places.items() if place is not None}
+
+
+def _order_text(known: dict[int, int], nodes: int) -> str:
+    text = "the order of ranks is that in torchrun's log"
+    return text if len(known) >= nodes - 1 else f"{text}, which shows {len(known)} of {nodes} pods"
 
 
 def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:

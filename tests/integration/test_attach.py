@@ -141,6 +141,23 @@ def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
     assert verdict.verdict != "PASS"
 
 
+def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
+    """Contract: under c10d, pod 0 can have rank 1. The rank that torchrun's report names is accused."""
+    report = [
+        "ERROR: failed (exitcode: 3) local_rank: 0 (pid: 47) of binary: /usr/bin/python3",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 1 (local_rank: 0)",
+        "  exitcode  : 3 (pid: 47)",
+    ]
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(api, failed, jobs.pod(0, 1), r0=jobs.stamped("step 7", *report))
+    outcome = attached()
+    assert short(outcome.verdict) == ("FAIL", "rank.crashed", [1])
+    expected = next(check for check in outcome.verdict.checks if check.name == "expected")
+    assert "the order of ranks is that in torchrun's log" in expected.explanation
+
+
 def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):
     """Contract: a picture of a job that hangs is UNKNOWN, with the last line of each rank and its age."""
     serve(
