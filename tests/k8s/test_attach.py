@@ -57,6 +57,8 @@ def trainer(
     node["name"] = "node"
     node["command"] = ["bash", "-c", 'printf %s "$PROGRAM" >/tmp/train.py; exec torchrun /tmp/train.py']
     runtime = kubeflow_trainer.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    replicated["template"]["spec"]["backoffLimit"] = 0  # By default, a Job replaces six failed pods.
     kubeflow_trainer.until_applied(cluster.kube, runtime)
     yield
     cluster.kube.delete(kubeflow_trainer.API, runtime["kind"], foreign.namespace)

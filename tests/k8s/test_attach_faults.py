@@ -18,6 +18,7 @@ from foreign_jobs import ForeignJobs
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object
+from harness.evidence.kubernetes.objects import JOBSET_NAME
 from harness.evidence.schema.bundle import Verdict
 from harness.faults.fault import Expect, catalogue
 from harness.provision.cluster import Ready
@@ -78,6 +79,7 @@ def struck(name: str, what: Callable[[ForeignJobs, str], None]) -> Callable[[For
 
 
 LONG = {"STEPS": "1000"}
+DEADLINE = '{"spec": {"activeDeadlineSeconds": 1}}'
 LIMITED = {
     "requests": {"cpu": "100m", "memory": "256Mi"},
     "limits": {"memory": "1Gi"},
@@ -144,10 +146,22 @@ STRIKES = {
         waits=True,
         options={"probe": True},
     ),
+    "rank-job-edited": Strike(
+        "jobset/edited",
+        lambda foreign: foreign.jobset("edited", **LONG),
+        lambda foreign: (
+            foreign.until_logged(f"{JOBSET_NAME}=edited", 1, "step 3"),
+            foreign.kubectl("patch", "job", "edited-w-0", "--type=merge", "-p", DEADLINE),
+        )[1],
+        unknown_after="is not known|does not exist now",
+    ),
     "controllers-job-deleted": Strike(
         "jobset/deleted",
         lambda foreign: foreign.jobset("deleted", **LONG),
-        lambda foreign: foreign.kubectl("delete", "jobset", "deleted", "--wait=false"),
+        lambda foreign: (
+            foreign.until_logged(f"{JOBSET_NAME}=deleted", 1, "step 3"),
+            foreign.kubectl("delete", "jobset", "deleted", "--wait=false"),
+        )[1],
         gone=True,
     ),
 }
@@ -214,6 +228,7 @@ def is_as_expected(verdict: Verdict, expect: Expect, unknown: str) -> None:
     """Assert that a verdict is that of the catalogue, or UNKNOWN for the reason `unknown`."""
     if unknown:
         assert verdict.verdict == "UNKNOWN", verdict
+        assert verdict.cause in (expect.cause, "run.evidence_missing"), verdict
         assert re.search(unknown, verdict.explanation, re.IGNORECASE), verdict.explanation
     else:
         assert (verdict.verdict, verdict.cause) == (expect.verdict, expect.cause), verdict
