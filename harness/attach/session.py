@@ -54,9 +54,13 @@ class Options:
 
 
 def default_kubeconfig() -> Path:
-    """Return the kubeconfig that kubectl uses."""
-    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
-    return Path(named) if named else home() / ".kube" / "config"
+    """Return the kubeconfig that kubectl uses: the first file of $KUBECONFIG that exists, or the default.
+
+    kubectl merges the files of a list. Use --kubeconfig to name another one of them.
+    """
+    named = [Path(each) for each in (os.environ.get("KUBECONFIG") or "").split(os.pathsep) if each]
+    existing = [each for each in named if each.is_file()]
+    return next(iter([*existing, *named]), home() / ".kube" / "config")
 
 
 def cluster(settings: Settings) -> Kube:
