@@ -152,7 +152,9 @@ class Clues:
     @property
     def log_quote(self) -> str:
         """Return a sentence that quotes the last line."""
-        return f"its last log line: {self.last}" if self.last else "its log is empty"
+        if self.last:
+            return f"its last log line: {self.last}"
+        return "its log is empty" if self.exit_code is None else "its log contains only torchrun's report"
 
     @property
     def refs(self) -> list[str]:
