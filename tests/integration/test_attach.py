@@ -144,7 +144,7 @@ def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
 def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
     """Contract: under c10d, pod 0 can have rank 1. The rank that torchrun's report names is accused."""
     report = [
-        "E1129 00:42 25 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 3) local_rank",
+        "E1129 00:42 25 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 3)",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "Root Cause (first observed failure):",
         "[0]:",
