@@ -12,6 +12,7 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
@@ -155,9 +156,10 @@ def _observe(job: AttachedJob, reader: Reader, options: Options, context: Record
     writer.update(log_gaps=sorted(set(gaps)), unread=reader.unread)
     if options.probe:
         running = [pod for pod in recording.pods.values() if mapping(pod, "status").get("phase") == "Running"]
-        for snapshot in container_inspection.inspect_pods(reader.kube, running, network=False):
+        inspect = partial(container_inspection.inspect_pods, container=job.launch.container)
+        for snapshot in inspect(reader.kube, running, network=False):
             writer.inspection(snapshot.model_copy(update={"at_end": True}))
-        for snapshot in container_inspection.inspect_pods(reader.kube, running):
+        for snapshot in inspect(reader.kube, running):
             writer.inspection(snapshot)
     writer.close()
     _count_ranks(job, recording, writer)

@@ -116,6 +116,13 @@ def pods(image: str, host: str, index: str, **env: str) -> Object:
     }
 
 
+def with_sidecar(spec: Object) -> None:
+    """Put a container without Python before that of the ranks, as a mesh does."""
+    own = spec["containers"][0]
+    mesh = {"name": "mesh", "image": own["image"], "imagePullPolicy": "IfNotPresent"}
+    spec["containers"].insert(0, {**mesh, "command": ["sh", "-c", "rm -f /usr/bin/python3*; sleep 3600"]})
+
+
 class ForeignJobs:
     """Creates jobs as other tools do, and attaches to them with the rights of `--print-rbac` alone."""
 

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from foreign_jobs import ForeignJobs
+from foreign_jobs import ForeignJobs, with_sidecar
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object
@@ -140,7 +140,7 @@ STRIKES = {
     "rank-worker-frozen": Strike(
         "job/frozen",
         lambda foreign: (
-            foreign.job("frozen", **LONG),
+            foreign.job("frozen", with_sidecar, **LONG),
             struck("frozen", lambda foreign, pod: foreign.signal(pod, "STOP"))(foreign),
         )[0],
         waits=True,

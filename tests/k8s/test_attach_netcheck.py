@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign_jobs import ForeignJobs
+from foreign_jobs import ForeignJobs, with_sidecar
 
 from harness.cli.netcheck_inside import run_netcheck
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
-from harness.core.kubernetes import Object
 from harness.evidence import Bundle
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
@@ -38,13 +37,6 @@ def checked(foreign: ForeignJobs, bundle: Path) -> Diagnosis:
     """Run netcheck in the pods of an attached job, and return the diagnosis of rank 0."""
     context = RunContext(settings=foreign.settings, progress=progress)
     return run_netcheck(Bundle.open(bundle), context, deadline=30).diagnosis(0)
-
-
-def with_sidecar(spec: Object) -> None:
-    """Put a container without Python before that of the ranks, as a mesh does."""
-    own = spec["containers"][0]
-    mesh = {"name": "mesh", "image": own["image"], "imagePullPolicy": "IfNotPresent"}
-    spec["containers"].insert(0, {**mesh, "command": ["sh", "-c", "rm -f /usr/bin/python3*; sleep 3600"]})
 
 
 def test_a_healthy_job_with_a_sidecar_before_its_ranks(foreign: ForeignJobs) -> None:
