@@ -60,8 +60,8 @@ def inspect_pods(
 ) -> list[RendezvousSnapshot]:
     """Inspect the container with this name of every pod, all pods in parallel.
 
-    In pods without such a container, inspect the first one. With `network`, also resolve and probe the address
-    of the rendezvous, which takes a few more seconds.
+    In pods without such a container, inspect the first one. With `network`, also resolve and probe the
+    address of the rendezvous, which takes a few more seconds.
 
     A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
     if the API server is frozen.
