@@ -1,4 +1,4 @@
-"""The context of a run: the settings, the progress function and the bundle."""
+"""The context of a run: its settings, its progress function and its bundle."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class RecordedContext(RunContext):
 
     @property
     def nonce(self) -> str:
-        """The identifier of the run, and also of its bundle, its namespace and the owner of a new cluster."""
+        """The identifier of the run, and of its bundle, its namespace and the owner of a new cluster."""
         return self.writer.current.nonce

@@ -47,8 +47,8 @@ from harness.tracker.shared.run_id import check_run_id
 def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
     """Provision a cluster if needed, launch the job once and judge it.
 
-    Afterwards, delete a cluster that was created for this launch, unless it is to be kept, and remove older
-    bundles as set by `keep_runs`. Raises UsageError if the job or the settings are invalid. Every other
+    Afterwards, delete a cluster that was created for this launch, unless it should be kept, and remove older
+    bundles as specified by `keep_runs`. Raises UsageError if the job or the settings are invalid. Every other
     failure or interruption results in a verdict.
     """
     chosen, workload = cluster_of(context.settings), as_workload(job)
@@ -102,9 +102,9 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
 def cluster(context: RunContext) -> Iterator[Ready]:
     """Yield a ready cluster. After the block, delete the cluster if no other process uses it.
 
-    A cluster that is to be kept is not deleted. If the cluster does not become ready, its bundle is kept, and
-    a cluster created here is deleted. Otherwise the bundle is discarded, because there was no launch. Signals
-    interrupt the block like Ctrl-C.
+    A cluster that should be kept is not deleted. If the cluster does not become ready, its bundle is kept,
+    and a cluster created here is deleted. Otherwise the bundle is discarded, because there was no launch.
+    Signals interrupt the block in the same way as Ctrl-C.
     """
     chosen = cluster_of(context.settings)
     with processes.signals_as_interrupt():
@@ -143,9 +143,9 @@ def template(context: RunContext) -> dict[str, str]:
 
 
 def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
-    """Judge the launch. At the same time, free the disk space that the launch uses in the cluster.
+    """Judge the launch. At the same time, free the disk space that the launch occupies in the cluster.
 
-    The space can be freed, because the bundle contains the evidence.
+    This is safe, because the bundle contains the evidence.
     """
     if context.writer.current.launch is None:
         return finish(context)
@@ -177,7 +177,7 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
 
 
 def _check(workload: Workload, settings: Settings) -> None:
-    """Check everything that can be checked before anything is created. Raises UsageError."""
+    """Run every check that is possible before anything is created. Raises UsageError."""
     writable.prove(settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
     writable.prove(settings.cache_dir, "HARNESS_CACHE_DIR")
     writable.prove(settings.state_dir, "HARNESS_STATE_DIR")
@@ -194,7 +194,7 @@ def _check(workload: Workload, settings: Settings) -> None:
 
 
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
-    """Return the context with a new bundle, which redacts the secrets of the settings.
+    """Return the context with a new bundle, in which secrets from the settings are redacted.
 
     Without `workload`, the bundle is not for a launch.
     """
@@ -271,7 +271,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
 
 
 def _identity(ready: Ready) -> dict[str, str]:
-    """Return what kubectl needs to reach the cluster: its kubeconfig and context."""
+    """Return the kubeconfig and context that kubectl needs to reach the cluster."""
     there = ready.cluster
     return {"name": there.name, "context": there.context, "kubeconfig": str(there.kubeconfig)}
 
@@ -285,7 +285,7 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
 
 
 def _audit_training(launching: Launching, ended: bool) -> None:
-    """Audit the files of a training. If --upload is set, upload them.
+    """Audit the files that a training wrote, and upload them if --upload is set.
 
     `ended` means that all ranks have ended.
     """

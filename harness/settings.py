@@ -33,22 +33,23 @@ PREFIX = "HARNESS_"
 CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
-"""Pattern for the values of `keep_runs`. harness.evidence.io.folder implements them."""
+"""Pattern for the values of `keep_runs`, which harness.evidence.io.folder implements."""
 
 
 class Expect(BaseModel):
-    """Expectations of a launch that its workload file does not express."""
+    """Expectations for a launch that its workload file does not express."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ranks: list[Annotated[int, Field(ge=0)]] | None = None
-    """The ranks that log points. All other ranks must run to their end without logging. None means that all
+    """The ranks that log points. All other ranks must run to completion without logging. None means that all
     ranks log."""
 
 
 def home() -> Path:
-    """Return the user's home folder. Raises UsageError if the user has none, as in a container or a service
-    that runs with an arbitrary user id.
+    """Return the user's home folder. Raises UsageError if it is not known.
+
+    It can be unknown in a container or a service that runs with an arbitrary user id.
     """
     try:
         return Path.home()
@@ -65,7 +66,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 class Settings(BaseSettings):
-    """All settings of the harness. Durations are in seconds. Secrets are never printed."""
+    """The harness's settings. Durations are in seconds. Secrets are never printed."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -79,7 +80,7 @@ class Settings(BaseSettings):
     workers: int = Field(
         2, ge=0, le=16, description="number of kind worker nodes; 0 means a single-node cluster"
     )
-    node_image: str | None = Field(None, description="kind node image that replaces the stack's own")
+    node_image: str | None = Field(None, description="kind node image to use instead of the stack's own")
     kubernetes: str | None = Field(
         None,
         pattern=r"^v?1\.\d+(\.\d+)?$",
@@ -93,7 +94,7 @@ class Settings(BaseSettings):
         None, description="kubeconfig of your own cluster, used instead of a kind cluster"
     )
     context: str | None = Field(
-        None, description="context of that kubeconfig; unset means its current context"
+        None, description="context in that kubeconfig; unset means its current context"
     )
     worker_image: str | None = Field(
         None, description="on your own cluster: the worker image, in a registry that its nodes can pull from"
@@ -118,14 +119,14 @@ class Settings(BaseSettings):
     cpu_request: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?m?$",
-        description="CPU request of each pod, e.g. 200m; the limit stays. Unset: the job file's request, "
-        "reduced only if all pods run on one node and would not fit there",
+        description="CPU request of each pod, e.g. 200m; the limit is not changed. Unset: the job file's "
+        "request, reduced only if all pods run on one node and would not fit there",
     )
     ephemeral_storage: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
-        description="ephemeral-storage limit of each container of a rank (its own files, log and emptyDirs), "
-        "e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
+        description="ephemeral-storage limit of each container in a rank's pod (its own files, log and "
+        "emptyDirs), e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
     )
     pod_security: Standard | None = Field(
         None,
@@ -149,7 +150,7 @@ class Settings(BaseSettings):
     expect: Expect = Field(
         Expect(),
         description='the expected behaviour of the job, e.g. {"ranks": [0]} if only rank 0 logs. Unset: the '
-        "workload's annotation `pluto-e2e-harness/expect-ranks`, or label of a konduktor job, or every rank",
+        "workload's annotation `pluto-e2e-harness/expect-ranks`, or a konduktor job's label, or every rank",
     )
     logs: bool = Field(
         False,
@@ -159,7 +160,7 @@ class Settings(BaseSettings):
     netcheck: bool = Field(
         False,
         description="run netcheck in every pod before the command; if the ranks cannot reach each other, "
-        "the ranks end at once, with the cause; see docs/networking.md",
+        "the ranks exit at once, with the cause; see docs/networking.md",
     )
     pod: Path | None = Field(
         None,
@@ -168,13 +169,13 @@ class Settings(BaseSettings):
     )
     env: dict[str, str] = Field(
         {},
-        description="environment variables of the ranks of `harness accept`, `train` and `netcheck`: a table "
-        "in pyproject.toml, JSON in the environment; `--env` overrides them",
+        description="environment variables for the ranks of `harness accept`, `train` and `netcheck`: a "
+        "table in pyproject.toml, JSON in the environment; `--env` overrides them",
     )
     replace: dict[str, str] = Field(
         {},
-        description="packages that replace those of the locks, by name: a table in pyproject.toml, JSON in "
-        "the environment; `--replace` adds to it; see docs/how-to/versions.md",
+        description="packages that replace those in the lock files, by name: a table in pyproject.toml, JSON "
+        "in the environment; `--replace` adds to it; see docs/how-to/versions.md",
     )
     images: ImagesMode = Field(
         "auto",
@@ -201,7 +202,7 @@ class Settings(BaseSettings):
         default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
         description="folder for the state of clusters; unset: in XDG_STATE_HOME or ~/.local/state",
     )
-    versions_file: Path | None = Field(None, description="file that replaces harness/versions.toml")
+    versions_file: Path | None = Field(None, description="file to use instead of harness/versions.toml")
 
     pluto_run_id: str | None = Field(
         None,
@@ -261,7 +262,7 @@ class Settings(BaseSettings):
     @field_validator("*")
     @classmethod
     def _expanded(cls, value: Any) -> Any:
-        """Replace a leading ~ of a path. A shell does so only at the start of a word."""
+        """Expand a leading ~ in a path. A shell expands it only at the start of a word."""
         if not isinstance(value, Path):
             return value
         try:
@@ -285,7 +286,7 @@ class Settings(BaseSettings):
 
 
 class _Pyproject(PyprojectTomlConfigSettingsSource):
-    """The table [tool.harness] of ./pyproject.toml. The size of the file is limited. Raises UsageError."""
+    """The [tool.harness] table in ./pyproject.toml. The file size is limited. Raises UsageError."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         document = toml(Path(file_path), "settings")
@@ -307,7 +308,7 @@ def _input_text(error: Any) -> str:
 
 
 def load(**flags: Any) -> Settings:
-    """Return the settings from the flags that are not None, the environment and ./pyproject.toml.
+    """Return the settings from flags that are not None, the environment and ./pyproject.toml.
 
     Raises UsageError, which lists every invalid value.
     """
@@ -317,14 +318,14 @@ def load(**flags: Any) -> Settings:
         settings = Settings(**chosen)
     except SettingsError as error:
         raise UsageError(
-            f"settings do not fit: {error}",
+            f"the settings are invalid: {error}",
             hint="HARNESS_EXPECT, HARNESS_ENV and HARNESS_REPLACE are expected to be JSON objects, such as "
             """HARNESS_EXPECT='{"ranks": [0]}'""",
         ) from None
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_input_text(e)}" for e in error.errors()]
         raise UsageError(
-            "settings do not fit: " + "; ".join(lines),
+            "the settings are invalid: " + "; ".join(lines),
             hint="check the options, HARNESS_… variables and [tool.harness] in pyproject.toml",
         ) from None
     if settings.context and not settings.kubeconfig:
@@ -336,9 +337,9 @@ def load(**flags: Any) -> Settings:
 
 
 def _spelt() -> None:
-    """Raise UsageError for a HARNESS_ variable whose name is almost that of a setting.
+    """Raise UsageError for a HARNESS_ variable whose name is similar to that of a setting.
 
-    Other unknown HARNESS_ variables are accepted, because they can belong to another program.
+    Other unknown HARNESS_ variables are accepted, because they may belong to another program.
     """
     names = {name.upper() for name in Settings.model_fields}
     for variable in sorted(os.environ):
@@ -346,4 +347,4 @@ def _spelt() -> None:
         if name == variable or name in names:
             continue
         if near := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
-            raise UsageError(f"{variable} is no setting", hint=f"did you mean {PREFIX}{near[0]}?")
+            raise UsageError(f"{variable} is not a setting", hint=f"did you mean {PREFIX}{near[0]}?")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=20, deadline=None, derandomize=True)
 settings.load_profile("default")
 """The same examples each time, and no test fails because a machine was busy."""
 settings.register_profile("nightly", max_examples=500, deadline=None)

@@ -1,4 +1,4 @@
-"""The commands of the harness. Importing this package raises the threshold of Python's garbage collector."""
+"""The harness's commands. Importing this package raises Python's garbage collection threshold."""
 
 import gc
 

@@ -20,10 +20,12 @@ FULL_SECONDS = 3600.0
 
 @launching
 def accept(
-    nodes: Annotated[bool, typer.Option("--nodes", help="test each node alone, one pod per node")] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="test each node on its own, with one pod per node")
+    ] = False,
     ddp: Annotated[bool, typer.Option("--ddp", help="test the collectives across many pods")] = False,
     screen: Annotated[
-        bool, typer.Option("--screen", help="search for the bad nodes, links and boundaries among many pods")
+        bool, typer.Option("--screen", help="search many pods for bad nodes, links and boundaries")
     ] = False,
     replicas: Annotated[
         int | None,
@@ -35,11 +37,12 @@ def accept(
             "--gpus-per-pod",
             min=1,
             max=64,
-            help=f"GPUs per pod (default: all GPUs of the node with --nodes, else {GPUS})",
+            help=f"GPUs per pod (default: all of the node's GPUs with --nodes, otherwise {GPUS})",
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="auto, cuda or cpu; cpu tests nodes without GPUs, and accepts none")
+        str,
+        typer.Option(help="auto, cuda or cpu; cpu tests nodes without their GPUs, and never accepts a GPU"),
     ] = "auto",
     full: Annotated[
         bool,
@@ -48,38 +51,44 @@ def accept(
         ),
     ] = False,
     selector: Annotated[
-        list[str] | None, typer.Option(help="LABEL=VALUE of the nodes to test; may be repeated")
+        list[str] | None,
+        typer.Option(help="test only nodes with this label, given as LABEL=VALUE; may be repeated"),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="image with PyTorch, and with CUDA for GPUs (default with --device cpu: the worker image)"
+            help="image with PyTorch, and CUDA to test GPUs (default with --device cpu: the worker image)"
         ),
     ] = None,
     limits: Annotated[
         Path | None,
-        typer.Option(help="file with your own limits, which override those of docs/acceptance.md"),
+        typer.Option(help="file with your own limits, which override those in docs/acceptance.md"),
     ] = None,
     busbw_limit: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="with --screen: GB/s that every group must reach (default: groups are compared)",
+            help="with --screen: GB/s that every group must reach (default: compare the groups)",
         ),
     ] = None,
     print_manifests: Annotated[
         bool,
-        typer.Option("--print-manifests", help="print manifests for `kubectl apply -f -`, launch nothing"),
+        typer.Option(
+            "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
+        ),
     ] = False,
     calibrate: Annotated[
-        Path | None, typer.Option(help="write limits to this file, from nodes that are known to be good")
+        Path | None,
+        typer.Option(help="write limits to this file, measured on nodes that are known to be good"),
     ] = None,
     label: Annotated[
         bool, typer.Option("--label", help="label each node with its verdict (mark-nodes --undo restores)")
     ] = False,
     taint: Annotated[
         bool,
-        typer.Option("--taint", help="label, and taint nodes that are proved to be the cause of a failure"),
+        typer.Option(
+            "--taint", help="label all nodes, and taint those that are proved to be the cause of a failure"
+        ),
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="with --taint: taint even if most nodes fail in the same way")
@@ -90,10 +99,10 @@ def accept(
 ) -> int:
     """Test a cluster's nodes: their hardware, whether they compute correctly, and their speed.
 
-    --nodes runs one pod, once, on each node that has GPUs, or on each node with the
-    labels of --selector. --ddp runs torchrun in the pods of a StatefulSet and tests
-    every collective. --screen tests different groups of such pods until the bad
-    nodes or links are found.
+    --nodes runs one pod, once, on each node that has GPUs, or on each node that
+    matches --selector. --ddp runs torchrun in a StatefulSet's pods and tests every
+    collective. --screen tests different groups of such pods until the bad nodes or
+    links are found.
 
     Each measurement is compared with a limit, whose source is shown. A measurement
     without a limit is UNKNOWN. The exit code, bundle and report are like those of

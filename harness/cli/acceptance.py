@@ -25,16 +25,14 @@ def accepted(
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(
-            help="fraction of a figure's baseline that still passes (default: 0.9)", metavar="SHARE"
-        ),
+        typer.Option(help="fraction of the baseline that still passes (default: 0.9)", metavar="SHARE"),
     ] = None,
     as_json: options.Json = False,
 ) -> int:
-    """Show which nodes of a recorded launch passed the acceptance tests, worst first.
+    """Show which nodes in a recorded launch passed the acceptance tests, worst first.
 
     The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means
-    that the evidence does not decide.
+    that the evidence is inconclusive.
 
     With --calibrate, the measurements become limits for `harness accept --limits`.
     The nodes must be known to be good: if the verdict is FAIL or UNKNOWN, no limits
@@ -77,7 +75,7 @@ def mark_nodes(
     node whose failure could be caused by the image, and prints the reason. If more
     than half of the nodes fail in the same way, nodes are tainted only with
     --force. If the image has no CUDA, no node is judged or marked. The exit code is
-    2 if a node of the bundle is not in the cluster, or if no node was judged.
+    2 if a node in the bundle is not in the cluster, or if no node was judged.
     """
     from harness.core.kubernetes import reached
     from harness.judge.acceptance.own_faults import doubtful, image_at_fault
@@ -125,7 +123,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 
 
 def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
-    """Write limits computed from the measurements of a fleet.
+    """Write limits computed from a fleet's measurements.
 
     If the fleet's verdict is FAIL or UNKNOWN, raises HarnessError and writes nothing.
     """

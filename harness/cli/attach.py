@@ -13,20 +13,22 @@ if TYPE_CHECKING:
     from harness.report.finalize import Outcome
 
 Job = Annotated[
-    str, typer.Argument(metavar="[KIND/NAME]", help="the job, as in jobset/train; or its name alone")
+    str, typer.Argument(metavar="[KIND/NAME]", help="the job, e.g. jobset/train, or only its name")
 ]
-Selector = Annotated[str, typer.Option("--selector", "-l", help="labels of bare pods, instead of KIND/NAME")]
+Selector = Annotated[
+    str, typer.Option("--selector", "-l", help="label selector for bare pods, instead of KIND/NAME")
+]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
 ]
 Container = Annotated[
     str | None,
     typer.Option(
-        "--container", "-c", help="the container with the ranks (default: the one that runs torchrun)"
+        "--container", "-c", help="the container that runs the ranks (default: the one that runs torchrun)"
     ),
 ]
 Probe = Annotated[
-    bool, typer.Option("--probe", help="also look into running containers, by exec; needs more permissions")
+    bool, typer.Option("--probe", help="also inspect running containers with exec; needs more permissions")
 ]
 
 
@@ -44,7 +46,10 @@ def attach(
     ] = None,
     probe: Probe = False,
     print_rbac: Annotated[
-        bool, typer.Option("--print-rbac", help="print the least Role and ClusterRole, attach to nothing")
+        bool,
+        typer.Option(
+            "--print-rbac", help="print the minimal Role and ClusterRole, without attaching to a job"
+        ),
     ] = False,
     runs_dir: options.RunsDir = None,
     kubeconfig: options.Kubeconfig = None,
@@ -54,14 +59,14 @@ def attach(
 ) -> int:
     """Judge a job that the harness did not launch. This changes nothing in the cluster.
 
-    The job is a JobSet (also one of konduktor or of a TrainJob), an Indexed Job, a
-    StatefulSet, a DaemonSet, a TorchrunJob, a PyTorchJob, an MPIJob or a pod.
-    Without --follow, the verdict is about the job as it is now: it may wait, run,
-    hang or have ended.
+    The job is a JobSet (including one created by konduktor or a TrainJob), an
+    Indexed Job, a StatefulSet, a DaemonSet, a TorchrunJob, a PyTorchJob, an MPIJob
+    or a pod. Without --follow, the verdict describes the current state of the job,
+    which may be waiting, running, hung or finished.
 
-    A PASS needs a recorder in the ranks. Without one, a job that completed is
-    UNKNOWN (unification.not_recorded), and every other check is shown. The exit
-    codes, the bundle and the report are those of `harness run`.
+    A PASS requires a recorder in the ranks. Without one, a completed job is UNKNOWN
+    (unification.not_recorded), and the other checks are shown. The exit codes, the
+    bundle and the report are the same as for `harness run`.
     """
     if print_rbac:
         from harness.attach.resources import roles
@@ -84,7 +89,7 @@ def why(
     context: options.Context = None,
     as_json: options.Json = False,
 ) -> int:
-    """Show on one screen why a job of others failed, hangs or waits, with the evidence.
+    """Show on one screen why a job failed, hangs or waits, with the evidence.
 
     This is the short form of `harness attach`: it reads the job once and changes
     nothing.
@@ -125,7 +130,7 @@ def _attached(
 
 
 def _default(context: str | None) -> Path | None:
-    """Return the kubeconfig that kubectl uses if only its context is named."""
+    """Return the kubeconfig that kubectl uses if only a context is given."""
     if context is None:
         return None
     from harness.attach.session import default_kubeconfig

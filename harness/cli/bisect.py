@@ -26,7 +26,7 @@ def bisect(
             help="search the commits of this Git checkout; --good and --bad are refs", metavar="PATH"
         ),
     ] = None,
-    job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
+    job: Annotated[Path, typer.Option(help="the job to launch")] = Path("jobs/multinode.yaml"),
     cause: Annotated[
         str | None,
         typer.Option(
@@ -36,18 +36,20 @@ def bisect(
     ] = None,
     max_error: Annotated[
         float,
-        typer.Option(min=1e-6, max=1, help="accepted probability of a wrong answer; 1 confirms nothing"),
+        typer.Option(
+            min=1e-6, max=1, help="accepted probability of a wrong result; with 1, nothing is confirmed"
+        ),
     ] = 0.01,
     launch: Launch = NOTHING,
 ) -> int:
     """Find the first version of a package with which a launch fails.
 
     Both ends are verified first, then a binary search follows. Each version is
-    launched, and its verdict decides: PASS is good, the failure of the bad version
-    is bad, and a version that cannot be installed or fails in another way is
-    skipped. The last good and the first bad version are launched again until the
-    result is certain. If the good version is newer than the bad one, the search
-    finds the version that fixed the failure.
+    launched, and its verdict decides: PASS is good, the bad version's failure is
+    bad, and a version that cannot be installed or fails in another way is skipped.
+    The last good and the first bad version are launched again until the result is
+    certain. If the good version is newer than the bad one, the search finds the
+    version that fixed the failure.
 
     The same command continues an interrupted search. The exit code is 0 if one
     version was found, 2 if the result is not certain, and 64 for bad usage.

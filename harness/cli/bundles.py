@@ -51,7 +51,9 @@ def diff(
     b: Annotated[Path, typer.Argument(help="the bundle to compare with")],
     any_values: Annotated[
         bool,
-        typer.Option("--any-values", help="ignore different logged values: the job is not deterministic"),
+        typer.Option(
+            "--any-values", help="ignore differences in logged values, for jobs that are not deterministic"
+        ),
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -59,13 +61,13 @@ def diff(
 
     The exit code is 0 if the verdict, causes, checks, versions and points are
     equal, 1 if any of them differ, and 64 for bad usage. Points differ if the
-    logged values differ, if a rank logged a different number of points of a metric,
-    or if a different number of them is in the run.
+    logged values differ, if a rank logged a different number of points for a
+    metric, or if the run contains a different number of them.
 
     Differences in names, times and events are shown, but do not affect the exit
-    code. The duration of a stage is marked if it differs by more than 1 s and by
-    more than a factor of 1.25. The nonce that the main job logs differs in each
-    launch, so it is ignored.
+    code. A stage's duration is marked if it differs by more than 1 s and by more
+    than a factor of 1.25. The nonce that the main job logs differs in each launch,
+    so it is ignored.
     """
     from harness.report.diff.compare import compare
     from harness.report.diff.facts import facts

@@ -31,7 +31,7 @@ def up(
 ) -> int:
     """Create a cluster or reuse an existing one, wait until it is ready, and keep it.
 
-    The next run then installs and builds nothing.
+    The next run then does not need to install or build anything.
     """
     from harness import run as running
     from harness.cli import status as cluster_status
@@ -124,7 +124,7 @@ def logs(
     ] = False,
     runs_dir: options.RunsDir = None,
 ) -> int:
-    """Print the ranks' logs in a bundle, without the ground-truth frames."""
+    """Print the ranks' logs from a bundle, without the ground-truth frames."""
     from harness.cli import logs as reading
 
     evidence = opened(bundle, load(runs_dir=runs_dir).runs_dir)
@@ -142,7 +142,7 @@ def shell(
         "runs/latest"
     ),
     command: Annotated[
-        list[str] | None, typer.Argument(help="command to run there, after -- (default: bash)")
+        list[str] | None, typer.Argument(help="command to run in the pod, after -- (default: bash)")
     ] = None,
     rank: Annotated[int, typer.Option(help="the rank whose pod is used")] = 0,
     runs_dir: options.RunsDir = None,
@@ -166,13 +166,15 @@ def shell(
 
 def preflight(
     job: Annotated[
-        Path | None, typer.Argument(help="a job file, to check also the resources that it requests")
+        Path | None, typer.Argument(help="a job file; also check the resources that it requests")
     ] = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
     install: Annotated[
         bool,
-        typer.Option("--install", help="install JobSet, Kueue, queue and tracker where they are missing"),
+        typer.Option(
+            "--install", help="install JobSet, Kueue, the queue and the tracker if they are missing"
+        ),
     ] = False,
     tracker: Annotated[
         str | None, typer.Option(help="the tracker: embedded or hosted (default: embedded)")

@@ -27,36 +27,36 @@ def faults(
         Path | None, typer.Option("--record", help="write small copies of the bundles to this folder")
     ] = None,
     ledger: Annotated[
-        list[Path] | None, typer.Option(help="inject nothing, and report the launches in these ledgers")
+        list[Path] | None, typer.Option(help="report the launches in these ledgers, without injecting faults")
     ] = None,
     only_list: Annotated[
         bool, typer.Option("--list", help="list the faults, each with its expected verdict")
     ] = False,
     random: Annotated[
-        int, typer.Option(min=0, help="inject N randomly drawn faults, none of the catalogue", metavar="N")
+        int, typer.Option(min=0, help="inject N random faults instead of the catalogue", metavar="N")
     ] = 0,
     generated: Annotated[
-        bool, typer.Option("--programs", help="run generated programs in the launches of drawn faults")
+        bool, typer.Option("--programs", help="with --random: run generated programs in the launches")
     ] = False,
     programs_ledger: Annotated[
-        Path | None, typer.Option(help="append the drawn faults with programs to this ledger")
+        Path | None, typer.Option(help="append the random faults that run programs to this ledger")
     ] = None,
-    seed: Annotated[int, typer.Option(help="seed of the drawn faults: it determines which are drawn")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="skip this many of the drawn faults")] = 0,
+    seed: Annotated[int, typer.Option(help="seed that determines the random faults")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="skip this many random faults")] = 0,
     shard: Annotated[
-        str | None, typer.Option(help="inject part I of N parts of about equal duration", metavar="I/N")
+        str | None, typer.Option(help="inject only part I of N parts of about equal duration", metavar="I/N")
     ] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="only undo the faults that a killed run left injected")
+        bool, typer.Option("--undo", help="only undo the faults that a killed run left in place")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and compare each verdict with the expected one.
 
-    The cause and the ranks of the verdict are compared, too. With --random, the
-    faults are drawn from a grammar. An oracle then decides whether a verdict is
-    right: it compares the tracker's database with files that the ranks wrote.
+    The cause and the ranks in each verdict are compared, too. With --random, the
+    faults are generated from a grammar. An oracle then judges whether each verdict
+    is right, by comparing the tracker's database with files that the ranks wrote.
     """
     from harness.faults import commands as injecting
 
@@ -86,7 +86,7 @@ def faults(
 def soak(
     launches: Annotated[int, typer.Argument(min=1, help="number of launches")],
     parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 1,
-    job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
+    job: Annotated[Path, typer.Option(help="the job to launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
     table: Annotated[
         Path | None, typer.Option(help="write the result to this file, in the format of docs/soak.md")
@@ -100,7 +100,7 @@ def soak(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Launch a job many times on one cluster, and look for leaks.
+    """Launch a job many times on one cluster, and check for leaks.
 
     Every launch is a separate `harness run` process. The exit code is 0 if every
     launch is a PASS and nothing leaked, and otherwise 1.
@@ -132,13 +132,15 @@ def soak(
 
 
 def programs(
-    seconds: Annotated[float, typer.Option(min=0, help="start no new program after this many seconds")] = 60,
-    seed: Annotated[int, typer.Option(help="seed of the programs: it determines which are drawn")] = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="do not start new programs after this many seconds")
+    ] = 60,
+    seed: Annotated[int, typer.Option(help="seed that determines the programs")] = 0,
     ledger: Annotated[
         Path | None, typer.Option(help="continue after the programs in this file, and append to it")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="repeat the programs of the ledger whose verdict was not right")
+        bool, typer.Option("--again", help="rerun the programs in the ledger whose verdict was not right")
     ] = False,
     only: Annotated[
         list[int] | None, typer.Option(help="run only the program with this number; may be repeated")
@@ -150,11 +152,11 @@ def programs(
 ) -> int:
     """Run generated training programs without a cluster, and check their verdicts.
 
-    Each program runs in containers of the worker image, with the real Pluto client,
-    recorder, torchrun and tracker. The program writes a journal of its calls, and
-    an oracle uses the journals to decide whether the verdict is right. The exit
-    code is 0 if no PASS was wrong and no judge raised an error, and otherwise 1.
-    Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
+    Each program runs in containers that use the worker image, with the real Pluto
+    client, recorder, torchrun and tracker. The program writes a journal of its
+    calls, and an oracle uses the journals to judge whether the verdict is right.
+    The exit code is 0 if no PASS was wrong and no judge raised an error, and
+    otherwise 1. Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
     """
     from harness.faults.programs import session as program_run
 

@@ -23,8 +23,8 @@ def konduktor(
 ) -> int:
     """Run konduktor on the harness's cluster.
 
-    The konduktor version is the one with which the harness launches jobs.
-    `konduktor logs JOB` needs a cluster that was started with `harness up --logs`.
+    This uses the konduktor version with which the harness launches jobs.
+    `konduktor logs JOB` requires a cluster started with `harness up --logs`.
     Options of this command must precede konduktor's command. The exit code is that
     of konduktor.
     """

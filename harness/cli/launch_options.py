@@ -1,4 +1,4 @@
-"""The options of the commands that launch a workload, and the steps these commands share."""
+"""Options and steps shared by the commands that launch a workload."""
 
 import inspect
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of every command that launches a workload. The function `launching` adds them."""
+    """The options shared by all commands that launch a workload. The function `launching` adds them."""
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None
@@ -35,7 +35,7 @@ class Launch:
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings from these options and the command's own (`more`). Raises UsageError."""
+        """Return the settings for these options and the command's own options (`more`). Raises UsageError."""
         own = {name: getattr(self, name) for name in _LAUNCH if name not in ("wait", "quiet", "as_json")}
         from harness.core.replacements import pairs
 

@@ -1,6 +1,6 @@
-"""The models of a launch for `harness status`.
+"""Models of a launch, for `harness status`.
 
-This module imports little, so that `harness status` starts fast if there are no launches.
+This module has few imports, so that `harness status` starts quickly if there are no launches.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class PodStatus(BaseModel, frozen=True):
-    """One pod of a launch."""
+    """One of a launch's pods."""
 
     name: str
     ranks: list[int]

@@ -12,7 +12,7 @@ from harness.launch.labels import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
 
 
 def launches(kube: Kube) -> list[LaunchStatus]:
-    """Return each launch of the harness, oldest first."""
+    """Return the harness's launches, oldest first."""
     objects = [item for kind in namespaces.LAUNCHED for item in namespaces.launched(kube, kind)]
     workloads = _served(kube, "kueue.x-k8s.io/v1beta2", "Workload")
     pods = kube.objects("v1", "Pod", selector=NONCE_LABEL)
@@ -76,7 +76,7 @@ def _state(item: Object) -> str:
 
 
 def _admission(workloads: list[Object]) -> str:
-    """Return the admission status that Kueue reports for the object, with the message of the condition."""
+    """Return the admission status that Kueue reports for the object, with the condition's message."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             reported = condition(workload, kind)
@@ -87,7 +87,7 @@ def _admission(workloads: list[Object]) -> str:
 
 
 def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
-    """Return the pods of a launched object: first the pods with ranks, in rank order, then the others."""
+    """Return a launched object's pods: first the pods with ranks, in rank order, then the other pods."""
     metadata = item["metadata"]
     launch = Launch(
         launcher="",
@@ -110,7 +110,7 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
 
 
 def _pod(pod: Object) -> str:
-    """Return a pod's phase and node, the reason if it waits, and its number of container restarts."""
+    """Return a pod's phase and node, the reason if it is waiting, and its number of container restarts."""
     status, node = pod["status"], pod["spec"].get("nodeName", "no node")
     containers = status.get("containerStatuses") or []
     waiting = [

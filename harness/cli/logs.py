@@ -20,7 +20,8 @@ READ_BYTES = 1 << 20
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
     """Yield each line as "node index | time | text", pod by pod. Raises UsageError if the rank has no pod.
 
-    The text is what a terminal shows. Replaced text is counted or shown, see `harness.core.terminal_text`.
+    The text is what a terminal would show. Replaced text is counted or shown, see
+    `harness.core.terminal_text`.
     """
     for index, path in _logs(bundle.path, _pods(bundle, rank)):
         yield from _Log(index, path).read(over=True)
@@ -34,7 +35,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
     logs: dict[Path, _Log] = {}
     version = None
     while True:
-        # The version is read first, so that a change during the reading causes another read.
+        # The version is read first, so that a change while reading triggers another read.
         if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
@@ -47,7 +48,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
 
 class _Log:
-    """The log file of a container, which is read in parts of bounded size."""
+    """A container's log file, which is read in parts of bounded size."""
 
     def __init__(self, index: int, path: Path, live: bool = False) -> None:
         self._index = index
@@ -78,7 +79,7 @@ class _Log:
             yield from map(self._shown, self._terminal.flush())
 
     def _piece(self, piece: bytes, ended: bool) -> Iterator[str]:
-        """Process a line "time text", or a part of it."""
+        """Process a line of the form "time text", or a part of one."""
         text = self._decoder.decode(piece, final=ended)
         stamp = self._stamp
         if stamp is None:
@@ -104,7 +105,7 @@ def _version(path: Path) -> list[tuple[int, int, int]]:
 
 
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
-    """Return the node index and name of every pod, or only of the pod of `rank`.
+    """Return the node index and name of every pod, or only of the pod that runs `rank`.
 
     If the rank has no pod, return an empty list, or raise UsageError if `expected` is true.
     """
@@ -119,7 +120,7 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
             if ranks
             else "`harness show` shows why no rank has a pod"
         )
-        raise UsageError(f"the bundle has no pod of rank {rank}", hint=hint)
+        raise UsageError(f"the bundle has no pod for rank {rank}", hint=hint)
     return []
 
 

@@ -83,7 +83,9 @@ def run(
     ] = None,
     expect_ranks: Annotated[
         str | None,
-        typer.Option(help="the ranks that log, e.g. 0,4; the others must log nothing (default: all ranks)"),
+        typer.Option(
+            help="the ranks that log, e.g. 0,4; other ranks must not log anything (default: all ranks)"
+        ),
     ] = None,
     launch: Launch = NOTHING,
 ) -> int:
@@ -106,7 +108,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")],
     as_json: options.Json = False,
 ) -> int:
-    """Judge a recorded bundle again. This uses no cluster and writes nothing."""
+    """Judge a recorded bundle again. This does not use a cluster or write anything."""
     from harness.judge.users import judge as judge_bundle
 
     evidence = opened(bundle)
@@ -118,7 +120,7 @@ def show(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = Path("runs/latest"),
     as_json: options.Json = False,
 ) -> int:
-    """Show the recorded verdict of a bundle."""
+    """Show a bundle's recorded verdict."""
     evidence = opened(bundle)
     if evidence.recorded_verdict is None:
         raise UsageError(f"{bundle} has no readable verdict.json", hint=f"harness judge {bundle}")
@@ -167,7 +169,7 @@ app.command(context_settings=konduktor.SETTINGS)(konduktor.konduktor)
 def images_build(
     images: options.Images = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Build or download all images of the stack, and create the template for new clusters.
+    """Build or download all images in the stack, and create the template for new clusters.
 
     The images are stored in the cache. If the template cannot be created, the
     command prints the reason and still succeeds. New clusters are then created with

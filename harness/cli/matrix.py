@@ -9,41 +9,45 @@ from harness.cli import options
 from harness.cli.options import dump
 from harness.cli.view.lazy import console, load, run_context
 
-SPECS = "a list of SPECs as for --replace, separated by commas; may be repeated"
+SPECS = "comma-separated SPECs, as for --replace; may be repeated"
 
 
 def matrix(
     file: Annotated[
         Path | None, typer.Argument(help="a YAML file with versions, rules and expected failures")
     ] = None,
-    job: Annotated[
-        Path | None, typer.Option(help="the job of every launch (default: jobs/multinode.yaml)")
-    ] = None,
+    job: Annotated[Path | None, typer.Option(help="the job to launch (default: jobs/multinode.yaml)")] = None,
     konduktor: Annotated[
         list[str] | None, typer.Option(metavar="SPEC,…", help=f"versions of konduktor: {SPECS}")
     ] = None,
     pluto_ml: Annotated[
-        list[str] | None, typer.Option("--pluto-ml", metavar="SPEC,…", help="versions of Pluto's client")
+        list[str] | None, typer.Option("--pluto-ml", metavar="SPEC,…", help="versions of the Pluto client")
     ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SPEC,…", help="versions of any package that --replace accepts"),
     ] = None,
     newest: Annotated[
-        int | None, typer.Option(min=1, help="use only the newest N versions of each range")
+        int | None, typer.Option(min=1, help="use only the newest N versions in each range")
     ] = None,
     each: Annotated[
         bool | None,
-        typer.Option("--each", help="replace one package at a time; the others keep the locked version"),
+        typer.Option(
+            "--each", help="replace one package at a time; the other packages keep their locked versions"
+        ),
     ] = None,
     repeat: Annotated[
         int | None,
-        typer.Option(min=1, help="maximum number of launches of a cell that is not as expected (default: 1)"),
+        typer.Option(
+            min=1, help="maximum number of launches for a cell with an unexpected result (default: 1)"
+        ),
     ] = None,
     parallel: Annotated[int | None, typer.Option(min=1, help="number of launches at the same time")] = None,
     continued: Annotated[
         Path | None,
-        typer.Option("--continue", metavar="FOLDER", help="continue the matrix with results in this folder"),
+        typer.Option(
+            "--continue", metavar="FOLDER", help="continue the matrix whose results are in this folder"
+        ),
     ] = None,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
@@ -61,13 +65,13 @@ def matrix(
 
     All launches use one cluster. A SPEC is a version, a range, latest, locked (the
     version that the harness pins), a wheel, an sdist, a folder with a checkout, or
-    git+file:///PATH@REF. A range has all its versions. A comma between two
-    comparisons belongs to one range: `latest,>=1,<2` has two SPECs.
+    git+file:///PATH@REF. A range stands for all versions in it. Comparisons
+    separated by a comma form one range: `latest,>=1,<2` contains two SPECs.
 
-    A cell whose packages cannot be installed is a result too, and the other cells
-    are launched. The exit code is that of the worst unexpected cell: 1 for FAIL,
-    then 2 for UNKNOWN, then 64 for packages that cannot be installed, otherwise 0.
-    An expected failure and a flaky cell count as 0.
+    If a cell's packages cannot be installed, that is the cell's result, and the
+    other cells are still launched. The exit code is that of the worst unexpected
+    cell: 1 for FAIL, then 2 for UNKNOWN, then 64 for packages that cannot be
+    installed, otherwise 0. An expected failure and a flaky cell count as 0.
 
     Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
     """

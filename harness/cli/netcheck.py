@@ -1,4 +1,4 @@
-"""`harness netcheck`: check which ranks reach each other, in a new launch or in a running job."""
+"""`harness netcheck`: check which ranks can reach each other, in a new launch or in a running job."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def netcheck(
     rank: Annotated[
         int | None,
         typer.Option(
-            min=0, help="with RUN: show the table of this rank (default: the lowest rank that has one)"
+            min=0, help="with RUN: show the table for this rank (default: the lowest rank that has one)"
         ),
     ] = None,
     nodes: Annotated[
@@ -33,16 +33,22 @@ def netcheck(
     ] = None,
     bandwidth: Annotated[
         bool,
-        typer.Option("--bandwidth", help="also measure MB/s and latency of each pair, in at most 30 s more"),
+        typer.Option(
+            "--bandwidth",
+            help="also measure the MB/s and latency of each pair, which takes up to 30 s longer",
+        ),
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
     print_module: Annotated[
-        bool, typer.Option("--print-module", help="print netcheck as a single Python file, launch nothing")
+        bool,
+        typer.Option(
+            "--print-module", help="print netcheck as a single Python file, without launching anything"
+        ),
     ] = False,
     launch: Launch = NOTHING,
 ) -> int:
-    """Check from inside pods whether the ranks of a job can reach each other.
+    """Check from inside the pods whether a job's ranks can reach each other.
 
     Without RUN, the command launches an Indexed Job with a headless Service. Each
     pod connects to every other pod. The command prints the matrix of all pairs and,

@@ -26,7 +26,7 @@ from harness.workers.netcheck import Diagnosis
 START_SECONDS = 30.0
 """Maximum seconds until `kubectl exec` has started netcheck, even on a busy node."""
 SLACK_SECONDS = 20.0
-"""Seconds added to netcheck's own deadline. Rank 0 needs them to send the result to the other ranks."""
+"""Seconds added to netcheck's own deadline, in which rank 0 sends the result to the other ranks."""
 BOOT = """import base64, os, sys
 sys.version_info >= (3, 9) or sys.exit("netcheck needs Python 3.9; this is " + sys.version.split()[0])
 held = os.memfd_create("netcheck")
@@ -80,7 +80,7 @@ class Exec:
         return self._response(self._sent, START_SECONDS)
 
     def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
-        """Send the parameters of the check, and return the diagnosis.
+        """Send the check's parameters, and return the diagnosis.
 
         Raises ValueError with the reason if netcheck fails or does not respond.
         """
@@ -110,9 +110,9 @@ class Exec:
 def together(
     commands: Mapping[int, Sequence[str]], parameters: Mapping[str, Any]
 ) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run all commands at the same time. Each of them starts netcheck in the pod of a rank.
+    """Run all commands at the same time. Each command starts netcheck in one rank's pod.
 
-    Return the diagnoses and the error messages, both by rank.
+    Return the diagnoses and the error messages, both keyed by rank.
     """
     sent = base64.b64encode(package()).decode()
     errors: dict[int, str] = {}

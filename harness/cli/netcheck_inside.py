@@ -1,7 +1,7 @@
 """`harness netcheck RUN`: check whether the ranks of a running or hung job can reach each other.
 
-netcheck runs inside each running pod (netcheck_exec.py). Facts that no pod can see come from the API server:
-which pods do not run, and what is wrong with their Service.
+netcheck runs inside each running pod (netcheck_exec.py). The API server provides the information that pods
+cannot see: which pods are not running, and what is wrong with their Service.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, 
 DEADLINE = 10.0
 """Maximum seconds for netcheck to reach all ranks. The limit is low, because the pods are already running."""
 NOWHERE = "192.0.2.1"
-"""The address used for a pod that has no IP address. RFC 5737 reserves it, so it belongs to no host."""
+"""The address used for a pod that has no IP address. RFC 5737 reserves it, so no host has this address."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class NetcheckResults:
     errors: Mapping[int, str]
     """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
     service: headless_service.ServiceProblem | str | None = None
-    """The problem with the Service that provides the pods' DNS names, or a text if the Service is healthy.
-    None means that its state is not known.
-    """
+    """The problem with the Service that provides the pods' DNS names, or a description of a healthy Service.
+    None means that the Service's state is not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
@@ -79,7 +78,7 @@ class NetcheckResults:
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the findings of the steps `pods` and `service`, from the API server and from netcheck."""
+        """Return the findings for the steps `pods` and `service`, from the API server and from netcheck."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
@@ -109,9 +108,9 @@ def _hint(why: str) -> str:
 
 
 def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> NetcheckResults:
-    """Run netcheck in all running pods of a launch. For an attached job, these are the pods that it has now.
+    """Run netcheck in all of a launch's running pods. For an attached job, these are its current pods.
 
-    Raises UsageError if nothing has been launched yet, no pod runs, or the cluster no longer exists.
+    Raises UsageError if nothing has been launched yet, no pod is running, or the cluster no longer exists.
     """
     kube, target = cluster_of(bundle, context.settings)
     manifest = bundle.manifest
@@ -149,7 +148,7 @@ def _run(
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
         what = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
-        raise UsageError(f"no pod of {what} runs: {states}", hint="netcheck needs pods that run")
+        raise UsageError(f"no pod of {what} is running: {states}", hint="netcheck needs running pods")
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
         rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]
@@ -187,7 +186,7 @@ def address(pod: Object | None, names: bool = True) -> str:
 
 
 def state(pod: Object | None, name: str | None) -> str:
-    """Return a text that describes the state of a pod, as reported by the API server."""
+    """Return a description of the pod's state, as reported by the API server."""
     if pod is None:
         return f"pod {name} is gone" if name else "it has no pod"
     phase = f"pod {pod['metadata']['name']} is {pod['status'].get('phase', 'in an unknown phase')}"

@@ -1,6 +1,6 @@
 """Options, progress output and JSON output shared by several commands.
 
-An option of two or more commands is defined here, so that it means the same in each of them.
+An option used by two or more commands is defined here, so that it has the same meaning in all of them.
 """
 
 import json
@@ -28,9 +28,9 @@ RunsDir = Annotated[Path | None, typer.Option(help="folder for bundles (default:
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout and nothing else")]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="use the cluster of this kubeconfig and create none (env: HARNESS_KUBECONFIG)"),
+    typer.Option(help="use the cluster in this kubeconfig instead of creating one (env: HARNESS_KUBECONFIG)"),
 ]
-Context = Annotated[str | None, typer.Option(help="context of the kubeconfig (default: its current context)")]
+Context = Annotated[str | None, typer.Option(help="context in the kubeconfig (default: its current context)")]
 Wait = Annotated[
     float | None, typer.Option("--wait", help="maximum seconds from launch to verdict (default: 600)")
 ]
@@ -68,9 +68,9 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 def expect(ranks: str | None) -> dict[str, Any] | None:
-    """Return the setting `expect` for --expect-ranks.
+    """Return the `expect` setting for --expect-ranks.
 
-    An item that is not a number remains a string, so that the validation of the settings rejects it.
+    An item that is not a number remains a string, so that settings validation rejects it.
     """
     if ranks is None:
         return None
@@ -85,12 +85,12 @@ class TimedProgress:
         self.start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        with suppress(OSError):  # a closed terminal or pipe must not stop a clean-up
+        with suppress(OSError):  # a closed terminal or pipe must not stop a cleanup
             print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def progress(quiet: bool) -> Progress:
-    """Return the function that prints a line of progress. If `quiet` is true, the function prints nothing."""
+    """Return a function that prints a progress line, or that prints nothing if `quiet` is true."""
     return (lambda _: None) if quiet else TimedProgress()
 
 

@@ -17,7 +17,7 @@ from harness.settings import Settings
 
 
 def printed_image(settings: Settings, named: str | None) -> str:
-    """Return the image for manifests: `named`, else the image in the settings, else one on the nodes.
+    """Return the image for manifests: `named`, or else the image in the settings or on the nodes.
 
     If the nodes have only other images, stderr lists them. If no image is known, a placeholder is returned.
     Raises UsageError if `named` and the settings are empty and the nodes have several worker images.
@@ -39,7 +39,7 @@ def printed_image(settings: Settings, named: str | None) -> str:
 
 
 def _nodes(settings: Settings) -> list[Object]:
-    """Return the nodes of the cluster in the settings, or an empty list if the cluster cannot be reached."""
+    """Return the nodes in the configured cluster, or an empty list if the cluster cannot be reached."""
     cluster = cluster_of(settings)
     if not Path(cluster.kubeconfig).is_file():
         return []

@@ -1,4 +1,4 @@
-"""`harness recorder`: have the pods of other launchers recorded, by an admission policy of the cluster."""
+"""`harness recorder`: record the pods of other launchers through an admission policy in the cluster."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -9,12 +9,14 @@ from harness.cli import options
 from harness.cli.options import dump
 
 recorder_app = typer.Typer(
-    help="Record what pods of other launchers log, without changes to their jobs.", no_args_is_help=True
+    help="Record what pods of other launchers log, without changing their jobs.", no_args_is_help=True
 )
 Namespaces = Annotated[
     list[str] | None,
     typer.Option(
-        "--namespace", "-n", help="a namespace that gets the recorder's files (default: all labelled)"
+        "--namespace",
+        "-n",
+        help="a namespace that gets the recorder's files (default: all labelled namespaces)",
     ),
 ]
 
@@ -27,9 +29,10 @@ def install(
 ) -> int:
     """Install the admission policy, and the recorder's files in namespaces.
 
-    A pod is recorded if it has the label `pluto-e2e-harness/record: "true"`, or if its
-    namespace has it. A pod with the value "false" is not. Pods that already run are
-    not changed. This needs the rights of a cluster administrator.
+    A pod is recorded if it has the label `pluto-e2e-harness/record: "true"`, or if
+    its namespace has it. A pod with the value "false" is not recorded. Pods that
+    are already running are not changed. This requires the permissions of a cluster
+    administrator.
     """
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission
@@ -56,7 +59,7 @@ def status(
 ) -> int:
     """List namespaces without the recorder's files, and pods that are not recorded, each with the reason.
 
-    The exit code is 0 if every pod that asks for the recorder has it, and 1 if not.
+    The exit code is 0 if every pod that asks for the recorder has it, and 1 otherwise.
     """
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission

@@ -27,8 +27,7 @@ def report(
 ) -> int:
     """Judge a recorded bundle again and write its report, a self-contained HTML file.
 
-    Without --output, the command also writes ctrf.json and junit.xml in the bundle
-    again.
+    Without --output, the command also rewrites ctrf.json and junit.xml in the bundle.
     """
     from harness.judge.users import judge
     from harness.report import beside

@@ -20,7 +20,7 @@ from harness.settings import Settings
 
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
-"""Maximum lifetime in seconds of the copy of a pod, in case it is not deleted."""
+"""Maximum lifetime of a pod's copy, in seconds, in case it is not deleted."""
 _COPIED_FIELDS = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
@@ -30,7 +30,7 @@ _OMITTED_FIELDS = ("args", "resources", "livenessProbe", "readinessProbe", "star
 
 
 def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext) -> int:
-    """Run `command` in the pod of a rank, attached to this terminal. Returns its exit code.
+    """Run `command` in a rank's pod, attached to this terminal. Return its exit code.
 
     Raises UsageError if the rank has no pod, or if its cluster or pod no longer exists.
     """
@@ -38,7 +38,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
     kube, target = cluster_of(bundle, settings)
     pod = bundle.ranks().get(rank)
     if pod is None:
-        raise UsageError(f"the bundle has no pod of rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
+        raise UsageError(f"the bundle has no pod for rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
     launch = bundle.manifest.launch if bundle.manifest else None
     namespace = launch.namespace if launch else ""
     there = kube.get("v1", "Pod", pod.name, namespace)
@@ -88,9 +88,9 @@ def copied(pod: Object, name: str, container: str | None = None) -> Object:
 
 
 def _literal(variable: Object, pod: Object) -> Object:
-    """Return the variable with a literal value if it refers to a label or an annotation of the pod.
+    """Return the variable with a literal value if it refers to one of the pod's labels or annotations.
 
-    The copy of the pod does not have these labels and annotations.
+    The pod's copy does not have these labels and annotations.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")

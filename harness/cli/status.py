@@ -37,16 +37,16 @@ class Status(BaseModel, frozen=True):
     healthy: bool
     trouble: str | None
     others: list[str]
-    """The names of all clusters of the harness on this machine, including this cluster."""
+    """The names of all the harness's clusters on this machine, including this cluster."""
     disk: dict[str, int]
     """Maps "free" to the free bytes on Docker's disk, and each folder of the harness to the bytes that it
     uses."""
     nodes: dict[str, str] = {}
-    """Maps the name of a node to the version of its kubelet."""
+    """Maps each node's name to its kubelet version."""
     controllers: dict[str, int] = {}
-    """Maps namespace/name of a Deployment to its number of ready pods."""
+    """Maps the namespace/name of each Deployment to its number of ready pods."""
     queues: dict[str, int] = {}
-    """Maps the name of a ClusterQueue to its number of pending Workloads."""
+    """Maps each ClusterQueue's name to its number of pending Workloads."""
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def status(settings: Settings) -> Status:
 
 
 def _disk(settings: Settings) -> dict[str, int]:
-    """Return the free bytes on Docker's disk, and the bytes used by each folder of the harness."""
+    """Return the free bytes on Docker's disk, and the bytes used by each of the harness's folders."""
     folders = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
     used = {name: disk_use.bytes_used(path) for name, path in folders.items()}
     docker = Path("/var/lib/docker")
@@ -134,7 +134,7 @@ def _disk(settings: Settings) -> dict[str, int]:
 
 
 def build_images(context: RunContext) -> dict[str, str]:
-    """Build every image of a cluster, and the torchrun controller's image, without creating a cluster."""
+    """Build every image for a cluster, and the torchrun controller's image, without creating a cluster."""
     from harness.provision.images.build import ImageRef, build_controller, build_tracker, build_worker
     from harness.provision.images.debian import Bases
     from harness.provision.images.local import LocalImage

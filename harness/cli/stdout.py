@@ -25,7 +25,7 @@ class _Leavable(io.FileIO):
 
 
 def ignore_broken_pipes() -> None:
-    """Ignore broken pipes on stdout and stderr. Streams that were replaced, as by pytest, are not changed."""
+    """Ignore broken pipes on stdout and stderr. Replaced streams, for example by pytest, are not changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -35,7 +35,7 @@ def ignore_broken_pipes() -> None:
 def in_utf8() -> None:
     """Restart this process in Python's UTF-8 mode if the locale is not UTF-8.
 
-    Files of the harness and of its users are UTF-8. Python would decode them with the encoding of the locale.
+    The files of the harness and its users are UTF-8. Python would decode them with the locale's encoding.
     """
     if not sys.flags.utf8_mode and locale.getencoding().lower().replace("-", "") != "utf8":
         os.environ["PYTHONUTF8"] = "1"
@@ -54,7 +54,7 @@ def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Leavable(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        # A character that the encoding lacks is escaped, so that the message is still printed.
+        # A character that the encoding does not support is escaped, so that the message is still printed.
         errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )

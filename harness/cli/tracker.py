@@ -102,7 +102,7 @@ def key(
 
     if not project.strip() or len(project.encode()) > PROJECT_MOST:
         raise UsageError(
-            f"the name of a project has 1 to {PROJECT_MOST} bytes and is not blank",
+            f"a project name must have 1 to {PROJECT_MOST} bytes and must not be blank",
             hint="harness tracker key PROJECT",
         )
     cluster = cluster_of(load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context))
@@ -111,13 +111,13 @@ def key(
 
 
 def page_of(link: str) -> str:
-    """Return the path of a link to a web page of the tracker. Raises UsageError for any other link."""
+    """Return the path in a link to one of the tracker's web pages. Raises UsageError for any other link."""
     if not link:
         return HOME
     parts = urlsplit(link)
     if not parts.path.startswith(f"{HOME}/") or not parts.path.isprintable():
         raise UsageError(
-            f"{link!r} is no page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
+            f"{link!r} is not a page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
             hint="use the URL that the client printed, or omit it",
         )
     return parts.path + (f"?{parts.query}" if parts.query else "")
@@ -145,10 +145,10 @@ def reached(cluster: "Cluster") -> "Kube":
 def forwarded(
     settings: "Settings", cluster: "Cluster", port: int
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Forward a loopback port of this machine to the tracker while the block runs.
+    """Forward a loopback port on this machine to the tracker while the block runs.
 
-    Yields the kubectl process and the local URL of the tracker. Raises HarnessError (cause
-    tracker.unreachable) if the port forwarding does not start.
+    Yields the kubectl process and the tracker's local URL. Raises HarnessError (cause tracker.unreachable) if
+    the port forwarding does not start.
     """
     from harness.core.processes import environment
     from harness.provision.controllers import tracker as embedded

@@ -18,14 +18,14 @@ def train(
     ] = None,
     kind: Annotated[str, typer.Option(help="statefulset, or job for an Indexed Job")] = "statefulset",
     replicas: Annotated[
-        int, typer.Option(min=1, max=4096, help="number of pods, each a node of torchrun")
+        int, typer.Option(min=1, max=4096, help="number of pods, each of which is a torchrun node")
     ] = 4,
     max_replicas: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=4096,
-            help="let `kubectl scale` change the number of pods during the training, up to this number",
+            help="let `kubectl scale` change the number of pods during training, up to this number",
         ),
     ] = None,
     processes: Annotated[
@@ -48,13 +48,14 @@ def train(
         typer.Option(metavar="HOST:PORT", help="with --rdzv etcd: use this existing etcd (API v2)"),
     ] = None,
     run_name: Annotated[
-        str, typer.Option("--run", help="folder below /out; a run in it is resumed")
+        str, typer.Option("--run", help="folder under /out; a run that it contains is resumed")
     ] = "train",
     smoke: Annotated[bool, typer.Option("--smoke", help="run train.py, the guide's smoke test")] = False,
     trainer: Annotated[
         str,
         typer.Option(
-            metavar="WORDS", help="the Python module for torchrun, and arguments before its options"
+            metavar="WORDS",
+            help="the Python module that torchrun runs, and arguments to put before its options",
         ),
     ] = "training.train_framework",
     image: Annotated[
@@ -81,8 +82,9 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="a Secret whose keys become variables of the ranks: NAME or NAMESPACE/NAME on the cluster, "
-            "or NAME=VARIABLE from this environment; hf-token is for gated models; may be repeated",
+            help="a Secret whose keys become environment variables of the ranks: NAME or NAMESPACE/NAME on "
+            "the cluster, or NAME=VARIABLE from this environment; hf-token is for gated models; may be "
+            "repeated",
         ),
     ] = None,
     reach: Annotated[
@@ -91,14 +93,14 @@ def train(
     ] = None,
     same_as: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="require that the training ends with the same weights as this one"),
+        typer.Option(metavar="RUN", help="require that the training ends with the same weights as this run"),
     ] = None,
     upload: Annotated[
         str | None,
         typer.Option(
             metavar="s3://BUCKET/PREFIX",
-            help="upload the run after the training and verify each file; keys are AWS_… of this environment "
-            "or of --secret",
+            help="upload the run after the training and verify each file; the keys are AWS_… in this "
+            "environment or in --secret",
         ),
     ] = None,
     resume_from: Annotated[
@@ -109,7 +111,9 @@ def train(
     ] = None,
     print_manifests: Annotated[
         bool,
-        typer.Option("--print-manifests", help="print manifests for `kubectl apply -f -`, launch nothing"),
+        typer.Option(
+            "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
+        ),
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
@@ -120,9 +124,9 @@ def train(
     Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have
     a headless Service and share volumes. If a rank, node or pod is killed, it
     restarts and resumes from the last checkpoint. A restart must not change the
-    result of the training. The verdict shows each restart, and whether every point
-    of every rank is in one Pluto run. The exit code, bundle and report are like
-    those of `harness run`. See docs/training.md.
+    training result. The verdict shows each restart, and whether every point from
+    every rank is in one Pluto run. The exit code, bundle and report are like those
+    of `harness run`. See docs/training.md.
     """
     from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""The ids of all causes, as a Literal type, so that the type checker reports an unknown id.
+"""The ids of all causes, as a Literal type, so that the type checker reports unknown ids.
 
-harness/judge/causes.toml describes each cause. Judges written by users define their own causes, whose ids
+harness/judge/causes.toml describes each cause. Judges written by users define their own causes, with ids that
 begin with `user.`.
 """
 

@@ -1,6 +1,6 @@
-"""The ids of all checks, as a Literal type, so that the type checker reports an unknown id.
+"""The ids of all checks, as a Literal type, so that the type checker reports unknown ids.
 
-harness/judge/checks.toml describes each check. Judges written by users define their own checks, whose ids
+harness/judge/checks.toml describes each check. Judges written by users define their own checks, with ids that
 begin with `user.`.
 """
 

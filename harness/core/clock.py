@@ -14,18 +14,18 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """The machine's clock by default. Tests replace its functions."""
+    """A clock, which is this machine's clock by default. Tests replace its functions."""
 
     utc: Callable[[], datetime] = _utc
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def now(self) -> str:
-        """Return the current UTC time in RFC 3339 with microseconds: 2026-01-02T03:04:05.000006Z."""
+        """Return the current UTC time in RFC 3339 format with microseconds: 2026-01-02T03:04:05.000006Z."""
         return self.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def stamp(self) -> str:
-        """Return the current UTC time for the name of a folder: 20260102T030405Z."""
+        """Return the current UTC time in a format for folder names: 20260102T030405Z."""
         return f"{self.utc():%Y%m%dT%H%M%SZ}"
 
 
@@ -34,7 +34,7 @@ CLOCK = Clock()
 
 
 def seconds(text: object) -> float | None:
-    """Return the seconds since the epoch for an RFC 3339 time, or None if the text is not a valid time."""
+    """Convert an RFC 3339 time to seconds since the epoch. Returns None if it is not a valid time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -43,10 +43,10 @@ def seconds(text: object) -> float | None:
 
 
 def timestamp(at: float) -> str:
-    """Format seconds since the epoch as an RFC 3339 time without fractions: 2026-01-02T03:04:05Z."""
+    """Format seconds since the epoch as an RFC 3339 time in whole seconds: 2026-01-02T03:04:05Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def now() -> str:
-    """Return the current UTC time in RFC 3339 with microseconds, the format of all times in a bundle."""
+    """Return the current UTC time in RFC 3339 format with microseconds, as used for all times in a bundle."""
     return CLOCK.now()

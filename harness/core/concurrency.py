@@ -1,4 +1,4 @@
-"""Run functions concurrently: one during a block, many short functions, or functions that can hang."""
+"""Run functions concurrently: one alongside a block, many short ones, or ones that can hang."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WHY = "what ran beside it failed"
 
 @contextmanager
 def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run `what` in a thread during the block, and wait for it at the end of the block.
+    """Run `what` in a thread during the block, and wait for it when the block ends.
 
-    If `what` or the block raises an error, all programs that this process waits for are killed. Raises the
-    first error.
+    If `what` or the block raises, all programs that this process is waiting for are killed. The first error
+    is raised.
     """
 
     def guarded() -> T:
@@ -47,9 +47,9 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
 
 
 def together(things: Iterable[Callable[[], T]]) -> list[T]:
-    """Run short functions concurrently, and return their results in the given order once all have returned.
+    """Run short functions concurrently, wait for all of them, and return their results in the given order.
 
-    If several functions raise, the error of the first one in this order is raised.
+    If several functions raise, the error from the first one in this order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]
@@ -58,8 +58,8 @@ def together(things: Iterable[Callable[[], T]]) -> list[T]:
 def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
     """Call `what` for each of `things` concurrently, and return the results that arrive within `seconds`.
 
-    Use it for calls without a timeout of their own. Late calls continue in daemon threads, which end with the
-    process.
+    Use this for calls that do not have their own timeout. Late calls continue in daemon threads, which end
+    with the process.
     """
     found: dict[K, T] = {}
 

@@ -1,10 +1,10 @@
-"""Nested deadlines. An inner deadline passes first, so that its owner can report the reason.
+"""Nested deadlines. Inner deadlines expire first, so that their owners can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
-All are in seconds. Each launch has one `Budget`. The ranks get their deadlines as HARNESS_RENDEZVOUS_SECONDS,
-HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (maximum time without progress). The maxRunDurationSeconds in
-the job file is lowered to `job`.
+All are in seconds. Each launch has one `Budget`. The ranks' deadlines are passed to them in the variables
+HARNESS_RENDEZVOUS_SECONDS, HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (maximum time without progress).
+The job file's maxRunDurationSeconds is lowered to `job`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIN_WAIT = 60.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The deadlines of one launch, derived from the maximum time that the harness waits for the launch."""
+    """The deadlines for one launch, derived from the maximum time that the harness waits for it."""
 
     wait: float
 
@@ -48,24 +48,24 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return the seconds that netcheck waits for missing ranks. This is less than `rendezvous`."""
+        """Return how many seconds netcheck waits for missing ranks. Less than `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return the maximum seconds that a rank can make no progress: two thirds of its peers' timeout."""
+        """Return how many seconds a rank may make no progress. Two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
-        """Return the maximum seconds that a job waits for quota.
+        """Return how many seconds a job may wait for quota.
 
         After a longer wait, the job would have no time left to run.
         """
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
-        """Return a test's timeout: the wait, `provision` seconds of set-up, and time to collect evidence."""
+        """Return a test's timeout: the wait, `provision` seconds for setup, and time to collect evidence."""
         return self.wait + provision + 120
 
 

@@ -1,4 +1,4 @@
-"""Measure the disk space of a folder."""
+"""Measure the disk space used by a folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def bytes_used(path: Path) -> int:
-    """Return the bytes that a folder uses on disk, as counted by `du`. Symbolic links are not followed."""
+    """Return the disk space used by a folder in bytes, as counted by `du`. Symlinks are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512
     while folders:
-        # os.scandir is used because pathlib needs a second for a cache of 50 000 files.
+        # os.scandir is used because pathlib takes a second for a cache of 50 000 files.
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):  # the file or folder has been removed in the meantime

@@ -1,11 +1,11 @@
 """The errors that the harness raises deliberately.
 
 HarnessError              the harness could not do its work       exit code 2
-├── UsageError            a wrong option, file or setting         exit code 64
-├── ToolError             an external program failed; has the end of its output
-└── WaitError             a deadline passed; has the awaited and the last observed state
+├── UsageError            an invalid option, file or setting      exit code 64
+├── ToolError             an external program failed; contains the end of its output
+└── WaitError             a deadline passed; contains the awaited and the last observed state
 
-An error can have a `cause` (docs/causes.md), so that a failure of provisioning gets a verdict like any other
+An error can have a `cause` (docs/causes.md), so that provisioning failures get a verdict like any other
 failure.
 """
 
@@ -41,7 +41,7 @@ class UsageError(HarnessError):
 
 
 class ToolError(HarnessError):
-    """An external program failed."""
+    """An external program exited with an error or did not finish in time."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Create HTTP clients that choose the proxy of each request by the rules of harness.core.proxies.
+"""Create HTTP clients that choose the proxy for each request according to harness.core.proxies.
 
-httpx itself rejects some valid values of NO_PROXY, and does not support address ranges in it.
+httpx itself rejects some valid NO_PROXY values and does not support address ranges in them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from harness.core.proxies import Proxy
 
 
 def client(**options: Any) -> httpx.Client:
-    """Return an httpx.Client with these options.
+    """Return an httpx.Client with the given options.
 
-    A request that needs an unsupported proxy raises httpx.ProxyError.
+    Requests that need an unsupported proxy raise httpx.ProxyError.
     """
     return httpx.Client(transport=_Routed(), **options)
 
 
 def client_of(proxy: Proxy | None, verify: ssl.SSLContext, **options: Any) -> httpx.Client:
-    """Return an httpx.Client for one server, whose proxy has already been chosen."""
+    """Return an httpx.Client for one server whose proxy has already been chosen."""
     return httpx.Client(transport=_transport(proxy, verify), **options)
 
 
 class _Routed(httpx.BaseTransport):
-    """A transport with one pool of connections for each proxy, and one for direct connections."""
+    """A transport with one connection pool per proxy, and one for direct connections."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

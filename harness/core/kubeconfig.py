@@ -1,4 +1,4 @@
-"""Read a kubeconfig and choose its context, with better error messages than the Kubernetes client."""
+"""Read a kubeconfig and choose a context, with better error messages than the Kubernetes client's."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
-"""Maximum size of a kubeconfig in bytes. The file contains the certificates of all its clusters."""
+"""Maximum size of a kubeconfig in bytes. It contains the certificates for all its clusters."""
 _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
 
 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     """Return the context `wanted`, or the file's current context if `wanted` is None.
 
-    Checks the size of the context's token, certificate and key files, which the Kubernetes client does not
-    do. If the file lacks the context, raises UsageError (cause cluster.kubeconfig) with the file's contexts.
+    Also checks the size of the context's token, certificate and key files, which the Kubernetes client does
+    not do. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
+    file's contexts.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")
@@ -43,14 +44,14 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
 
 
 def token_file(kubeconfig: Path, context: str) -> Path | None:
-    """Return the token file of a context's user, or None if the user has none."""
+    """Return the path of the token file for a context's user, or None if the user does not have one."""
     document = document_of(kubeconfig)
     user = entry_of(document, "user", str(entry_of(document, "context", context).get("user")))
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
 
 
 def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files that the client reads for a context, each as (its key in the kubeconfig, path)."""
+    """Yield the files that the client reads for a context, as (key in the kubeconfig, path)."""
     of = entry_of(document, "context", context)
     for kind in ("cluster", "user"):
         entry = entry_of(document, kind, str(of.get(kind)))
@@ -60,7 +61,7 @@ def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> It
 
 
 def credential(path: Path, name: str) -> bytes:
-    """Return the content of a file that a kubeconfig refers to by the key `name`, such as "client-key".
+    """Return the content of a file to which a kubeconfig's key `name`, such as "client-key", refers.
 
     Raises UsageError (cause cluster.kubeconfig).
     """
@@ -73,14 +74,14 @@ def credential(path: Path, name: str) -> bytes:
 def reading(token: Path) -> Callable[[client.Configuration], None]:
     """Return a function that reads the token file before every request.
 
-    The kubelet replaces the token before it expires, but by default the client reads it only once.
+    The kubelet replaces the token before it expires, but by default, the client reads it only once.
     """
 
     def read(configuration: client.Configuration) -> None:
         try:
             configuration.api_key["BearerToken"] = f"Bearer {credential(token, 'tokenFile').decode().strip()}"
         except (UsageError, ValueError):
-            return  # the file is being replaced, and the last token is still valid
+            return  # the file is being replaced, and the previous token is still valid
 
     return read
 
@@ -98,7 +99,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the item called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
+    """Return the entry named `name` from `contexts`, `clusters` or `users`, or {} if there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -107,11 +108,11 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the item of `clusters` to which a context refers, or {} if there is none."""
+    """Return the entry in `clusters` that a context refers to, or {} if there is none."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 
 def namespace_of(kubeconfig: Path, context: str | None) -> str:
-    """Return the namespace of a kubeconfig's context. Like kubectl, use "default" if it has none."""
+    """Return the namespace of a kubeconfig's context. As in kubectl, the default is "default"."""
     entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))
     return str(entry.get("namespace") or "default")

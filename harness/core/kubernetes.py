@@ -1,7 +1,7 @@
-"""The harness's client for the Kubernetes API, with server-side apply and waits that use watches.
+"""The harness's Kubernetes API client, with server-side apply and watch-based waits.
 
-It has its own connection pool and configuration, and does not change the process-wide default. Every request
-except watches and log streams has a timeout, so an unresponsive API server cannot block the harness.
+It has its own connection pool and configuration, and does not change the process-wide default. All requests
+except watches and log streams have a timeout, so an unresponsive API server cannot block the harness.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
-"""Values of NO_PROXY: one that matches every host, and one that matches no host."""
+"""NO_PROXY values that match all hosts and none, respectively."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The error that the dynamic client raises for a kind that the cluster does not serve."""
+"""The error raised by the dynamic client for a kind that the cluster does not serve."""
 
 
 class Kube:
-    """A client for the cluster of a kubeconfig and context."""
+    """A client for the cluster that a kubeconfig and context refer to."""
 
     def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
         """Read the kubeconfig, without sending a request. Raises HarnessError (cause cluster.kubeconfig).
 
-        `cache` is the file that caches the list of the cluster's API resources. By default, it is in the
-        folder of the kubeconfig.
+        `cache` is the file in which the list of the cluster's API resources is cached. By default, it is next
+        to the kubeconfig.
         """
         name = context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
@@ -81,7 +81,7 @@ class Kube:
         self._dynamic: dynamic.DynamicClient | None = None
 
     def _set_proxy(self, configuration: client.Configuration, proxy_url: object) -> None:
-        """Set the proxy for all requests and WebSockets. The client then reads no proxy variable itself."""
+        """Set the proxy for all requests and WebSockets. The client itself then reads no proxy variables."""
         try:
             self.proxy = proxy_of_cluster(configuration.host, str(proxy_url or ""))
         except UsageError as error:
@@ -93,13 +93,13 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # If no proxy is set, the client's WebSockets read the environment's proxy, but ignore its no_proxy.
+        # If no proxy is set, the client's WebSockets use the environment's proxy but ignore its no_proxy.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None
 
     def websocket_options(self) -> dict[str, Any]:
-        """Return the options of WebSocket.connect for the proxy, or for a direct connection.
+        """Return the options for WebSocket.connect that select the proxy or a direct connection.
 
         Raises UsageError for a proxy that the WebSocket client does not support.
         """
@@ -116,9 +116,10 @@ class Kube:
         return {**through, "http_proxy_auth": self.proxy.credentials, "http_no_proxy": [_NO_HOST]}
 
     def _without_files(self, document: Object, context: str) -> Object:
-        """Return a kubeconfig whose certificates and key are in-memory files.
+        """Return a kubeconfig with its certificates and key in in-memory files.
 
-        By default, the client writes them to the temporary folder, where a killed process leaves them behind.
+        By default, the client writes them to the temporary folder, where they remain if the process is
+        killed.
         """
         if not hasattr(os, "memfd_create"):
             return document
@@ -145,7 +146,7 @@ class Kube:
     def retried(self) -> Retried:
         """Return the callback for requests that succeeded only after a retry.
 
-        It gets the request and the reason.
+        It is called with the request and the reason.
         """
         return self._requests.retried
 
@@ -155,7 +156,7 @@ class Kube:
 
     @property
     def answered(self) -> Answered:
-        """Return the callback for every response of the API server. It gets the method, URL and status."""
+        """Return the callback for API server responses. It is called with the method, URL and status."""
         return self._requests.answered
 
     @answered.setter
@@ -177,11 +178,11 @@ class Kube:
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> HTTPResponse:
-        """Send a GET request, and return the response with an unread body.
+        """Send a GET request, and return the response with its body unread.
 
-        `seconds` is the timeout of the request, which is then not retried. The client's CoreV1Api is not
-        used, because importing its models takes 0.4 s of CPU time. Raises ApiException for a status other
-        than 2xx, and urllib3's HTTPError if there is no response.
+        If `seconds`, a timeout, is given, the request is not retried. The client's CoreV1Api is not used,
+        because importing its models takes 0.4 s of CPU time. Raises ApiException for a status other than 2xx,
+        and urllib3's HTTPError if there is no response.
         """
         asked = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
@@ -194,7 +195,7 @@ class Kube:
 
     # -- write -----------------------------------------------------------------------------------------
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
-        """Apply an object with server-side apply, and return it."""
+        """Apply an object using server-side apply, and return the result."""
         metadata = document["metadata"]
         resource = self.resource(document["apiVersion"], document["kind"])
         applied = self.dynamic.server_side_apply(
@@ -210,10 +211,10 @@ class Kube:
         return body_of(applied)
 
     def dry_run(self, document: Object, *, update: bool = False, user: str | None = None) -> None:
-        """Send a dry-run create or, with `update`, a dry-run patch. Nothing is stored.
+        """Send a dry-run create request or, with `update`, a dry-run patch request. Nothing is stored.
 
-        `user` is a user to impersonate, which requires the permission to do so. Raises ApiException if the
-        server rejects the request.
+        `user` is a user to impersonate, which requires permission to do so. Raises ApiException if the server
+        rejects the request.
         """
         metadata, dynamic = document["metadata"], self.dynamic
         resource = self.resource(document["apiVersion"], document["kind"])
@@ -235,7 +236,7 @@ class Kube:
             return
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """Return the dynamic client's resource for a kind. If the kind is unknown, discovery is repeated."""
+        """Return the dynamic client's resource for a kind. Discovery is repeated if the kind is unknown."""
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
@@ -255,7 +256,7 @@ class Kube:
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        """Return all objects of a kind, in one namespace or in all, with their apiVersion and kind."""
+        """Return all objects of a kind, in one or all namespaces, with their apiVersion and kind."""
         found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
 
@@ -273,8 +274,8 @@ class Kube:
     ) -> dict[str, Object]:
         """Watch objects until `unmet` returns None.
 
-        `unmet` gets the objects by name, and returns a text that states what is missing. After `seconds`,
-        raises WaitError with the last such text.
+        `unmet` is called with the objects by name, and returns a description of what is missing. After
+        `seconds`, WaitError is raised with the last description.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
@@ -317,7 +318,7 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Return the nodes whose condition Ready is True. The request has a timeout of 5 s."""
+        """Return the nodes whose Ready condition is True. The request has a timeout of 5 s."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
@@ -325,22 +326,24 @@ class Kube:
 def body_of(answer: HTTPResponse) -> Object:
     """Return the object in the dynamic client's response to a request with `serialize=False`.
 
-    With serialization, the client would convert every field to a Python object and back to a dictionary.
+    If serialization were enabled, the client would convert every field to a Python object and back to a
+    dictionary.
     """
     found: Object = json.loads(answer.data)
     return found
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list object of a dynamic resource. Its `items` is always a list, possibly an empty one."""
+    """Return the list object for a dynamic resource. Its `items` is always a list, possibly empty."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
-    """Yield the watch events of a dynamic resource.
+    """Yield watch events for a dynamic resource.
 
-    Raises ProtocolError if the connection ends within a line, which the client itself does not handle.
+    Raises ProtocolError if the connection ends in the middle of a line, which the client itself does not
+    handle.
     """
     stream = watcher or watch.Watch()
     for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
@@ -350,7 +353,7 @@ def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, *
 
 
 def condition(item: Object, kind: str) -> Object:
-    """Return the condition of type `kind`, or {} if the object does not have it yet."""
+    """Return the condition of type `kind`, or {} if the object does not have this condition yet."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
@@ -362,7 +365,7 @@ def applied_by_us(document: Object) -> bool:
 
 
 def request_error(error: Exception) -> HarnessError | None:
-    """Return the HarnessError for a failed request to an API server, or None for an error of another kind."""
+    """Return the HarnessError for a failed API server request, or None for any other error."""
     no_response = isinstance(error, HTTPError) or (isinstance(error, ApiException) and not error.status)
     if no_response and "certificate" in str(error).lower():
         return HarnessError(

@@ -1,4 +1,4 @@
-"""Limits on values that users set, and messages for values that exceed them.
+"""Limits on user-supplied values, and the messages for values that exceed them.
 
 The limits are checked before anything is created. docs/limits.md lists them.
 """
@@ -11,30 +11,30 @@ from itertools import islice
 from typing import Any, Final
 
 MAX_NODES: Final = 10_000
-"""Maximum number of pods in a launch, as in the CRD of TorchrunJobs.
+"""Maximum number of pods in a launch, as in the TorchrunJob CRD.
 
 Kubernetes is tested with 5,000 nodes.
 """
 MAX_KONDUKTOR_NODES: Final = 1_000
 """Maximum number of pods in a konduktor job.
 
-All host names are passed in one environment variable, which Linux limits to 128 KiB.
+All host names are passed in a single environment variable, which Linux limits to 128 KiB.
 """
 MAX_PROCESSES: Final = 1_024
-"""Maximum number of ranks in a pod."""
+"""Maximum number of ranks per pod."""
 MAX_RANKS: Final = 100_000
 """Maximum number of ranks in a launch: pods × ranks per pod."""
 MAX_SCRIPT_BYTES: Final = 120 * 1024
-"""Maximum size of a script. It is passed to a shell as one argument, which Linux limits to 128 KiB."""
+"""Maximum size of a script. It is passed to a shell as a single argument, which Linux limits to 128 KiB."""
 MAX_VARIABLE_NAME: Final = 255
 MAX_VARIABLE_BYTES: Final = 120 * 1024
 """Maximum size of an environment variable's value. Linux limits `NAME=value` to 128 KiB."""
 MAX_ENVIRONMENT_BYTES: Final = 512 * 1024
-"""Maximum total size of a container's environment variables. A Kubernetes object has at most 1.5 MiB."""
+"""Maximum total size of a container's environment variables. Kubernetes objects are limited to 1.5 MiB."""
 MAX_IMAGE: Final = 512
-"""Maximum length of an image's name in characters, including tag and digest."""
+"""Maximum length of an image name in characters, including tag and digest."""
 MAX_PROBLEMS: Final = 10
-"""Maximum number of errors that a message lists."""
+"""Maximum number of errors listed in a message."""
 _SHOWN = 60
 _IMAGE = re.compile(r"[A-Za-z0-9._/:@+-]+")
 
@@ -43,27 +43,27 @@ def shown(value: Any) -> str:
     """Return the repr of a value for a message, truncated to 60 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not print integers of more than 4300 digits
+    except ValueError:  # Python does not print integers with more than 4300 digits
         return "a number of more than 4300 digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def listed(problems: Iterable[str]) -> str:
-    """Return the first MAX_PROBLEMS errors as text for a message, or "" if there are none."""
+    """Join the first MAX_PROBLEMS errors for a message. Returns "" if there are none."""
     first = list(islice(problems, MAX_PROBLEMS + 1))
     return "; ".join(first[:MAX_PROBLEMS]) + ("; and more" if len(first) > MAX_PROBLEMS else "")
 
 
 def bounded_int(digits: str) -> int:
-    """Return the integer that `digits` represent, limited to 10^18.
+    """Return the integer represented by `digits`, capped at 10^18.
 
-    Python itself rejects strings of more than 4300 digits.
+    Python itself rejects strings with more than 4300 digits.
     """
     return int(digits) if len(digits) <= 18 else 10**18
 
 
 def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return a message if a value is not an integer from 1 to `most`, or else None.
+    """Return a message if the value is not an integer from 1 to `most`, or None otherwise.
 
     `unit` is a plural noun for the message, such as "nodes".
     """
@@ -75,7 +75,7 @@ def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
-    """Return a message if there are too many ranks per node or in total, or else None."""
+    """Return a message if there are too many ranks per node or in total, or None otherwise."""
     if per_node > MAX_PROCESSES:
         return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; seen {shown(per_node)}"
     if nodes * per_node > MAX_RANKS:
@@ -87,22 +87,24 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
 
 
 def text_problem(field: str, text: str, most: int) -> str | None:
-    """Return a message if a text has more than `most` bytes in UTF-8, or else None."""
+    """Return a message if the text has more than `most` bytes in UTF-8, or None otherwise."""
     size = len(text.encode(errors="replace"))
     return f"{field}: at most {most} bytes; seen {size}" if size > most else None
 
 
 def image_problem(field: str, image: str) -> str | None:
-    """Return a message if an image's name is too long or has invalid characters, or else None."""
+    """Return a message if the image name is too long or contains invalid characters, or None otherwise."""
     if len(image) > MAX_IMAGE:
         return f"{field}: at most {MAX_IMAGE} characters; seen {len(image)}"
     if not _IMAGE.fullmatch(image):
-        return f"{field}: an image's name has letters, digits and . _ - + / : @ alone; seen {shown(image)}"
+        return (
+            f"{field}: an image name can contain only letters, digits and . _ - + / : @; seen {shown(image)}"
+        )
     return None
 
 
 def environment_problems(field: str, variables: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield a message for each environment variable that is too long, and for a total size that is too large.
+    """Yield a message for each environment variable that is too long, and one if the total size is too large.
 
     `field` is the name of the field that sets the variables.
     """

@@ -1,7 +1,7 @@
-"""Lock files and folders, exclusively or shared.
+"""Acquire exclusive or shared locks on files and folders.
 
 The kernel releases a lock when the process that holds it ends. Child processes inherit the lock, so it
-protects their work even after their parent was killed.
+protects their work even after their parent has been killed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 changing = threading.Lock()
-"""Held while a program is started, so that no descriptor that it inherits is closed at the same time."""
+"""Held while a program is being started, so that no descriptor that it inherits is closed meanwhile."""
 _descriptors: set[int] = set()
 
 
 class Hold:
-    """A lock that this process holds until `release`, or until it and its child processes have ended."""
+    """A lock held by this process until `release`, or until the process and its children have ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         _descriptors.add(descriptor)
 
     def release(self) -> None:
-        """Release the lock, also for child processes that inherited it. A second call does nothing."""
+        """Release the lock, including for child processes that inherited it. A second call does nothing."""
         with changing:
             if self._descriptor in _descriptors:
                 _descriptors.remove(self._descriptor)
@@ -38,8 +38,8 @@ class Hold:
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
     """Lock `path`, a folder or a file. A missing file is created.
 
-    If another process holds the lock, `waiting` is called before this process waits. If the holder removes
-    the file before it releases the lock, a waiting process locks a new file at the same path.
+    If another process holds the lock, `waiting` is called before this process waits for it. If the holder
+    removes the file before releasing the lock, a waiting process locks a new file at the same path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -60,7 +60,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Return whether a path still refers to the file that is open as `descriptor`."""
+    """Return whether `path` still refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -93,5 +93,5 @@ def in_use(path: Path) -> bool:
 
 
 def inherited() -> tuple[int, ...]:
-    """Return the descriptors of all locks that this process holds."""
+    """Return the descriptors of all locks held by this process."""
     return tuple(_descriptors)

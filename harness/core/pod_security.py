@@ -1,9 +1,9 @@
-"""The security contexts of the harness's own pods, and the namespace labels of Pod Security admission.
+"""The security contexts for the harness's own pods, and the namespace labels for Pod Security admission.
 
-The pods pass the Pod Security Standard "restricted": they run as a user other than root, with the container
+The pods comply with the "restricted" Pod Security Standard: they run as a non-root user, with the container
 runtime's seccomp profile, without capabilities, and with a read-only root filesystem where their image
-permits it. `harden` sets these values only as defaults: it never changes a field that the user's `--pod` file
-sets.
+permits it. `harden` only sets these values as defaults. It never changes a field set in the user's `--pod`
+file.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ Object = dict[str, Any]
 Standard = Literal["privileged", "baseline", "restricted"]
 """A Pod Security Standard."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-"""The label that selects the Pod Security Standard that the API server enforces in a namespace."""
+"""The label that selects the Pod Security Standard enforced in a namespace."""
 RESTRICTED: Final = {ENFORCE: "restricted"}
 USER: Final = 65532
-"""The user and group ID of the harness's own pods."""
+"""The user and group ID for the harness's own pods."""
 TMP: Final = "/tmp"  # noqa: S108 - in a container
 _FILES_OF_OTHERS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
-"""The capabilities that let root read and write other users' files. "baseline" permits them."""
+"""The capabilities that allow root to read and write other users' files. "baseline" permits them."""
 _SECCOMP: Final = {"type": "RuntimeDefault"}
 
 
 def pod_context(*, fs_group: bool = False) -> Object:
-    """Return the securityContext of a pod that runs one of the harness's own images."""
+    """Return the securityContext for a pod that runs one of the harness's own images."""
     group = {"fsGroup": USER} if fs_group else {}
     return {"runAsNonRoot": True, "runAsUser": USER, **group, "seccompProfile": dict(_SECCOMP)}
 
 
 def container_context() -> Object:
-    """Return the securityContext of a container that writes only to its volumes."""
+    """Return the securityContext for a container that only writes to its volumes."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -40,17 +40,17 @@ def container_context() -> Object:
 
 
 def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group: bool = False) -> None:
-    """Set the security defaults of a pod spec and its first container. Other containers belong to the user.
+    """Set security defaults in a pod spec and its first container. Other containers belong to the user.
 
-    With `root`, the container runs as the image's user, and keeps the capabilities that let root use other
-    users' files. With `read_only`, its root filesystem is read-only, except /tmp. With `fs_group`, the
-    volumes belong to the pod's group. Set it only for volumes of the launch, because Kubernetes changes the
-    group of all files on them.
+    With `root`, the container runs as the image's user and keeps the capabilities that allow root to use
+    other users' files. With `read_only`, its root filesystem is read-only, except for /tmp. With `fs_group`,
+    the volumes belong to the pod's group. Set it only for the launch's own volumes, because Kubernetes
+    changes the group of all files on them.
     """
     container = spec["containers"][0]
     own = dict(container.get("securityContext") or {})
     given = {**(spec.get("securityContext") or {}), **own}
-    # Kubernetes gives added capabilities only to root.
+    # Kubernetes grants added capabilities only to root.
     root = root or bool(own.get("privileged")) or bool((own.get("capabilities") or {}).get("add"))
     chosen = "runAsUser" in given or "runAsNonRoot" in given
     if not chosen and not root:
@@ -66,12 +66,12 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
     _make_writable(spec, container)
-    if not spec.get("serviceAccountName"):  # If the user names a service account, the pod needs its token.
+    if not spec.get("serviceAccountName"):  # A service account set by the user needs its token.
         spec.setdefault("automountServiceAccountToken", False)
 
 
 def _confine(own: Object, given: Object) -> None:
-    """Set the defaults for seccomp, capabilities and privilege escalation of an unprivileged container."""
+    """Set an unprivileged container's defaults for seccomp, capabilities and privilege escalation."""
     if "seccompProfile" not in given:
         own["seccompProfile"] = dict(_SECCOMP)
     non_root = own.get("runAsNonRoot") or given.get("runAsNonRoot")
@@ -85,7 +85,7 @@ def _confine(own: Object, given: Object) -> None:
 def _make_writable(spec: Object, container: Object) -> None:
     """Add a writable /tmp and home folder, and a user name.
 
-    The image's /etc/passwd does not list the user, and torch needs the user's name for its cache folder.
+    The user is not in the image's /etc/passwd, and torch needs a user name for its cache folder.
     """
     context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
     mounts = container.get("volumeMounts") or []

@@ -1,7 +1,7 @@
 """Run external programs in their own process groups, with a time limit and captured output.
 
-No program outlives its caller. A signal interrupts only the main thread, so `interrupt_all` kills the
-programs that other threads wait for.
+Programs do not outlive their caller. A signal interrupts only the main thread, so `interrupt_all` kills the
+programs that other threads are waiting for.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from harness.core.errors import HarnessError, ToolError
 from harness.core.proxies import with_exceptions
 
 _running: dict[subprocess.Popen[str], str | None] = {}
-"""Maps each running program to the name of the signal that interrupted it, or to None.
+"""The name of the signal that interrupted each running program, or None.
 
 All changes are atomic operations without a lock, because a signal handler cannot wait for a lock.
 """
 _interruptions: list[str] = []
 """The names of the signals received so far.
 
-A program that was starting at that time is killed once it runs.
+A program that was being started at the time is killed once it is running.
 """
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
-"""Prefixes of environment variables with which a user chooses a cluster, a run or a tracker."""
+"""Prefixes of environment variables by which a user chooses a cluster, a run or a tracker."""
 
 
 def environment(
@@ -45,10 +45,10 @@ def environment(
     only: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return a copy of this process's environment with `changes` applied, to pass to another program.
+    """Return a copy of this process's environment, with `changes` applied, to pass to another program.
 
-    The value None removes a variable. `only` limits the inherited variables to these names. `without`
-    excludes names with these prefixes. If a proxy is set, NO_PROXY includes the loopback addresses.
+    The value None removes a variable. `only` limits the inherited variables to the given names. `without`
+    excludes names with the given prefixes. If a proxy is set, NO_PROXY includes the loopback addresses.
     """
     kept = {
         name: value
@@ -71,9 +71,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program, and return its stdout and stderr as text. `stdin` is text or an open file.
 
-    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, if `check` is
-    true, for a non-zero exit code. Raises HarnessError if the program does not exist. Raises
-    KeyboardInterrupt in the calling thread if the harness is interrupted while the program runs.
+    On a timeout or an interruption, the whole process group is killed. Raises ToolError on a timeout and, if
+    `check` is true, for a nonzero exit code. Raises HarnessError if the program does not exist. Raises
+    KeyboardInterrupt in the calling thread if the harness is interrupted while the program is running.
     """
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -93,7 +93,7 @@ def communicated(
 ) -> subprocess.CompletedProcess[str]:
     """Send `text` to a program's stdin, wait for the program, and return the completed process.
 
-    Call it within the block of `started`. On timeout, it kills the whole process group and raises ToolError.
+    Call this inside the `started` block. On a timeout, it kills the whole process group and raises ToolError.
     """
     try:
         out, err = process.communicate(text, timeout=timeout)
@@ -109,10 +109,9 @@ def communicated(
 def checked(
     result: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `result` unchanged. Raises ToolError for a non-zero exit code.
+    """Return `result` unchanged. Raises ToolError for a nonzero exit code.
 
-    Call it after the block of `started`, which raises KeyboardInterrupt if an interruption killed the
-    program.
+    Call this after the `started` block, which raises KeyboardInterrupt if an interruption killed the program.
     """
     if result.returncode != 0:
         raise ToolError(result.args, result.returncode, result.stdout + result.stderr, hint=hint, cause=cause)
@@ -125,9 +124,9 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program in its own process group, and yield its process. The block must wait for the process.
 
-    Without `env`, the program gets the variables that `environment` returns. If the block raises an error,
-    the whole group is killed. `options` are passed to Popen. Raises HarnessError if the program does not
-    exist, and KeyboardInterrupt if `interrupt_all` killed it.
+    By default, `env` is the result of `environment`. If the block raises, the whole process group is killed.
+    `options` are passed to Popen. Raises HarnessError if the program does not exist, and KeyboardInterrupt if
+    `interrupt_all` killed it.
     """
     since, process = interruptions(), None
     try:
@@ -170,8 +169,8 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 def _signals_wait() -> Iterator[None]:
     """Defer signals until after the block.
 
-    A signal handler that runs while a program starts could not kill the program, because it does not know the
-    process yet.
+    A signal handler that ran while a program was being started could not kill it, because it would not know
+    the process yet.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}
@@ -189,12 +188,12 @@ def _signals_wait() -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """Return how many interrupting signals this process has received."""
+    """Return the number of interrupting signals that this process has received."""
     return len(_interruptions)
 
 
 def interrupt_all(signal_name: str) -> None:
-    """Kill every program that a thread waits for. Safe to call in a signal handler."""
+    """Kill every program that a thread is waiting for. Safe to call from a signal handler."""
     _interruptions.append(signal_name)
     for process in list(_running):
         _running[process] = signal_name
@@ -203,9 +202,9 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, and kill the programs that threads wait for.
+    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, killing programs that threads are waiting for.
 
-    An ignored signal stays ignored. Outside the main thread, this function does nothing.
+    Ignored signals stay ignored. Outside the main thread, this function does nothing.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -235,7 +234,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def alive(pid: int | str) -> bool:
-    """Return whether a process exists, whoever owns it."""
+    """Return whether a process exists, regardless of its owner."""
     try:
         return psutil.pid_exists(int(pid))
     except (ValueError, OverflowError):
@@ -243,7 +242,7 @@ def alive(pid: int | str) -> bool:
 
 
 def started_with(text: str) -> list[psutil.Process]:
-    """Return the processes with `text` in an environment variable, among those that this user can inspect."""
+    """Return the processes that have `text` in an environment variable and that this user can inspect."""
     found = []
     for process in psutil.process_iter(["environ", "cmdline"]):
         if any(text in value for value in (process.info["environ"] or {}).values()):
@@ -252,7 +251,7 @@ def started_with(text: str) -> list[psutil.Process]:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Return the command line of a process, or "" if it has ended."""
+    """Return a process's command line, or "" if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -1,13 +1,14 @@
 """Choose the HTTP proxy for a request, and the proxy variables for other programs.
 
-Programs and libraries read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY differently: some send requests to
-loopback addresses to the proxy, some reject an entry of NO_PROXY such as `[::1]` or `fe80::/10`, some ignore
-the user name, and some read only one of NO_PROXY and no_proxy. So the harness chooses the proxy itself:
+Programs and libraries interpret HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY differently. Some send
+requests for loopback addresses to the proxy, some reject NO_PROXY entries such as `[::1]` or `fe80::/10`,
+some ignore the user name, and some read only one of NO_PROXY and no_proxy. The harness therefore chooses the
+proxy itself:
 
-- Requests to loopback addresses and to names inside a cluster use no proxy, and neither do requests to hosts
-  in NO_PROXY or no_proxy.
-- The proxy of a kubeconfig (`proxy-url`) replaces the variables and NO_PROXY, as in kubectl.
-- Credentials are sent only in the header Proxy-Authorization. No other text contains them.
+- Requests to loopback addresses, to names inside a cluster, and to hosts in NO_PROXY or no_proxy do not use a
+  proxy.
+- A kubeconfig's `proxy-url` overrides the variables and NO_PROXY, as in kubectl.
+- Credentials are sent only in the Proxy-Authorization header and do not appear in any other text.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from harness.core.errors import UsageError
 VARIABLES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 EXCEPTIONS: Final = "NO_PROXY"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1")
-"""The loopback addresses as entries of NO_PROXY. Not all programs support an address range."""
+"""The loopback addresses as NO_PROXY entries. Not all programs support address ranges."""
 _CLUSTER_NAMES: Final = (".svc", ".cluster.local")
 _CLUSTER_HOST: Final = "KUBERNETES_SERVICE_HOST"
-"""The environment variable that contains the API server's address in every pod."""
+"""The environment variable that contains the API server's address in all pods."""
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """An HTTP proxy. Its string is a URL without credentials."""
+    """An HTTP proxy. Its string form is a URL without credentials."""
 
     scheme: str
     host: str
@@ -45,10 +46,10 @@ class Proxy:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Proxy:
-        """Return the proxy with this URL. `source` names where the URL was found, for messages.
+        """Parse a proxy's URL. `source` says where the URL was found, for messages.
 
-        A URL without a scheme is an http:// URL, as in curl and Go. If the harness does not support the
-        proxy, raises UsageError, with a message that omits the URL's credentials.
+        A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, with a message that
+        omits the URL's credentials, if the harness does not support the proxy.
         """
         url = text.strip() if "://" in text else f"http://{text.strip()}"
         try:
@@ -76,12 +77,12 @@ class Proxy:
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """Return the user name and the password, or None if the proxy needs none."""
+        """Return the user name and password, or None if the proxy does not need credentials."""
         return (self.user, self.password) if self.user or self.password else None
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header Proxy-Authorization, in lower case as in urllib3, or {}."""
+        """Return the Proxy-Authorization header, in lower case as in urllib3, or {}."""
         if self.credentials is None:
             return {}
         encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -93,8 +94,8 @@ def proxy_of(
 ) -> Proxy | None:
     """Return the proxy for a request to a URL, or None for a direct connection.
 
-    If the variable of the URL's scheme is not set, `fallback` is read. Raises UsageError for a proxy that the
-    harness does not support.
+    If the variable for the URL's scheme is not set, `fallback` is read. Raises UsageError for a proxy that
+    the harness does not support.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
@@ -107,7 +108,7 @@ def proxy_of(
 def proxy_of_cluster(
     server: str, proxy_url: str | None, environment: Mapping[str, str] = os.environ
 ) -> Proxy | None:
-    """Return the proxy for an API server, by the rules of kubectl.
+    """Return the proxy for an API server, following kubectl's rules.
 
     `proxy_url` is the cluster's proxy-url in the kubeconfig. kubectl does not read ALL_PROXY. Raises
     UsageError for a proxy that the harness does not support.
@@ -118,7 +119,7 @@ def proxy_of_cluster(
 
 
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests to a host use no proxy, even if one is set."""
+    """Return whether requests to a host bypass the proxy, even if one is set."""
     name = host.lower().rstrip(".")
     if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
         return True
@@ -132,50 +133,51 @@ def is_loopback(host: str) -> bool:
 
 
 def with_exceptions(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which every program connects directly to loopback addresses.
+    """Return an environment in which all programs connect directly to loopback addresses.
 
-    If a proxy is set, NO_PROXY and no_proxy become equal: the entries of both, and the loopback addresses.
+    If a proxy is set, NO_PROXY and no_proxy both contain the entries from both variables and the loopback
+    addresses.
     """
     if not any(_value(name, environment) for name in VARIABLES):
         return dict(environment)
     entries = [*_exceptions(environment)]
-    # curl and urllib support * only as the whole value.
+    # curl and urllib support * only if it is the whole value.
     text = "*" if "*" in entries else ",".join(dict.fromkeys([*entries, *LOOPBACK]))
     return {**environment, EXCEPTIONS: text, EXCEPTIONS.lower(): text}
 
 
 def for_containers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program that passes its proxy variables to containers.
+    """Return the environment for a program that passes its proxy variables to containers.
 
-    A variable with a proxy on a loopback address is removed, because a container with its own network cannot
-    reach such a proxy.
+    Variables with a proxy on a loopback address are removed, because containers with their own network cannot
+    reach it.
     """
     removed = unreachable_from_containers(environment)
     return {name: value for name, value in with_exceptions(environment).items() if name not in removed}
 
 
 def unreachable_from_containers(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables whose proxy is on a loopback address of this machine."""
+    """Return the names of the variables whose proxy is on one of this machine's loopback addresses."""
     return [
         name for name in names(environment) if name.upper() in VARIABLES and _on_loopback(environment[name])
     ]
 
 
 def names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the proxy variables that have a value, in upper and lower case."""
+    """Return the names, in upper and lower case, of the proxy variables that have a value."""
     every = (*VARIABLES, EXCEPTIONS)
     return [each for name in every for each in (name, name.lower()) if environment.get(each)]
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the passwords in the proxy variables, both as written and decoded."""
+    """Yield the passwords in the proxy variables, both verbatim and decoded."""
     for name in VARIABLES:
         for text in filter(None, (environment.get(name), environment.get(name.lower()))):
             yield from passwords(text)
 
 
 def passwords(url: str) -> Iterator[str]:
-    """Yield the password in a URL, both as written and decoded."""
+    """Yield the password in a URL, both verbatim and decoded."""
     if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
         yield from dict.fromkeys((found[1], unquote(found[1])))
 
@@ -186,23 +188,23 @@ def shown(url: str) -> str:
 
 
 def _value(name: str, environment: Mapping[str, str]) -> str:
-    """Return the value of a proxy variable. As in Python and curl, the lower-case name takes precedence."""
+    """Return a proxy variable's value. As in Python and curl, the lower-case name takes precedence."""
     lower = name.lower()
     return (environment[lower] if lower in environment else environment.get(name, "")).strip()
 
 
 def _exceptions(environment: Mapping[str, str]) -> Iterable[str]:
-    """Return the entries of NO_PROXY and no_proxy, without brackets around addresses."""
+    """Return the entries in NO_PROXY and no_proxy, without brackets around addresses."""
     text = ",".join(environment.get(name, "") for name in (EXCEPTIONS, EXCEPTIONS.lower()))
     entries = (entry.strip().lower() for entry in re.split(r"[,\s]+", text))
     return dict.fromkeys(re.sub(r"^\[(.*)\]$", r"\1", entry) for entry in entries if entry)
 
 
 def _matches(entry: str, host: str, port: int) -> bool:
-    """Return whether an entry of NO_PROXY matches a host.
+    """Return whether a NO_PROXY entry matches a host.
 
-    An entry is *, a name, an address or a range, optionally with a port. A name also matches its subdomains,
-    with or without a dot or `*.` in front of it.
+    An entry is *, a name, an address or a range, optionally with a port. A name, with or without a leading
+    dot or `*.`, also matches its subdomains.
     """
     if entry == "*":
         return True

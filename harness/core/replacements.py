@@ -1,4 +1,4 @@
-"""Parse the parts of the stack that the user replaces, each written as NAME=SPEC."""
+"""Parse the user's replacements for parts of the stack, written as NAME=SPEC."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _ELSEWHERE: Final = {
     "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
-"""Controllers that can be replaced by another version."""
+"""Controllers that can be replaced with another version."""
 _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
-"""NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 has the same meaning as NAME=>=1.0."""
+"""NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 is also accepted."""
 
 _DAY: Final = re.compile(r"(?P<base>.*\.dev)(?P<day>20\d{6})")
 _OF_DAY: Final = {
@@ -44,8 +44,8 @@ _OF_DAY: Final = {
     "<": "<{0}000000",
     ">": ">{0}235959",
 }
-"""A nightly's version ends with the time of its build, such as dev20261001031956. A day stands for all builds
-of that day. Otherwise, PEP 440 orders dev20261001 before every nightly, because it is the smaller number.
+"""A nightly version ends with its build time, such as dev20261001031956. A day stands for all builds on that
+day. Otherwise, PEP 440 would order dev20261001 before all nightlies, because it is a smaller number.
 """
 
 Kind = Literal["versions", "wheel", "source", "git"]
@@ -53,24 +53,24 @@ Kind = Literal["versions", "wheel", "source", "git"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A Python package that replaces the one in a lock file, or a version of JobSet or Kueue."""
+    """A Python package that replaces the one in a lock file, or a replacement version of JobSet or Kueue."""
 
     name: str
-    """The normalized name of the package."""
+    """The package's normalized name."""
     spec: str
-    """As the user wrote it, except that a path is absolute."""
+    """The spec as written by the user, except that paths are absolute."""
     kind: Kind
     versions: str = ""
-    """For `versions`: the version specifiers, such as `==0.0.28`, or the tag of a controller's release. Empty
+    """For `versions`: the version specifiers, such as `==0.0.28`, or the release tag of a controller. Empty
     means the latest version."""
     path: Path = Path()
-    """For the other kinds: the wheel, the sdist, the folder or the Git repository."""
+    """For the other kinds: the wheel, sdist, folder or Git repository."""
     ref: str = ""
     """For `git`: the branch, tag or commit."""
 
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
-    """Return the specs by name, from texts NAME=SPEC of the option. Raises UsageError."""
+    """Parse an option's NAME=SPEC values to a mapping from name to spec. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         matched = _PAIR.fullmatch(text.strip())
@@ -83,12 +83,12 @@ def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
 
 
 def normalized(specs: Mapping[str, str]) -> dict[str, str]:
-    """Return the specs by normalized name, with absolute paths. Raises UsageError as `parse`."""
+    """Return the specs by normalized name, with absolute paths. Raises UsageError like `parse`."""
     return {(one := parse(name, spec)).name: one.spec for name, spec in specs.items()}
 
 
 def parse(name: str, spec: str) -> Replacement:
-    """Return the replacement of a package. Raises UsageError if the name or the spec is not valid."""
+    """Parse a package's replacement. Raises UsageError if the name or the spec is not valid."""
     if not re.fullmatch(_NAME, name):
         raise UsageError(f"--replace: expected the name of a package, found {shown(name)}")
     package = str(canonicalize_name(name))
@@ -120,14 +120,14 @@ def parse(name: str, spec: str) -> Replacement:
 
 
 def _release(name: str, spec: str) -> str:
-    """Return the tag of a release of JobSet or Kueue, such as `v0.11.1`. Raises UsageError."""
+    """Return the tag of a JobSet or Kueue release, such as `v0.11.1`. Raises UsageError."""
     if (matched := _RELEASE.fullmatch(spec.strip())) is None:
         raise UsageError(f"--replace {name}: expected a version such as v0.11.1, found {shown(spec)}")
     return f"v{matched['version']}"
 
 
 def controller_version(name: str, specs: Mapping[str, str]) -> str | None:
-    """Return the tag of the release that replaces JobSet or Kueue, or None if it is not replaced."""
+    """Return the release tag with which JobSet or Kueue is replaced, or None if it is not replaced."""
     return parse(name, specs[name]).versions if name in specs else None
 
 
@@ -143,7 +143,7 @@ def _versions(spec: str) -> str | None:
 
 
 def _of_day(specifier: str) -> str:
-    """Return version specifiers for the builds of a day, if the specifier ends with a day."""
+    """If a specifier ends with a day, return version specifiers for all builds on that day."""
     operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
     day = _DAY.fullmatch(specifier.removeprefix(operator))
     return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])

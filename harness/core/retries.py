@@ -1,4 +1,4 @@
-"""Set a timeout for requests to the API server, and retry requests that got no response."""
+"""Set a timeout for API server requests, and retry requests that got no response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""Seconds during which a request without a response is retried, in case the API server is restarting."""
+"""How long to retry requests without a response, in seconds, in case the API server is restarting."""
 PAUSE_SECONDS = 0.5
 """Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]
@@ -35,12 +35,12 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
     """A REST client with a default timeout.
 
     It retries requests that are safe to repeat, and then calls `retried`. It does not retry watches, log
-    streams and requests with a timeout of their own, because their callers handle errors.
+    streams or requests with their own timeout, because their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # each connection will report an unreadable certificate file
+        with suppress(OSError):  # an unreadable certificate file is reported by each connection
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -78,11 +78,11 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
 
 def _share_context(options: dict[str, Any]) -> None:
-    """Make all connections of a client use the same SSL context.
+    """Make all of a client's connections use the same SSL context.
 
-    Otherwise each connection of a client with a certificate reads the files and checks the key again, which
-    takes 4 ms of CPU time. Each connection of a client with a token reads the certificate authority, because
-    its file can change while the process runs.
+    Otherwise, each connection with a client certificate would read the files and check the key again, which
+    takes 4 ms of CPU time. Connections that use a token still read the certificate authority each time,
+    because its file can change while the process is running.
     """
     context = as_kubectl(create_urllib3_context(cert_reqs=options["cert_reqs"]))
     authority = options["ca_certs"] or options["ca_cert_data"]
@@ -99,19 +99,19 @@ def _share_context(options: dict[str, Any]) -> None:
 
 
 def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Accept the certificates that kubectl accepts, and return the context.
+    """Make the context accept the same certificates as kubectl, and return it.
 
-    From Python 3.13, contexts also require extensions that the authorities of EKS and MicroK8s lack
-    (kubernetes-client/python#2394).
+    Since Python 3.13, contexts also require extensions that the EKS and MicroK8s certificate authorities do
+    not have (kubernetes-client/python#2394).
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the API server's error message, or urllib3's reason without the connection pool and the URL."""
+    """Return the API server's error message, or urllib3's reason without the connection pool and URL."""
     if isinstance(error, ApiException):
-        if not error.status:  # the client's form of a failed TLS handshake
+        if not error.status:  # how the client reports a failed TLS handshake
             return " ".join(str(error.reason).split())
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
@@ -121,8 +121,8 @@ def reason_of(error: ApiException | HTTPError) -> str:
 
 
 def pause(deadline: Deadline) -> None:
-    """Sleep between two attempts to reach an API server, but not past the deadline.
+    """Sleep between two attempts to reach an API server, but not beyond the deadline.
 
-    Polling is necessary, because a server that does not respond cannot be watched.
+    Polling is necessary, because an unresponsive server cannot be watched.
     """
     time.sleep(min(PAUSE_SECONDS, deadline.remaining))

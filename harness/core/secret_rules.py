@@ -1,11 +1,11 @@
-"""Rules that recognize secrets unknown to the launch, by the name before a value or by the value's format.
+"""Rules that recognize secrets unknown to the launch, by the name preceding a value or by the value's format.
 
-Logs, bundles and the tracker's pages use these rules. `harness.evidence.io.known_secrets` finds known secrets
-in all their encodings. This module needs only the standard library, because the tracker's image contains
-little else.
+These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds
+known secrets in all their encodings. This module needs only the standard library, because the tracker's image
+contains little else.
 
-A number is not a secret, unless its name ends with a word such as "password" or "api_key": metrics are often
-named "token" or "secret". Every pattern takes linear time.
+A number is not considered a secret, unless its name ends with a word such as "password" or "api_key", because
+metrics are often named "token" or "secret". All patterns take linear time.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 
 MASK = "***"
 Span = tuple[int, int]
-"""The first position of a secret in a text, and the position after its last character."""
+"""The position of a secret's first character in a text, and the position after its last character."""
 
 STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:[0-9:.,]+(?:Z|[+-]\d\d:?\d\d)?"
 PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What the kubelet or a program writes at the start of a line: times, ranks, levels. Also valid in RE2."""
+"""What the kubelet or a program writes at the start of a line: times, ranks or levels. Also valid in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
-"""The end of a line, also as an escape sequence in a string literal."""
+"""A line ending, including as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
 _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
 )
 """A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
-text can end like the name of a secret, for example with "token=". The frame's signature does not count as the
-value of such a secret.
+text may happen to end like a secret's name, for example with "token=". The frame's signature must not be
+treated as that secret's value.
 """
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -41,26 +41,26 @@ _KEYS = (
     "|deploy|webhook|hmac|consumer"
 )
 _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
-"""Ends of names whose values are secrets even if they are numbers."""
+"""Endings of names whose values are secrets even if they are numbers."""
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Ends of names. Such a name's value is a secret if the name has another part or the value looks random."""
+"""Endings of names whose values are secrets if the name has another part or the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
-"""Last words of names. In a document, words of the second group denote a secret only after another word."""
+"""Last words of names. In a document, words in the second group denote a secret only after another word."""
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
     rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
     rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth|Dsn|Jwt|Pwd))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
     r"|\w*(?:auth|api|access)_?token"
 )
-"""The keys of documents that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
+"""Document keys that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
 VARIABLE = rf"{SETTING}|{_WITH_OTHERS}|[-.\w]*(?:cookies|session[-_]?id|webhook[-_]?url)"
-"""The names of environment variables and headers that denote a secret."""
+"""Names of environment variables and headers that denote a secret."""
 _SETTING = re.compile(rf"(?ai){SETTING}")
 _SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
 _STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
@@ -74,7 +74,7 @@ _VOCABULARY = re.compile(
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
     r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?$"
 )
-"""Text before "token" if this word means a token of a language model or in a parser's error message."""
+"""Text before "token" where this word refers to a language model's or a parser's token."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
 _LITERAL = re.compile(
     r"(?i)[-+]?[\d.,_]+(?:e[-+]?\d+)?%?|true|false|none|null|nan|-?inf(?:inity)?|yes|no|on|off|\**|str|bytes|int|any"
@@ -93,19 +93,18 @@ def is_secret_name(name: str) -> bool:
 
 
 def denotes_value(name: str) -> bool:
-    """Return whether a document's key denotes a secret's value, and not a reference such as secretName."""
+    """Return whether a document key denotes a secret value rather than a reference such as secretName."""
     return bool(_SETTING.fullmatch(name)) and not _REFERENCE.fullmatch(name)
 
 
 def redact(name: str, value: Any) -> Any:
-    """Return the value of a setting for display, with *** in place of secrets.
+    """Return a setting's value for display, with secrets replaced by ***.
 
-    The whole value is replaced if its name denotes a secret. Otherwise, secrets in a text are replaced.
-
-    This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
-    "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
-    or "api_key". The result has the type of `value`, except for a number that is replaced. The caller must
-    handle lists and mappings.
+    The whole value is replaced if its name denotes a secret. Otherwise, secrets inside a text are replaced.
+    This function's interface is stable, because the tracker's pages call it with (name, value). `name` can be
+    a path such as "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word
+    such as "password" or "api_key". The result has the same type as `value`, unless a number is replaced. The
+    caller must handle lists and mappings.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -116,7 +115,7 @@ def redact(name: str, value: Any) -> Any:
 
 
 def hidden(name: str, text: str) -> bool:
-    """Return whether a name denotes a secret, and the text can be its value."""
+    """Return whether a name denotes a secret and the text could be its value."""
     if not text or not denotes_value(name):
         return False
     return not _NUMBER.fullmatch(text) or bool(_STRONG_NAME.fullmatch(name))
@@ -146,7 +145,7 @@ _TAILS = (
 )
 """The last words of the names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""How many characters of a name and before the name are checked. A name can be two words ("api key")."""
+"""How many characters of a name, and before it, are checked. A name can be two words ("api key")."""
 _OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
 _YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
@@ -157,7 +156,7 @@ _SCHEME = re.compile(r"(?ai)(?:bearer|basic|token|apikey|negotiate|digest|aws4-h
 
 
 def _pair(name: str) -> str:
-    """Return a pattern for a name, and for the text between it and the value, in YAML or JSON."""
+    """Return a pattern for a name and the text between it and its value, in YAML or JSON."""
     return (
         rf"name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}(?:\\*[\"'])?({name})(?:\\*[\"'])?,?"
         rf"(?:[ \t]*\n{PREFIX}[ \t]*|{_BLANK})(?:\\*[\"'])?value(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}"
@@ -165,7 +164,7 @@ def _pair(name: str) -> str:
 
 
 _PAIR = re.compile("(?ai)" + _pair(r"[-.\w]{1,200}"))
-"""An environment variable in YAML or JSON: the name, and the value after it."""
+"""An environment variable in YAML or JSON: its name, and the text up to its value."""
 
 _BEFORE = r"(?<![A-Za-z0-9])"
 _TOKENS = (
@@ -193,7 +192,7 @@ _MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
-"""The maximum length of a private key with its prefixes. A key of 16,384 bits has 13,000 characters."""
+"""The maximum length of a private key with its prefixes. A 16,384-bit key has 13,000 characters."""
 _KEY_LINE = re.compile(
     rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
     r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
@@ -211,25 +210,25 @@ HINTS = (
     r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
     rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
-"""A pattern for RE2 that matches every text in which `spans` finds a secret, and a few others."""
+"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few others."""
 
 
 def spans(text: str) -> list[Span]:
     """Return the positions of the secrets that the rules find in a text.
 
-    Lines that ranks write for the harness contain no secrets.
+    Lines that ranks write for the harness do not contain secrets.
     """
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the positions of the frames that ranks write for the harness."""
+    """Return the positions of frames that ranks write for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
 def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
-    """Return the parts of the spans that lie outside the spans in `kept`, which are in order."""
+    """Return the parts of the spans that are outside the spans in `kept`, which must be in order."""
     parts, first = [], 0
     for start, end in merged(found):
         while first < len(kept) and kept[first][1] <= start:
@@ -245,7 +244,7 @@ def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
 
 
 def masked(text: str, found: Iterable[Span]) -> str:
-    """Return the text with each line of each span replaced by ***, except for line prefixes and line ends."""
+    """Return the text with each line of each span replaced by ***, except for line prefixes and endings."""
     parts, at = [], 0
     for start, end in merged(found):
         low = start
@@ -259,7 +258,7 @@ def masked(text: str, found: Iterable[Span]) -> str:
 
 
 def merged(found: Iterable[Span]) -> list[Span]:
-    """Return the spans in their order in the text. Spans that overlap become one."""
+    """Return the spans in text order, with overlapping spans merged."""
     result: list[Span] = []
     for start, end in sorted(found):
         if result and start < result[-1][1]:
@@ -294,7 +293,7 @@ def _named(text: str) -> Iterator[Span]:
 
 
 def _value(text: str, at: int) -> Span | None:
-    """Return the span of the value that begins at a position: the content of a quoted string, or a word."""
+    """Return the span of the value at a position: the content of a quoted string, or a word."""
     block = _YAML_BLOCK.match(text, at)
     at = block.end() if block else at
     opened = _OPENED.match(text, at)
@@ -310,7 +309,7 @@ def _value(text: str, at: int) -> Span | None:
 
 
 def _header(text: str, at: int, name: str) -> Span | None:
-    """Return the span of the credentials in a header, or None if there is no such header at the position.
+    """Return the span of a header's credentials, or None if there is no such header at the position.
 
     Credentials extend to the end of the line or string. For some schemes, they are only the next word.
     """
@@ -333,7 +332,7 @@ def _header(text: str, at: int, name: str) -> Span | None:
 
 
 def _harmless(value: str) -> bool:
-    """Return whether a value cannot be a secret: a number, a literal, a reference, a placeholder or code."""
+    """Return whether a value is a number, literal, reference, placeholder or code, and so not a secret."""
     if not value or value.startswith(_REFERENCES):
         return True
     return bool(_NUMBER.fullmatch(value) or _LITERAL.fullmatch(value) or _CODE.match(value))
@@ -362,15 +361,15 @@ def _shaped(text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
             value = match[1]
             if value.startswith(("sk-", "pypi-")) and not _MIXED.match(value[5:]):
-                continue  # words with hyphens
+                continue  # hyphenated words
             if value != MASK and not value.startswith(("${", "$(", "{{")):
                 yield match.span(1)
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the spans of private keys, between the first and the last line.
+    """Yield the spans of private keys, between their first and last lines.
 
-    If the last line is missing, yield the following lines that look like lines of a key.
+    If the last line is missing, yield the following lines that look like part of a key.
     """
     end: int | None = None
     begin = _KEY_BEGIN.search(text)

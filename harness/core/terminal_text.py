@@ -1,18 +1,18 @@
-"""Compute the lines that a terminal shows for the output of a program, without control characters.
+"""Compute the lines that a terminal would show for a program's output, without control characters.
 
-The terminal has COLUMNS columns and ROWS rows, on which the cursor can move. Rows that leave this screen are
-returned, and never change again. Memory is bounded by the size of the screen, and time is linear in the size
-of the input.
+The terminal has COLUMNS columns and ROWS rows within which the cursor can move. Rows that scroll off this
+screen are returned and never change again. Memory is bounded by the screen size, and time is linear in the
+input size.
 
-In two respects, the result contains more than the screen of a terminal:
+The result contains two things that a terminal's screen does not show:
 
-- A row counts how often its text was replaced, for example by a progress bar.
-- If replaced text has words that neither the final row nor the next rows have, such as an error message below
-  a progress bar, it is returned as a row of its own.
+- Each row counts how often its text was replaced, for example by a progress bar.
+- Replaced text is returned as a separate row if it contains words that appear neither in the final row nor in
+  the next rows, such as an error message below a progress bar.
 
-Colours, titles and the targets of links are omitted. The module needs only the standard library, because the
-tracker's image contains little else. (`pyte` also emulates a terminal. It wraps each line at the width of its
-screen, loses text that is replaced, and reads 1 MB/s; the tests use it for comparison.)
+Colours, titles and link targets are omitted. The module needs only the standard library, because the
+tracker's image contains little else. (`pyte` also emulates a terminal, but it wraps each line at its screen
+width, loses replaced text, and reads only 1 MB/s. The tests use it for comparison.)
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Mark = TypeVar("Mark")
 COLUMNS = 1024
 ROWS = 100
 LONGEST = 1 << 20
-"""The maximum length of a returned line. A longer line is returned in parts."""
+"""The maximum length of a returned line. Longer lines are returned in parts."""
 MAX_REPLACED = 50
-"""Maximum number of replaced texts that are kept for each row."""
+"""Maximum number of replaced texts kept per row."""
 _MAX_SEQUENCE = 1 << 20
 _WORD_END = 64
-"""How many characters around a replaced text are examined for the rest of its first and last word."""
+"""How many characters around a replaced text are searched for the rest of its first and last words."""
 _MAX_COMBINED = 16
 _CONTROLS = r"\x00-\x1f\x7f-\x9f"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
-"""The introducer of a string for the terminal, such as a title: OSC, DCS, SOS, PM or APC."""
+"""The introducer of a control string, such as a title: OSC, DCS, SOS, PM or APC."""
 _TOKEN = re.compile(
     rf"(?P<text>[^{_CONTROLS}]+)"
     r"|(?:\x1b\[|\x9b)(?P<values>[0-?]*+)[ -/]*+(?P<final>[@-~]?)"
@@ -54,31 +54,31 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it, with the marks of the inputs that began it and that last changed it."""
+    """A line as shown by a terminal, with the marks of the first and the last input that changed it."""
 
     text: str
     first: Mark
     last: Mark
     updates: int = 0
-    """How often text in the row was replaced by other text."""
+    """How many times text in the row was replaced by other text."""
     replaced: bool = False
     """Whether the terminal no longer shows this text, because other text replaced it."""
 
     @property
     def note(self) -> str:
-        """Return a remark on text that the terminal no longer shows, or ""."""
+        """Return a note about text that the terminal no longer shows, or ""."""
         if self.replaced:
             return "replaced by later output"
         return f"{self.updates:,} update{'s' if self.updates != 1 else ''} left out" if self.updates else ""
 
     @property
     def described(self) -> str:
-        """Return the text, with the note in parentheses if there is one."""
+        """Return the text, followed by the note in parentheses if there is one."""
         return f"{self.text} ({self.note})" if self.note else self.text
 
 
 def rows(text: str) -> list[Row[None]]:
-    """Return the rows that a terminal shows for a text, and the replaced texts."""
+    """Return the rows that a terminal would show for a text, and the replaced texts."""
     if _PLAIN.match(text):
         return [Row(text, None, None)]
     terminal = Terminal[None]()
@@ -86,10 +86,10 @@ def rows(text: str) -> list[Row[None]]:
 
 
 class Terminal(Generic[Mark]):
-    """Reads output piece by piece, and returns the rows that can no longer change.
+    """Processes output incrementally, and returns the rows that can no longer change.
 
-    If `live` is set, a row is returned as soon as it is complete. If it then changes, it is returned again
-    when it can no longer change.
+    If `live` is set, a row is returned as soon as it is complete. If it changes afterwards, it is returned
+    again once it can no longer change.
     """
 
     def __init__(self, live: bool = False) -> None:
@@ -97,17 +97,17 @@ class Terminal(Generic[Mark]):
         self._rows: list[_Row[Mark]] = []
         self._at = self._column = 0
         self._home: int | None = None
-        """The index of the row to which the cursor's home position refers."""
+        """The index of the row that is the cursor's home position."""
         self._kept = (0, 0)
         self._jumps = 0
         """The number of cursor movements so far. Text replaced between two of them is one update."""
         self._rest = ""
         self._joined: list[_Row[Mark]] = []
-        """The rows of one line that is wider than the screen."""
+        """The rows of a line that is wider than the screen."""
         self._before = ""
 
     def write(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process output. `mark` is the caller's value for this piece, such as its time."""
+        """Process output. `mark` is any value that the caller associates with it, such as its time."""
         if self._is_simple(text):
             yield from self._simple(text[:-1], mark)
             return
@@ -130,7 +130,7 @@ class Terminal(Generic[Mark]):
         self._home = None
 
     def _is_simple(self, text: str) -> bool:
-        """Return whether the text is a short line without control characters, for a new row at the end."""
+        """Return whether the text is a short line without control characters for a new row at the end."""
         return (
             text.endswith("\n")
             and len(text) <= COLUMNS
@@ -141,7 +141,7 @@ class Terminal(Generic[Mark]):
         )
 
     def _simple(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Do the same as `_write_line`, several times faster. Most lines of most logs are simple."""
+        """Do the same as `_write_line`, but several times faster. Most lines in most logs are simple."""
         self._rows[-1].begin(text, mark)
         self._rows.append(_Row("", mark))
         self._at, self._jumps = self._at + 1, self._jumps + 1
@@ -159,7 +159,7 @@ class Terminal(Generic[Mark]):
 
     # -- lines -----------------------------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a line with its line ending, or a part of a line."""
+        """Process a line with its line ending, or part of a line."""
         ended = line.endswith("\n")
         body = line[:-1] if ended else line
         row = self._row(mark)
@@ -223,7 +223,7 @@ class Terminal(Generic[Mark]):
                 pass
 
     def _line_feed(self, mark: Mark, column: int) -> Iterator[Row[Mark]]:
-        """Move to the next row. A new row at the end scrolls the first one out of the screen."""
+        """Move to the next row. A new row at the end scrolls the first row off the screen."""
         row = self._row(mark)
         if self._live and not (row.wrapped or self._joined) and (complete := row.complete()) is not None:
             yield complete
@@ -239,7 +239,7 @@ class Terminal(Generic[Mark]):
         return self._rows[self._at]
 
     def _scrolled(self, count: int) -> Iterator[Row[Mark]]:
-        """Return the first `count` rows, which leave the screen."""
+        """Return the first `count` rows, which scroll off the screen."""
         for at in range(count):
             yield from self._commit(self._rows[at], self._rows[at + 1 : at + 3])
         if count > 0:
@@ -324,7 +324,7 @@ class Terminal(Generic[Mark]):
             row.erase(0, COLUMNS, self._jumps, mark)
 
     def _clear_screen(self, mark: Mark, move: bool = True) -> None:
-        """Erase the text written since the first move to an absolute position. Earlier text is kept."""
+        """Erase text written since the first move to an absolute position. Earlier text is kept."""
         if self._home is None:
             self._move_to(0, 0, mark)
             return
@@ -361,7 +361,7 @@ class _Row(Generic[Mark]):
         self.wrapped = False
         """Whether the line continues in the next row."""
         self.shown: str | None = None
-        """The text that was already returned."""
+        """The text that has already been returned."""
         self._jump = -1
         self._piece = ""
         self._start = self._end = 0
@@ -389,7 +389,7 @@ class _Row(Generic[Mark]):
         return text if self._jump < 0 else text.rstrip(" ")
 
     def complete(self) -> Row[Mark] | None:
-        """Return the row if it was not returned yet or now has different words. Otherwise return None."""
+        """Return the row if it has not been returned yet or now contains different words, otherwise None."""
         text = self.text()
         if self.shown is None or not _similar(_words(text), _words(self.shown)):
             self.shown = text
@@ -441,7 +441,7 @@ class _Row(Generic[Mark]):
             self.last = mark
 
     def lost(self, before: str, following: list[_Row[Mark]]) -> list[str]:
-        """Return the replaced texts whose words are neither in this row nor in its neighbours."""
+        """Return the replaced texts whose words appear neither in this row nor in neighbouring rows."""
         self._settle()
         if not self._lost:
             return []
@@ -459,7 +459,7 @@ class _Row(Generic[Mark]):
         return kept
 
     def has(self, words: set[str]) -> bool:
-        """Return whether the words are in the row or in the text that was replaced there last."""
+        """Return whether the words appear in the row or in the text that was last replaced there."""
         self._settle()
         return _similar(words, _words(self.text())) or any(
             _similar(words, _words(one)) for one in self._lost[-1:]
@@ -488,7 +488,7 @@ class _Row(Generic[Mark]):
         self._end = end
 
     def _settle(self) -> None:
-        """Keep the last replaced text if its words are not in the text that replaced it."""
+        """Keep the last replaced text if its words do not appear in the text that replaced it."""
         if not self._piece:
             return
         own = self._list()
@@ -505,7 +505,7 @@ class _Row(Generic[Mark]):
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text with their ends. Only a line feed ends a line."""
+    """Yield the lines of a text with their line endings. Only a line feed ends a line."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start : end + 1]
@@ -515,16 +515,16 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _unfinished(text: str) -> int:
-    """Return the position of an escape sequence that continues after the text, or the text's length."""
+    """Return the position of an incomplete escape sequence at the end of the text, or the text's length."""
     last = max(text.rfind(one) for one in "\x1b\x90\x98\x9b\x9d\x9e\x9f")
-    for start in (text.rfind("\x1b", 0, max(0, last)), last):  # The last ESC can also end a string.
+    for start in (text.rfind("\x1b", 0, max(0, last)), last):  # The last ESC can also end a control string.
         if start >= max(0, len(text) - _MAX_SEQUENCE) and _UNFINISHED.match(text, start):
             return start
     return len(text)
 
 
 def _range(kind: int, column: int) -> tuple[int, int]:
-    """Return the columns that an erasing sequence with this parameter erases."""
+    """Return the column range erased by an erase sequence with this parameter."""
     return (column, COLUMNS) if kind == 0 else (0, min(column + 1, COLUMNS) if kind == 1 else COLUMNS)
 
 
@@ -550,5 +550,5 @@ def _words(text: str) -> set[str]:
 
 
 def _similar(words: set[str], others: set[str]) -> bool:
-    """Return whether at least half of the words are among the others."""
+    """Return whether at least half of the words are in `others`."""
     return len(words & others) * 2 >= len(words)

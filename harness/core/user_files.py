@@ -1,7 +1,7 @@
-"""Read users' files, with a limit on their size. user_yaml.py parses YAML.
+"""Read users' files, with a size limit. user_yaml.py parses YAML.
 
-Reading takes little time and memory, whatever the file contains. For an unusable file, a UsageError names the
-file and, if possible, the line. Pipes and devices are not read, because they might never end.
+Reading takes little time and memory regardless of a file's content. For an unusable file, UsageError names
+the file and, if possible, the line. Pipes and devices are not read, because they might never end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Final
 from harness.core.errors import UsageError
 
 MAX_BYTES: Final = 1 << 20
-"""Default maximum size of a file in bytes. A Kubernetes object has at most 1.5 MiB."""
+"""Default maximum size of a file in bytes. Kubernetes objects are limited to 1.5 MiB."""
 MAX_RECORD_BYTES: Final = 64 << 20
-"""Maximum bytes of data that the harness itself wrote: a ledger, or a document or line in a bundle."""
+"""Maximum size in bytes of data written by the harness: a ledger, or a document or line in a bundle."""
 MAX_DEPTH: Final = 64
 """Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -30,21 +30,21 @@ _BOMS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}""")
-"""A dotted TOML key with more than MAX_DEPTH parts. tomllib's time is quadratic in their number."""
+"""A dotted TOML key with more than MAX_DEPTH parts. tomllib takes quadratic time in the number of parts."""
 
 
 class NotRegularError(OSError):
-    """Raised if a path is a folder, a pipe, a socket or a device instead of a regular file."""
+    """Raised if a path is a folder, pipe, socket or device rather than a regular file."""
 
 
 class _Wrong(Exception):
-    """An error in a file. Its message, such as "line 3 has …", is appended to the file's name."""
+    """An error in a file. Its message, such as "is not valid UTF-8: …", is appended to the file's name."""
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading bytes.
 
-    Raises NotRegularError for any other kind of file, and OSError.
+    Raises OSError, or NotRegularError if the file is not a regular file.
     """
     # Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -57,9 +57,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file of at most `most` bytes. Raises UsageError.
+    """Return the content of a file with at most `most` bytes. Raises UsageError.
 
-    `what` is the kind of the file in messages, such as "job file".
+    `what` is the kind of file to name in messages, such as "job file".
     """
     try:
         with open_regular(path) as file:
@@ -77,9 +77,9 @@ def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) 
 
 
 def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes, decoded as UTF-8 in every locale.
+    """Return the text of a file with at most `most` bytes, decoded as UTF-8 regardless of the locale.
 
-    `what` is the kind of the file in messages, such as "job file". Raises UsageError.
+    `what` is the kind of file to name in messages, such as "job file". Raises UsageError.
     """
     try:
         return _decoded(read_bytes(path, what, hint=hint, most=most))
@@ -88,19 +88,19 @@ def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -
 
 
 def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dict[str, Any]:
-    """Return the document of a TOML file. Raises UsageError."""
+    """Parse a TOML file. Raises UsageError."""
     text = read_text(path, what, hint=hint, most=most)
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # imported here, because most folders have no file with settings
+    import tomllib  # imported here, because most folders do not have a settings file
 
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"{what} {path} has too many brackets inside each other", hint=hint) from None
+        raise UsageError(f"{what} {path} has too many nested brackets", hint=hint) from None
     except ValueError as error:  # TOMLDecodeError, or a date or number that Python cannot represent
-        raise UsageError(f"{what} {path} is no TOML: {error}", hint=hint) from None
+        raise UsageError(f"{what} {path} is not valid TOML: {error}", hint=hint) from None
 
 
 def _decoded(data: bytes) -> str:
@@ -111,8 +111,8 @@ def _decoded(data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _Wrong(f"is not encoded in UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from None
+        raise _Wrong(f"is not valid UTF-8: invalid byte 0x{data[error.start]:02x} on line {line}") from None
     if control := _CONTROL.search(text):
         line = text.count("\n", 0, control.start()) + 1
-        raise _Wrong(f"is no text: line {line} has the control character U+{ord(control.group()):04X}")
+        raise _Wrong(f"is not a text file: control character U+{ord(control.group()):04X} on line {line}")
     return text

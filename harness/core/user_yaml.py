@@ -1,7 +1,7 @@
 """Parse users' YAML, with limits on its depth and number of values.
 
-YAML is parsed as in Kubernetes: only JSON values exist, and a date is a string. Duplicate keys are rejected,
-because PyYAML would silently use the last one.
+YAML is parsed as in Kubernetes: there are only JSON values, and dates are strings. Duplicate keys are
+rejected, because PyYAML would silently use the last one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from harness.core.user_files import MAX_BYTES, MAX_DEPTH, read_text
 MAX_VALUES: Final = 50_000
 """Maximum number of keys, strings, numbers and collections in a file.
 
-Each alias counts all its values again.
+Each alias counts all of its values again.
 """
 MAX_ALIASES: Final = 1_000
 MAX_KEY: Final = 1_024
 """Maximum length of a key in characters."""
 MAX_NUMBER: Final = 64
-"""Maximum length of a number in characters. The value is at most 2^63 - 1, as in Kubernetes."""
+"""Maximum length of a number in characters. As in Kubernetes, the value is at most 2^63 - 1."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
@@ -32,13 +32,13 @@ _NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
 
 
 class _Wrong(Exception):
-    """An error in a YAML text. Its message contains the line number."""
+    """An error in YAML text. Its message contains the line number."""
 
 
 class _Loader(yaml.CSafeLoader):
     """A loader that constructs only JSON values.
 
-    A date or a lone `=` becomes a string, and integers are limited.
+    Dates and a lone `=` become strings, and the size of integers is limited.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -62,14 +62,14 @@ _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
 def yaml_documents(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> list[Any]:
-    """Return the documents of a YAML file. Empty documents are None. Raises UsageError."""
+    """Return the documents in a YAML file. Empty documents are None. Raises UsageError."""
     return yaml_texts(read_text(path, what, hint=hint, most=most), f"{what} {path}", hint=hint)
 
 
 def yaml_document(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> Any:
-    """Return the only document of a YAML file, or None for an empty file.
+    """Return the only document in a YAML file, or None if the file is empty.
 
-    Raises UsageError if the file is invalid or has several documents.
+    Raises UsageError if the file is invalid or contains several documents.
     """
     documents = yaml_documents(path, what, hint=hint, most=most)
     if len(documents) > 1:
@@ -78,7 +78,7 @@ def yaml_document(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTE
 
 
 def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
-    """Return the documents of a YAML text. Error messages start with `source`. Raises UsageError."""
+    """Return the documents in a YAML text. Error messages start with `source`. Raises UsageError."""
     try:
         _events(text)
         return list(_documents(text))
@@ -86,23 +86,23 @@ def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
         raise UsageError(f"{source}, {error}", hint=hint) from None
     except yaml.MarkedYAMLError as error:
         where = _place(text, error.problem_mark) if error.problem_mark else ""
-        raise UsageError(f"{source} is no YAML{where}: {error.problem}", hint=hint) from None
+        raise UsageError(f"{source} is not valid YAML{where}: {error.problem}", hint=hint) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{source} is no YAML: {error}", hint=hint) from None
+        raise UsageError(f"{source} is not valid YAML: {error}", hint=hint) from None
 
 
 def _events(text: str) -> None:
-    """Check the limits on depth, values and aliases before any value is constructed. Raises _Wrong."""
+    """Check the limits on depth, values and aliases before constructing any values. Raises _Wrong."""
     values = aliases = 0
     sizes: dict[str, int] = {}
-    """Maps each anchor to its number of values."""
+    """The number of values for each anchor."""
     open_: list[tuple[str | None, int]] = []
     """The anchor of each open collection, and the number of values before the collection."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
             if any(anchor == event.anchor for anchor, _ in open_):
-                raise _Wrong(f"{_line(event)}: alias *{event.anchor} is inside of what it stands for")
+                raise _Wrong(f"{_line(event)}: alias *{event.anchor} refers to a collection that contains it")
             values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.NodeEvent):
             values += 1
@@ -115,10 +115,10 @@ def _events(text: str) -> None:
             if anchor is not None:
                 sizes[anchor] = values - before
         if len(open_) > MAX_DEPTH:
-            raise _Wrong(f"{_line(event)}: at most {MAX_DEPTH} lists and mappings may be inside each other")
+            raise _Wrong(f"{_line(event)}: lists and mappings can be nested at most {MAX_DEPTH} deep")
         if values > MAX_VALUES:
             raise _Wrong(
-                f"{_line(event)}: at most {MAX_VALUES} values are read, those behind each alias counted again"
+                f"{_line(event)}: at most {MAX_VALUES} values can be read, counting aliased values again"
             )
         if aliases > MAX_ALIASES:
             raise _Wrong(f"{_line(event)}: a file has at most {MAX_ALIASES} aliases")
@@ -140,7 +140,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
         return
     done.add(id(node))
     if node.tag not in _PLAIN:
-        raise _Wrong(f"{_line(node)}: the tag {_tag(node)} is not for files that the harness reads")
+        raise _Wrong(f"{_line(node)}: the tag {_tag(node)} is not supported")
     if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
         raise _Wrong(f"{_line(node)}: a number has at most {MAX_NUMBER} characters; found {len(node.value)}")
     if isinstance(node, yaml.SequenceNode):
@@ -152,7 +152,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
             _check(loader, key, done)
             _check(loader, value, done)
             if not isinstance(key, yaml.ScalarNode):
-                raise _Wrong(f"{_line(key)}: a key is a text; found a list or a mapping")
+                raise _Wrong(f"{_line(key)}: a key must be a string; found a list or a mapping")
             if len(key.value) > MAX_KEY:
                 raise _Wrong(f"{_line(key)}: a key has at most {MAX_KEY} characters; found {len(key.value)}")
             # In JSON, a string and a number that look alike, such as `"1"` and `1`, are the same key.
@@ -160,11 +160,11 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
                 "<<" if key.tag.endswith(":merge") else str(loader.construct_object(key)), key
             )
             if first is not key:
-                raise _Wrong(f"{_line(key)}: the key {key.value[:60]!r} is there already, in {_line(first)}")
+                raise _Wrong(f"{_line(key)}: duplicate key {key.value[:60]!r}, first used in {_line(first)}")
 
 
 def _place(text: str, mark: Any) -> str:
-    """Return a position as text. A position after the last line becomes the end of the last line."""
+    """Format a position. A position beyond the last line becomes the end of the last line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

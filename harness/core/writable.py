@@ -1,4 +1,4 @@
-"""Check that folders are writable, before the harness creates objects that it must record in them."""
+"""Check that folders are writable before the harness creates objects that it must record there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.core.errors import HarnessError, UsageError
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists. Unlike Path.exists(), raises OSError if this cannot be determined."""
+    """Return whether a path exists. Unlike Path.exists(), raises OSError if that cannot be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -18,10 +18,10 @@ def exists(path: Path) -> bool:
 
 
 def prove(folder: Path, setting: str) -> None:
-    """Create and remove a file in `folder`, or in its closest existing parent.
+    """Create and remove a file in `folder` or, if it does not exist, in its closest existing parent.
 
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
-    `setting`, the option or variable with which the user chooses another folder.
+    `setting`, the option or variable by which the user can choose another folder.
     """
     place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:

@@ -1,4 +1,4 @@
-"""The evidence bundle: the files that the launch code writes and the judges read."""
+"""The evidence bundle: the files written by the launch code and read by the judge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name on first access, because importing pydantic (reader, writer) is slow."""
+    """Import a name's module on first access, because importing pydantic (reader, writer) is slow."""
     if name in _HOME:
         return getattr(import_module(f"harness.evidence.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

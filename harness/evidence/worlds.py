@@ -1,8 +1,7 @@
-"""Determine from processes.jsonl which ranks ran in which pod, their worlds, and how each rank ended.
+"""Determine which ranks ran in which pod, their worlds, and how each rank ended, using processes.jsonl.
 
-A rank's world is the one with which it initialised torch.distributed. If it did not initialise
-torch.distributed, its world is the one that torchrun's rendezvous assigned. A process without initialisation
-and without a rendezvous trains in a world of size 1.
+A rank's world is the one with which it initialised torch.distributed. If it did not do so, its world is the
+one assigned by torchrun's rendezvous. A process without either trains in a world of size 1.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ PATH = "processes.jsonl"
 
 @dataclass
 class ProcessRecord:
-    """All events of one process. A process that called exec has two starts and two ends."""
+    """All events from one process. A process that called exec has two starts and two ends."""
 
     id: str
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """The starts of ranks by this process, if it is an agent. Partial events of one start are merged."""
+    """For an agent: each time that it started ranks. Partial events for one start are merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
@@ -50,7 +49,7 @@ class ProcessRecord:
 
     @property
     def began(self) -> int:
-        """Return the time of the first event, in milliseconds since the epoch."""
+        """Return when the first event occurred, in milliseconds since the epoch."""
         known = [*self.starts, *self.rounds, *self.ends, *([self.group] if self.group else [])]
         return min((event.time_ms for event in known), default=0)
 
@@ -61,13 +60,13 @@ class ProcessRecord:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return the last recorded end of the process, or None if the process was killed or called exec."""
+        """Return the process's last recorded end, or None if it was killed or called exec."""
         last = self.ends[-1] if self.ends else None
         return last if last is not None and last.how != "exec" else None
 
     @property
     def last_ms(self) -> int:
-        """Return the time of the last event, in milliseconds since the epoch."""
+        """Return when the last event occurred, in milliseconds since the epoch."""
         events = [*self.rounds, *self.failures, *self.ends, *([self.result] if self.result else [])]
         return max((event.time_ms for event in events), default=self.began)
 
@@ -76,14 +75,14 @@ class ProcessRecord:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return an environment variable of the process as a number, or None if it is not a number."""
+        """Return one of the process's environment variables as a number, or None if it is not a number."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
 class RankLife:
-    """One lifetime of a rank, as a process that torchrun started or that trains without torchrun."""
+    """One lifetime of a rank, as a process started by torchrun or training without torchrun."""
 
     pod: str
     rank: int
@@ -95,7 +94,7 @@ class RankLife:
     """The recorded processes that ran as this rank."""
     agent: ProcessRecord | None
     failure: tuple[int, str] | None
-    """The failure that torchrun reported, as (exit code or negative signal number, message)."""
+    """The failure reported by torchrun, as (exit code or negative signal number, message)."""
     pid: int
 
     @property
@@ -110,7 +109,7 @@ class RankLife:
 
 @dataclass(frozen=True)
 class PodProcesses:
-    """The processes of one pod."""
+    """The processes in one pod."""
 
     pod: str
     processes: dict[str, ProcessRecord]
@@ -122,7 +121,7 @@ class PodProcesses:
 
     @property
     def agents_without_ranks(self) -> list[ProcessRecord]:
-        """Return the torchrun agents that started no rank, oldest first."""
+        """Return the torchrun agents that did not start any ranks, oldest first."""
         agents = [p for p in self._ordered if p.start is not None and p.start.role == "agent"]
         return [process for process in agents if not process.rounds]
 
@@ -161,7 +160,7 @@ class PodProcesses:
         return lives + self._without_torchrun(taken)
 
     def _of_worker(self, agent: ProcessRecord, pid: int, local: int, restart: int) -> list[ProcessRecord]:
-        """Return the process of a rank that torchrun started directly or through a wrapper, or []."""
+        """Return a list with the rank's process, started by torchrun directly or through a wrapper, or []."""
         here = [process for process in self._ordered if process.pid == pid and process.began >= agent.began]
         if here:
             return here[-1:]
@@ -178,7 +177,7 @@ class PodProcesses:
     def _without_torchrun(self, in_rounds: set[str]) -> list[RankLife]:
         """Return the ranks that were started without torchrun.
 
-        If some of the pod's processes belong to a process group, the other processes are their helpers.
+        If some of the pod's processes belong to a process group, the others are their helper processes.
         """
         grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in in_rounds]
         others = grouped if in_rounds or self.agents or grouped else self.commands
@@ -203,8 +202,9 @@ class PodProcesses:
 
     @property
     def commands(self) -> list[ProcessRecord]:
-        """Return the processes outside torchrun that no other recorded process started."""
-        # If a shell execs its last command, that process has the shell's pid but did not start the others.
+        """Return the processes outside torchrun that were not started by another recorded process."""
+        # If a shell execs its last command, that process has the shell's pid but did not start the other
+        # processes.
         others = self._outside_torchrun
         began = {process.pid: process.began for process in reversed(others)}
         return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
@@ -222,7 +222,7 @@ class PodProcesses:
         ]
 
     def _below(self, process: ProcessRecord, pids: set[int]) -> bool:
-        """Return whether a process descends from one of the given processes, by the recorded parent pids."""
+        """Return whether a process is a descendant of one of `pids`, based on the recorded parent pids."""
         parents = {p.pid: p.start.ppid for p in self._ordered if p.start}
         at, seen = process.start.ppid if process.start else 0, set[int]()
         while at and at not in seen:
@@ -234,7 +234,7 @@ class PodProcesses:
 
 
 def pods(events: Iterable[tuple[int, ProcessLine]]) -> dict[str, PodProcesses]:
-    """Map the uid of each pod, or its name if the uid is not known, to the processes of the pod."""
+    """Map each pod's uid, or its name if the uid is not known, to the pod's processes."""
     found: dict[str, PodProcesses] = {}
     for number, event in events:
         pod = found.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
@@ -269,7 +269,7 @@ def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
 
 
 def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]) -> dict[int, PodProcesses]:
-    """Map each node index to the recorded processes of its pod. Nodes without such processes are absent."""
+    """Map each node index to its pod's recorded processes. Nodes without recorded processes are absent."""
     found = pods(events)
     return {
         index: found[key] for index, pod in nodes.items() for key in (pod.last.uid, pod.name) if key in found
@@ -278,19 +278,19 @@ def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that form one process group, and the node index of each rank."""
+    """The ranks in one process group, and each rank's node index."""
 
     size: int
     nodes: dict[int, int]
-    """Rank → node index."""
+    """The node index of each rank."""
 
 
 def lives_from_ground_truth(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to each rank's last lifetime, for workers that write their own ground truth.
+    """Map each node index to its ranks' last lifetimes, for workers that write their own ground truth.
 
-    `starts` maps each rank to the starts of its attempts. `nodes` maps each pod's name to its node index.
+    `starts` maps each rank to its attempts' start records. `nodes` maps each pod name to its node index.
     """
     lives: dict[int, list[RankLife]] = {}
     for rank, of_rank in starts.items():
@@ -302,7 +302,7 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world, with the number of ranks in the job file if the file contains it."""
+    """Return whether there is a world, and its size matches the job file if the file contains the size."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 
@@ -314,9 +314,9 @@ def is_each(size: int, ranks: Collection[int]) -> bool:
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
     """Return the world that spans all nodes, or None if the ranks do not form one.
 
-    `lives` maps each node index to the lifetimes of its ranks. All sizes must agree, each rank must be on
-    exactly one node, and each node must have at least one rank. Ranks in other worlds, such as those of a
-    second command on a node, are ignored.
+    `lives` maps each node index to its ranks' lifetimes. All sizes must agree, each rank must be on exactly
+    one node, and each node must have at least one rank. Ranks in other worlds, such as those of a second
+    command on a node, are ignored.
     """
     sizes = {life.world for of_node in lives.values() for life in of_node}
     for size in sorted(sizes, reverse=True):

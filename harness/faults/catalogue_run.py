@@ -1,9 +1,9 @@
 """Run all faults on one cluster, with launches of a healthy job (controls) between them.
 
 Faults of scope `launch` disturb only their own launch, so several of them run at the same time, with controls
-between them. Each other fault runs alone, and a control follows after one or a few of these faults. If a
-control does not PASS, the preceding faults do not count as right, because they were not undone or disturbed
-other launches.
+between them. Every other fault runs alone, and a control follows after one or a few of these faults. If a
+control does not PASS, the faults before it do not count as right, because one of them was not undone or
+disturbed another launch.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""Number of faults between two controls, for faults that run at the same time."""
+"""Number of faults between two controls, for faults that run concurrently."""
 
 
 class Matrix:
     """All faults to inject, and the controls between them.
 
-    `start` starts the injections, `row` waits for the result of a fault, and `stop` ends the running launches
-    and undoes their faults.
+    `start` starts the injections, `row` waits for a fault's result, and `stop` ends the running launches and
+    undoes their faults.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the next control, and return the result. Raises the error of the injection."""
+        """Wait for a fault and the next control, and return the result. Raises the injection's error."""
         return self._rows[name].result()
 
     def stop(self) -> None:
-        """Start no more faults, end running harnesses as with Ctrl-C, and undo their faults."""
+        """Stop starting faults, end the running harness processes as with Ctrl-C, and undo their faults."""
         self._stopped.set()
         for command in self._commands:
             if command.process.poll() is None:
@@ -103,7 +103,7 @@ class Matrix:
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
 
     def _beside(self, faults: list[Fault]) -> None:
-        """Run several faults at the same time. Each control covers the faults that ended before it began."""
+        """Run several faults concurrently. Each control covers the faults that ended before it began."""
         todo: SimpleQueue[Fault | None] = SimpleQueue()
         for number, fault in enumerate(faults):
             if number and number % CONTROL_EVERY == 0:

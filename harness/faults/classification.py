@@ -1,7 +1,7 @@
-"""Classify faults by the ways in which they are injected.
+"""Classify faults by how they are injected.
 
-A way is a scope, a target, a kind of change to the job, or a kind of command or signal with its moment. `make
-test` injects at least one fault for each way, each family of causes and each kind of verdict
+A way of injecting is a scope, a target, a kind of change to the job, or a kind of command or signal and its
+timing. `make test` injects at least one fault for each way, each family of causes and each kind of verdict
 (tests/unit/faults/test_classification.py).
 """
 
@@ -15,7 +15,7 @@ CHANGES = ("worker", "replace", "before", "set", "text")
 
 
 def moment(fault: Fault) -> str:
-    """Return the moment of the injection, in the terms of docs/tests.md."""
+    """Return when the fault is injected, in the terms used in docs/tests.md."""
     if not isinstance(fault.at, When):
         return "before the run"
     when = "at a stage" if fault.at.stage is not None else "at a log line"
@@ -25,7 +25,7 @@ def moment(fault: Fault) -> str:
 def ways(fault: Fault) -> set[str]:
     """Return the ways in which a fault is injected.
 
-    If the fault has steps that inject it, changes to its job are not counted as ways.
+    If the fault has injection steps, the changes to its job are not counted as ways.
     """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
@@ -44,8 +44,8 @@ def ways(fault: Fault) -> set[str]:
 def family(fault: Fault) -> str | None:
     """Return the family of the expected cause. None means that a PASS or a refusal is expected.
 
-    All causes that netcheck reports are reasons why ranks cannot meet, so they belong to the family
-    `rendezvous`. All causes of acceptance tests form one family.
+    All causes that netcheck reports explain why ranks cannot meet, so they belong to the family `rendezvous`.
+    All causes that acceptance tests report form one family.
     """
     if fault.target == "acceptance":
         return "acceptance"

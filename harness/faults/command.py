@@ -14,14 +14,14 @@ from harness.core import processes
 from harness.settings import Settings
 
 CPU_REQUEST = "150m"
-"""CPU request of each pod, so that several launches fit at the same time."""
+"""CPU request of each pod, low enough for several concurrent launches to fit."""
 HARNESS = Path(sys.executable).with_name("harness")
 
 
 def launch_environment(settings: Settings, runs: Path, several: bool) -> dict[str, str]:
-    """Return the user's environment for a `harness run` on the cluster of the settings.
+    """Return the user's environment, adapted for a `harness run` on the cluster in the settings.
 
-    Its bundle is in `runs`, and is not removed. `several` means that other launches run at the same time.
+    The bundle is written to `runs` and kept. `several` means that other launches run at the same time.
     """
     own: dict[str, str | None] = {
         "HARNESS_CLUSTER_NAME": settings.cluster_name,

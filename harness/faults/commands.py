@@ -29,14 +29,14 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""Number of drawn faults between two controls, if the faults run alone. After each of these faults, the
+"""Number of random faults between two controls, for faults that run alone. After each of these faults, the
 injector waits until the cluster works again."""
 
 
 def chosen(names: list[str]) -> list[Fault]:
     """Return the faults with the given names, targets or files, or all faults if there are no names.
 
-    The name of a drawn fault selects the same fault again. Raises UsageError for an unknown name.
+    The name of a random fault selects the same fault again. Raises UsageError for an unknown name.
     """
     known = catalogue()
     if not names:
@@ -57,10 +57,11 @@ def chosen(names: list[str]) -> list[Fault]:
 def faults(
     names: list[str], random: int, seed: int, skip: int, shard: str | None = None, generated: bool = False
 ) -> list[Fault]:
-    """Return the faults with the given names, or `random` faults drawn from a seed.
+    """Return the faults with the given names, or `random` faults generated from a seed.
 
-    The first `skip` drawn faults are skipped. With `generated`, the ranks of drawn faults run generated
-    programs. With `shard`, such as 2/4, only that shard of the named faults is returned. Raises UsageError.
+    The first `skip` random faults are skipped. With `generated`, the ranks run generated programs while
+    random faults are injected. With `shard`, such as 2/4, only that shard of the named faults is returned.
+    Raises UsageError.
     """
     if not random:
         found = chosen(names)
@@ -75,7 +76,7 @@ def show(faults: list[Fault]) -> None:
 
 
 def undo_leftovers(context: RunContext) -> bool:
-    """Undo the faults of killed runs. Return False if a fault could not be undone."""
+    """Undo faults that killed runs left in place. Return False if a fault could not be undone."""
     problems = []
     for journal in sorted(journals(context.settings).glob("*.json")):
         context.progress(f"undoing {journal.stem}")
@@ -86,7 +87,7 @@ def undo_leftovers(context: RunContext) -> bool:
 
 
 def folder(settings: Settings) -> Path:
-    """Return the path of a new folder, for the ledger and the bundles of a run of faults."""
+    """Return the path of a new folder for the ledger and the bundles of one `harness faults` run."""
     name = f"faults-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     return settings.runs_dir.absolute() / name
 
@@ -94,10 +95,10 @@ def folder(settings: Settings) -> Path:
 def inject(
     faults: list[Fault], parallel: int, job: Path, context: RunContext
 ) -> tuple[list[Row], dict[str, str]]:
-    """Inject all faults on one cluster, which is created if it does not exist. An existing cluster is kept.
+    """Inject all faults on one cluster. Create the cluster if it does not exist, and keep an existing one.
 
-    Returns the result of each fault and the versions of the stack. An interruption ends the running launches
-    and undoes their faults.
+    Returns each fault's result and the versions of the stack. An interruption ends the running launches and
+    undoes their faults.
     """
     settings = context.settings
     undo_leftovers(context)
@@ -119,10 +120,10 @@ def inject(
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
-    """Return the results in ledgers of earlier runs, and the versions of the stack.
+    """Return the results from the ledgers of earlier runs, and the versions of the stack.
 
-    Faults of the catalogue come first, in its order, and then drawn faults. If a fault is in several ledgers,
-    the result in the last ledger counts. Raises UsageError if a file is not a ledger.
+    Faults from the catalogue come first, in catalogue order, followed by random faults. If a fault is in
+    several ledgers, the result in the last ledger counts. Raises UsageError if a file is not a ledger.
     """
     rows: dict[str, Row] = {}
     for ledger in ledgers:
@@ -131,7 +132,7 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
                 row = Row.model_validate_json(line)
                 rows[row.fault] = row
         except ValueError as error:
-            raise UsageError(f"{ledger} is no ledger of faults: {error}") from None
+            raise UsageError(f"{ledger} is not a ledger of faults: {error}") from None
     versions: dict[str, str] = {}
     for row in rows.values():
         manifest = Bundle.open(Path(row.bundle)).manifest if row.bundle else None
@@ -151,8 +152,8 @@ def report(
 ) -> int:
     """Print the results, and write the table and small copies of the bundles if requested.
 
-    Returns the exit code: 0 if all results are the expected ones, and otherwise 1. If all faults are drawn,
-    oracle_table.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated
+    Returns the exit code: 0 if all results are as expected, and otherwise 1. If all faults are random,
+    oracle_table.good decides instead. `programs` is the ledger for random faults whose ranks ran generated
     programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)

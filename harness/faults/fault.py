@@ -1,6 +1,6 @@
 """The file format of faults: target, injection, undo and expected verdict.
 
-    about: One sentence for a person.
+    about: One sentence that describes the fault.
     target: tracker                   # one of Target
     scope: launch                     # what it disturbs, see Scope
     job: {worker: "faulty.py exit3 1"}
@@ -10,7 +10,7 @@
     undo: []                          # idempotent; always run, even if the injector dies
     expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
 
-Steps are Jinja2 templates. Their variables are listed in harness.faults.step_variables.
+Steps are Jinja2 templates. harness.faults.step_variables lists their variables.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""What a fault disturbs. With `launch`, it disturbs only its own launch, so other faults can run at the same
-time. With `cluster` or `machine`, it runs alone. With `own`, it runs alone, on a cluster that it creates and
+"""What a fault disturbs. A `launch` fault disturbs only its own launch, so other faults can run at the same
+time. A `cluster` or `machine` fault runs alone. An `own` fault runs alone, on a cluster that it creates and
 removes."""
 
 
@@ -51,7 +51,7 @@ class Strict(BaseModel):
 
 
 class Step(Strict):
-    """A step of an injection or of its undo.
+    """A step that injects or undoes a fault.
 
     Exactly one of docker, kubectl, sh, signal and sleep is set. A command can also have `stdin`.
     """
@@ -59,7 +59,7 @@ class Step(Strict):
     docker: str | None = None
     kubectl: str | None = None
     sh: str | None = None
-    signal: str | None = Field(None, description="to the harness's process group, e.g. INT")
+    signal: str | None = Field(None, description="signal for the harness's process group, e.g. INT")
     sleep: float | None = Field(None, description="seconds that the fault lasts before the next step")
     stdin: str | None = None
 
@@ -80,38 +80,41 @@ class Job(Strict):
 
     manifest: str | None = Field(
         None,
-        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, or accept-nodes or "
-        "accept-ddp: the acceptance tests on CPUs",
+        description="replaces jobs/multinode.yaml: a manifest in harness/faults/files, or accept-nodes or "
+        "accept-ddp for the acceptance tests on CPUs",
     )
     worker: str | None = Field(
-        None, description="in place of multinode.py: a file of /workspace, and arguments"
+        None, description="replaces multinode.py: a file in /workspace, and its arguments"
     )
-    replace: dict[str, str] = Field({}, description="text of the run script → other text")
-    before: str = Field("", description="shell lines that go before the run script")
+    replace: dict[str, str] = Field({}, description="text in the run script → replacement")
+    before: str = Field("", description="shell lines to insert before the run script")
     set: dict[str, Any] = Field(
-        {}, description="path → value, parts joined by /; of a manifest the kind of the object comes first"
+        {},
+        description="path → value; parts are joined by /; a manifest's path begins with the object's kind",
     )
-    text: str | None = Field(None, description="the whole file, as it is, also when it is no YAML")
+    text: str | None = Field(None, description="the whole file, verbatim, which need not be YAML")
 
 
 class Train(Strict):
     """A launch of `harness train` instead of a job file."""
 
-    defect: str | None = Field(None, description="KIND[:NUMBER] of harness/workers/training/faulty.py")
+    defect: str | None = Field(
+        None, description="KIND[:NUMBER], a defect from harness/workers/training/faulty.py"
+    )
     kind: Literal["statefulset", "job"] = "statefulset"
     restarts: int = 3
     options: list[str] = Field([], description="of the trainer, after those of variant.TRAINER")
 
 
 class When(Strict):
-    """The moment of the injection, determined from the bundle while it is being written.
+    """When the fault is injected, determined from the bundle while it is being written.
 
     If `stage` and `log` are both set, the log line is awaited after the stage has begun.
     """
 
-    stage: str | None = Field(None, description="a stage of the manifest that has begun")
-    log: str | None = Field(None, description="a regex over the lines of the ranks' logs")
-    pods: int = Field(1, ge=1, description="how many pods' logs must have such a line")
+    stage: str | None = Field(None, description="a stage in the manifest that must have begun")
+    log: str | None = Field(None, description="a regex that a line in the ranks' logs must match")
+    pods: int = Field(1, ge=1, description="number of pods whose logs must contain such a line")
 
     @model_validator(mode="after")
     def _one(self) -> When:
@@ -124,7 +127,7 @@ class Expect(Strict):
     """The expected result of the harness. Exactly one of `verdict`, `exit` and `named` is set.
 
     With `exit`, the harness must exit with this code before it judges anything. With `named`, an oracle
-    decides after the launch whether a PASS was right (harness/faults/random/oracle.py), and any other verdict
+    judges after the launch whether a PASS was right (harness/faults/random/oracle.py), and any other verdict
     must name the disturbance.
     """
 
@@ -132,9 +135,10 @@ class Expect(Strict):
     cause: str | None = None
     ranks: list[int] | None = None
     exit: int | None = None
-    named: str | None = Field(None, description="a regex for the cause, or the text, of what is no PASS")
+    named: str | None = Field(None, description="a regex for the cause or text of a verdict other than PASS")
     message_pattern: str = Field(
-        "", description="a regex for its explanation (of a PASS: of a check), or for what it refused with"
+        "",
+        description="a regex for the verdict's explanation (for a PASS, a check's), or for the error message",
     )
 
     @model_validator(mode="after")
@@ -142,7 +146,7 @@ class Expect(Strict):
         if [self.verdict, self.exit, self.named].count(None) != 2:
             raise ValueError("one of verdict, exit and named was expected")
         if self.cause is not None and self.cause not in CAUSES:
-            raise ValueError(f"{self.cause} is no cause of docs/causes.md")
+            raise ValueError(f"{self.cause} is not a cause in docs/causes.md")
         if self.verdict in ("FAIL", "UNKNOWN") and self.cause is None:
             raise ValueError("a verdict other than PASS needs a cause")
         return self
@@ -151,8 +155,8 @@ class Expect(Strict):
 class Fault(Strict):
     """A fault, as described by its file.
 
-    `name` is the name of the file without the extension. `cannot` is the reason if the fault cannot be
-    injected on this kind of machine.
+    `name` is the file name without the extension. `cannot` is the reason why the fault cannot be injected on
+    this kind of machine.
     """
 
     name: str
@@ -164,10 +168,12 @@ class Fault(Strict):
     env: dict[str, str | None] = {}
     arguments: list[str] = []
     at: Literal["before"] | When = "before"
-    freeze: bool = Field(False, description="the harness is stopped (SIGSTOP) while it is injected")
+    freeze: bool = Field(False, description="stop the harness (SIGSTOP) during the injection")
     inject: list[Step] = []
     undo: list[Step] = []
-    nightly: bool = Field(False, description="left to `make faults`: slow, or much like another")
+    nightly: bool = Field(
+        False, description="only injected by `make faults`, because it is slow or similar to another fault"
+    )
     expect: Expect | None = None
     cannot: str | None = None
 
@@ -178,14 +184,14 @@ class Fault(Strict):
         if self.train is not None and self.job != Job():
             raise ValueError("one of job and train was expected")
         if any(not step.is_command for step in self.undo):
-            raise ValueError("undo takes commands only: it may have to run without the harness")
+            raise ValueError("undo accepts only commands, because it may have to run without the harness")
         if (
             self.inject
             and not self.undo
             and any(step.is_command for step in self.inject)
             and self.scope != "launch"
         ):
-            raise ValueError("what is injected outside its own launch needs an undo")
+            raise ValueError("a fault injected outside its own launch needs an undo")
         return self
 
 
@@ -194,14 +200,14 @@ def load(path: Path) -> Fault:
     try:
         return Fault(**{"name": path.stem, **yaml_document(path, "fault")})
     except TypeError as error:
-        raise UsageError(f"{path} is no fault: {error}") from None
+        raise UsageError(f"{path} is not a valid fault: {error}") from None
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()]
-        raise UsageError(f"{path} is no fault: {'; '.join(lines)}") from None
+        raise UsageError(f"{path} is not a valid fault: {'; '.join(lines)}") from None
 
 
 def catalogue(folder: Path = CASES) -> dict[str, Fault]:
-    """Return all faults by name, ordered by target (in the order of a launch) and name."""
+    """Return all faults, keyed by name, ordered by target (in launch order) and name."""
     order = list(Target.__args__)  # type: ignore[attr-defined]
     found = [load(path) for path in sorted(folder.glob("*.yaml"))]
     return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}

@@ -1,4 +1,4 @@
-"""Create the job of a fault, by changing jobs/multinode.yaml, a manifest or the options of a training."""
+"""Create a fault's job, by changing jobs/multinode.yaml, a manifest or the training options."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TRAINER = (
     "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
     "--log-every 1"
 )
-"""Options of a training with 64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32,
+"""Options for a training with 64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32,
 36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:
-    """Return the job file of a fault. Raises UsageError if the job lacks a text that the fault replaces."""
+    """Return a fault's job file. Raises UsageError if a text that the fault replaces is not in the job."""
     if change.text is not None:
         return change.text
     if change.manifest is None:
@@ -50,10 +50,10 @@ def training(change: Train) -> list[str]:
 
 
 def _manifest(name: str) -> tuple[str, str]:
-    """Return the source and text of a manifest: a file's, or that of the acceptance tests on CPUs.
+    """Return the source and text of a manifest, which is a file or is generated for acceptance tests on CPUs.
 
-    The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
-    adds this folder to the path.
+    The pods of acceptance tests also get files/wrong_torch.py. Python imports it only if a fault adds its
+    folder to the path.
     """
     on_cpus = acceptance.AcceptanceSpec(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):
@@ -91,7 +91,7 @@ def _change(document: Any, script_at: list[str], change: Job, source: str) -> No
 
 
 def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
-    """Return the mapping or list that contains the last part of a path, and the key in it."""
+    """Return the mapping or list that contains the last part of a path, and the key of that part."""
     place = document
     for parent in path[:-1]:
         place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})

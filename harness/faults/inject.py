@@ -34,13 +34,13 @@ The interval must be short, because the shortest stage in which a fault is injec
 """
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
-"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. A fault that makes its launch exceed
-this timeout sets a shorter one."""
+"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. Faults that make their launch exceed
+this timeout set a shorter one."""
 
 
 @dataclass
 class Injector:
-    """Injects faults, all with the same cluster, healthy job and folder for evidence."""
+    """Injects faults with the same cluster, healthy job and evidence folder."""
 
     ready: Ready
     job: JobFile
@@ -52,7 +52,7 @@ class Injector:
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its result.
 
-        A HarnessError is recorded in the result, which is then not right. A UsageError is raised.
+        A HarnessError is recorded in the result, which then does not count as right. A UsageError is raised.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Injector:
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
         """Run the harness with the fault.
 
-        Returns its exit code, its stderr, and the variables of the steps.
+        Returns the harness's exit code and stderr, and the variables for the steps.
         """
         words = fault_job.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
         if fault.train is None:
@@ -115,7 +115,7 @@ class Injector:
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """Return the user's environment, changed for a launch with the fault.
 
-        The user's variables that select a cluster are replaced by those for this launch.
+        The variables that select a cluster are replaced with those for this launch.
         """
         settings = self.settings
         own = fault.scope == "own"
@@ -150,7 +150,7 @@ class Injector:
 
 
 def journals(settings: Settings) -> Path:
-    """Return the folder with the pending undo commands of a cluster.
+    """Return the folder with the pending undo commands for a cluster.
 
     Each cluster has its own folder, because other processes can inject faults on other clusters.
     """
@@ -163,7 +163,7 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
     elif step.sleep is not None:
         time.sleep(step.sleep)  # the fault lasts as long as this sleep
     elif run is None:
-        raise UsageError(f"fault {fault}: there is no harness yet to signal")
+        raise UsageError(f"fault {fault}: the harness process to signal has not started yet")
     elif step.signal is not None:
         _signal(run, getattr(signal, f"SIG{step.signal}"))
 
@@ -174,7 +174,7 @@ def _signal(run: Command, which: signal.Signals) -> None:
 
 
 def _await(when: When, run: Command, runs: Path) -> None:
-    """Wait for the moment of the injection.
+    """Wait until the fault is to be injected.
 
     Raises WaitError if the harness exits before that moment, or after a timeout.
     """
@@ -213,7 +213,7 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """Return the bundle of the launch and its verdict.
+    """Return the launch's bundle and verdict.
 
     If the harness was killed before it wrote a verdict, the bundle is judged here.
     """

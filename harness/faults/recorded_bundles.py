@@ -1,8 +1,8 @@
 """Make small copies of bundles, which are committed to the repository as test data for the judges.
 
 The copies omit everything that no judge reads: reports, the logs that kind exports, the launcher's own files,
-the sizes of images on nodes, frames of ground truth in logs, and the middle of long logs. Paths on the
-machine are replaced by placeholders, and its boot ids by hashes.
+image sizes on nodes, ground-truth frames in logs, and the middle of long logs. Paths on the machine are
+replaced with placeholders, and boot ids with hashes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = (
     *("objects/*", "logs/*", "truth/*", "tracker/*"),
 )
 LOG_LINES = 600
-"""Number of lines that are kept both at the start and at the end of a log, more than any judge reads."""
+"""Number of lines kept at both the start and the end of a log. No judge reads more lines."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
     """Write `archive` (.tar.xz) reproducibly, and return its size in bytes.
 
-    `places` maps each text that is replaced to its placeholder.
+    `places` maps each text to the placeholder that replaces it.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if path.parent.name == "objects" or path.name == "events.jsonl":
         yield from map(_slim, lines)
     elif path.suffix == ".log":
-        # These frames make up most of a log, and their points are also in truth/.
+        # Ground-truth frames make up most of a log, and truth/ contains the same points.
         lines = [line for line in lines if MARK.encode() not in line and PROCESS_MARK.encode() not in line]
         yield from lines[:LOG_LINES]
         yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
@@ -74,7 +74,7 @@ def _slim(line: bytes) -> bytes:
         node = status.get("nodeInfo") or {}
         for identity in ("machineID", "systemUUID"):
             node.pop(identity, None)
-        if "bootID" in node:  # judges compare a node's boot ids
+        if "bootID" in node:  # judges compare boot ids
             node["bootID"] = hashlib.sha256(node["bootID"].encode()).hexdigest()[:12]
     except (ValueError, KeyError, TypeError, AttributeError):
         return line

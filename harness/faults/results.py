@@ -1,4 +1,4 @@
-"""The result of a fault, as a line of a ledger: the expected and the actual result, and the duration."""
+"""The result of a fault, as a line in a ledger: the expected result, the actual result and the duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.faults.random.oracle import Word
 
 
 class Row(BaseModel):
-    """The result of an injection. `right` means that it is the expected result."""
+    """The result of an injection. `right` is whether it is the expected result."""
 
     fault: str
     target: str
@@ -23,27 +23,27 @@ class Row(BaseModel):
     got: str
     right: bool
     wrong: str = ""
-    """The reason why the result is not right."""
+    """The reason why the result is not the expected one."""
     cause: str | None = None
     ranks: list[int] = []
     explanation: str = ""
     exit_code: int | None = None
     seconds: float = 0.0
-    """Seconds from the start of the harness to its end."""
+    """The duration of the harness process in seconds."""
     visible_seconds: float | None = None
-    """Seconds from the first state that shows the fault to the verdict. None if no state shows the fault."""
+    """Seconds from the first recorded sign of the fault to the verdict. None if there is no sign."""
     bundle: str | None = None
     oracle: Word | None = None
-    """The oracle's decision about a drawn fault. `borne` means that a PASS verdict is right."""
+    """The oracle's decision on a random fault. `borne` means that a PASS is right."""
     lost: str = ""
-    """A text that describes the logged points that the tracker lacks."""
+    """A description of the logged points that are missing in the tracker."""
     control: str | None = None
     """The verdict of the first control after the fault."""
     control_bundle: str | None = None
 
 
 def expected(fault: Fault) -> str:
-    """Return a short text that describes the expected result."""
+    """Return a short description of the expected result."""
     expect = fault.expect
     if expect is None:
         return "cannot be injected"
@@ -62,7 +62,7 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, output: str) -> Row:
     """Compare the actual result with the expected one. `output` is the harness's stderr.
 
-    If an oracle decides about the fault, the actual result is recorded but not compared.
+    If an oracle judges the fault, the actual result is recorded but not compared.
     """
     expect = fault.expect
     assert expect is not None
@@ -82,7 +82,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
         wrong.append(f"ranks {verdict.ranks}")
     told = explanation
     if verdict is not None and verdict.verdict == "PASS":
-        # A PASS mentions a disturbance only in the explanations of its checks.
+        # A PASS mentions a disturbance only in its checks' explanations.
         told = "\n".join(check.explanation for check in verdict.checks)
     if expect.message_pattern and not re.search(expect.message_pattern, told, re.DOTALL):
         wrong.append(f"its explanation does not say {expect.message_pattern!r}")
@@ -104,7 +104,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
     """Return the seconds from the earliest evidence of the fault in the cluster to the end of the run.
 
-    Evidence from the tracker and the ground truth counts from the end of the job, because a missing point
+    Evidence from the tracker and the ground truth is dated to the end of the job, because a missing point
     could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.
     """
     manifest = bundle.manifest

@@ -35,7 +35,7 @@ def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return a text with the number of right results and how many seconds the verdicts took."""
+    """Return a summary with the number of right results and the time that the verdicts took."""
     controls = {row.control_bundle for row in rows if row.control_bundle}
     said = (
         f"{sum(row.right for row in rows)} of {len(rows)} rows are right. {len(controls)} healthy launches "

@@ -1,6 +1,6 @@
 """Divide the catalogue of faults into shards of about equal duration, for several machines.
 
-The duration of a fault comes from its row in docs/faults.md, or is DEFAULT_SECONDS.
+A fault's duration comes from its row in docs/faults.md, or is DEFAULT_SECONDS if it has no row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from harness.faults.fault import Fault
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Duration of a control. A control runs after each fault that runs alone, and after every CONTROL_EVERY other
-faults."""
+"""Duration of a control in seconds. A control runs after each fault that runs alone, and after every
+CONTROL_EVERY other faults."""
 PARALLEL = 2
 """Number of faults of scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")
@@ -34,7 +34,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard for a text such as 2/4. Raises UsageError."""
+        """Parse a shard such as 2/4. Raises UsageError."""
         found = _SHARD.fullmatch(text)
         if found is None or int(found[1]) > int(found[2]):
             raise UsageError(
@@ -44,7 +44,7 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def of(self, faults: Sequence[Fault], seconds: Mapping[str, float]) -> list[Fault]:
-        """Return the faults of this shard, in order."""
+        """Return the faults in this shard, in order."""
         names = {fault.name for fault in divided(faults, self.count, seconds)[self.number - 1]}
         return [fault for fault in faults if fault.name in names]
 
@@ -52,7 +52,7 @@ class Shard:
 def recorded_seconds(table: Path = TABLE) -> dict[str, float]:
     """Return the duration of each fault in seconds, from the table in docs/faults.md.
 
-    Returns {} if the file does not exist, as in an installed package.
+    Returns {} if the file does not exist, for example in an installed package.
     """
     text = table.read_text() if table.is_file() else ""
     return {row["name"]: float(row["seconds"]) for row in _ROW.finditer(text)}

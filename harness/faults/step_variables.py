@@ -1,4 +1,4 @@
-"""The variables that the steps of a fault can use.
+"""The variables that a fault's steps can use.
 
     cluster control_plane worker worker2         names of the cluster and its node containers
     namespace jobset                             names of the launch's namespace and JobSet
@@ -54,7 +54,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 
 
 def of_launch(bundle: Bundle) -> dict[str, Any]:
-    """Return the variables of a launch, from the bundle while it is being written."""
+    """Return the variables for a launch, from the bundle while it is being written."""
     manifest = bundle.manifest
     known: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:

@@ -3,7 +3,7 @@
 Before the injection, the undo commands are written to a journal, and a watchdog process is started. A pipe
 connects the injecting process with the watchdog. Normally the injecting process undoes the fault and removes
 the journal. If it dies, the pipe closes and the watchdog undoes the fault. If both processes die, for example
-in a reboot, the next `harness faults` executes the commands of the journal.
+in a reboot, the next `harness faults` runs the commands in the journal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Command:
 def undo_all(commands: list[Command]) -> list[str]:
     """Run all commands, even if one of them fails. Return the errors as text.
 
-    A failed command is repeated for up to a minute.
+    A failed command is retried for up to a minute.
     """
     failed = []
     for command in commands:
@@ -63,7 +63,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     """Run a block that injects a fault, and undo the fault afterwards, even if the block raises an error.
 
     Raises HarnessError if the undo fails. The journal is locked until the undo has ended, so that no other
-    process executes its commands.
+    process runs its commands.
     """
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
@@ -90,15 +90,15 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     if failed:
         raise HarnessError(
             "the fault could not be undone: " + "; ".join(failed),
-            hint=f"`harness faults --undo` tries again; {journal} has the commands",
+            hint=f"to retry: `harness faults --undo`; the commands are in {journal}",
         )
 
 
 def replay(journal: Path) -> list[str]:
-    """Run the commands of a journal, and remove the journal if all of them succeed.
+    """Run the commands in a journal, and remove the journal if all of them succeed.
 
-    Nothing is done if the process that wrote the journal is alive, because it will undo the fault itself.
-    Returns the errors as text.
+    If the process that wrote the journal is still alive, nothing is done, because that process will undo the
+    fault. Returns the errors as text.
     """
     if locks.in_use(journal):
         return []

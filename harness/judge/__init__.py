@@ -1,4 +1,4 @@
-"""Compute verdicts from evidence bundles, with pure functions. Every cause is listed in causes.toml."""
+"""Compute verdicts from evidence bundles, using pure functions. causes.toml lists all causes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine on first use, because some modules need only a small part of this package."""
+    """Import the engine lazily, because some importers need only a small part of this package."""
     if name in __all__:
         from harness.judge import engine
 

@@ -1,4 +1,4 @@
-"""A launch from the judges' point of view: its bundle, pods and ranks, and the end of the harness's wait."""
+"""A launch as the judge sees it: its bundle, pods and ranks, and when the harness stopped waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.judge.finding import LATE
 
 @dataclass(frozen=True)
 class Restart:
-    """A restart of one node's ranks or of all ranks. `at` is in seconds since the epoch."""
+    """A restart of a single node's ranks or of all ranks. `at` is in seconds since the epoch."""
 
     at: float
     ranks: list[int]
@@ -29,19 +29,18 @@ class Restart:
     allowed: bool
     evidence: list[str] = field(default_factory=list)
     by_script: bool = False
-    """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
+    """Whether the run script restarted the ranks, rather than torchrun or Kubernetes."""
     resized: bool = False
-    """Whether torchrun formed a world of a different size. This is not counted as a restart of the job."""
+    """Whether torchrun formed a world of a different size. This does not count as a job restart."""
 
 
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with any other code.
+    """Return "Completed" if every node's command exited with 0, or "Failed" if any exited with another code.
 
-    Returns None while commands are running. `pods` are the last pods of the nodes. `until` is the time at
-    which the deadline or an interruption by the user ended the wait. After that time, the harness itself
-    stops the commands.
+    Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the deadline or
+    an interruption by the user ended the wait. After that time, the harness itself stops the commands.
     """
     ended = [_exit(bundle, pod, until) for pod in pods]
     codes = [end[1].exit_code for end in ended if end is not None]
@@ -51,9 +50,9 @@ def terminal(
 
 
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
-    """Return the pod as if its container had ended together with its command, as it does in other workloads.
+    """Return the pod as if its container had terminated with its command, as in other workloads.
 
-    If the command is still running at the time `until`, the history of the pod is cut off at that time.
+    If the command is still running at `until`, the pod's history is cut off at that time.
     """
     end = _exit(bundle, pod, until)
     if end is None:
@@ -80,10 +79,10 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
 
 
 def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
-    """Return the line number and the record of the first exit of this pod's command, or None.
+    """Return the line number and record of the first exit of this pod's command, or None.
 
-    Pods are distinguished by UID and creation time, because a StatefulSet reuses the name of a pod for its
-    replacement.
+    Pods are distinguished by UID and creation time, because a StatefulSet's replacement pod has the same
+    name.
     """
     metadata = mapping(pod.history[0].object, "metadata")
     created, uid = seconds(metadata.get("creationTimestamp")) or 0.0, metadata.get("uid")
@@ -105,13 +104,13 @@ _ENDS = (
     *(("Completed", "Completed"), ("Complete", "Completed"), ("Succeeded", "Completed")),
     ("Failed", "Failed"),
 )
-"""Condition of a launched object that has ended → the word for its end."""
+"""Pairs of a terminal condition of a launched object and the resulting terminal state."""
 _PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Cancelled"), "Failed")}
-"""Phase of a TorchrunJob that has ended → the word for its end."""
+"""Terminal phases of a TorchrunJob, mapped to the resulting terminal state."""
 
 
 def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | None:
-    """Return how pods without a controller ended, or None while one of them has not ended."""
+    """Return how pods without a controller ended, or None until all of them have ended."""
     phases = {str(mapping(pod.object, "status").get("phase")) for pod in pods}
     if not phases or phases - {"Succeeded", "Failed"}:
         return None
@@ -119,22 +118,23 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 
 
 OBSERVE_STAGE = "observe"
-"""The stage in which the harness waits. When it ends, the harness stops whatever is still running."""
+"""The stage in which the harness waits for the job. When it ends, the harness stops whatever is still
+running."""
 
 
 def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
-    """Return the condition of the type `kind` from an object's status, or {}."""
+    """Return the status condition of type `kind`, or {} if the object does not have it."""
     states = items(item.object, "status", "conditions") if item else []
     return next((state for state in states if state.get("type") == kind), {})
 
 
 def gated(pod: ObjectState) -> bool:
-    """Return whether the pod has a scheduling gate. Kueue adds one to the pods of a StatefulSet."""
+    """Return whether the pod has a scheduling gate. Kueue adds one to each pod of a StatefulSet."""
     return bool(items(pod.object, "spec", "schedulingGates"))
 
 
 def names(ranks: Iterable[int]) -> str:
-    """Return ranks as text: "rank 1", "ranks 0 and 2"."""
+    """Format ranks as text, such as "rank 1" or "ranks 0 and 2"."""
     texts = [str(rank) for rank in sorted(set(ranks))]
     if len(texts) == 1:
         return f"rank {texts[0]}"
@@ -144,7 +144,7 @@ def names(ranks: Iterable[int]) -> str:
 
 
 SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
-"""Values of a stage's `error` that mean that a signal ended the stage."""
+"""Values of a stage's `error` field that mean that a signal ended the stage."""
 
 
 @dataclass
@@ -160,9 +160,9 @@ class Case:
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Map each node index to its pod, with the history up to the end of the wait.
+        """Map each node index to its last pod, whose history is limited to the wait.
 
-        Pods with a scheduling gate are left out, because Kueue has not admitted them.
+        Pods with a scheduling gate are omitted, because Kueue has not admitted them.
         """
         pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
@@ -175,7 +175,7 @@ class Case:
 
     @cached_property
     def _not_scaled_away(self) -> dict[int, Pod]:
-        """Map each node index to its last pod. Nodes that an elastic job removed are left out."""
+        """Map each node index to its last pod. Nodes removed by an elastic job are omitted."""
         pods = self.bundle.pods()
         if self.launch.max_nodes is None:
             return pods
@@ -183,7 +183,7 @@ class Case:
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Map each node index to all its pods, oldest first. A node with a replaced pod has more than one."""
+        """Map each node index to all its pods, oldest first, including pods that were replaced."""
         return self.bundle.pod_attempts()
 
     @cached_property
@@ -209,9 +209,9 @@ class Case:
 
     @property
     def interrupted_at(self) -> float | None:
-        """Return when the deadline or a signal from the user ended the wait, or None.
+        """Return when the deadline or a signal from the user ended the wait, or None if neither did.
 
-        After that time, the harness itself ends the job.
+        After that time, the harness itself stops the job.
         """
         return self.waited_until if self.by_signal or self.timed_out else None
 
@@ -223,19 +223,19 @@ class Case:
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
-        """Map each node index to the recorded processes of its last pod. Return {} if none were recorded."""
+        """Map each node index to its last pod's recorded processes. Empty if no processes were recorded."""
         if not self.launch.processes:
             return {}
         return worlds.of_nodes(self.bundle.processes(), self.pods)
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded lifetime of each rank in its last pod."""
+        """Map each node index to the most recent lifetime of each rank in its last pod."""
         return self.bundle.lives(self.pods)
 
     @cached_property
     def world(self) -> worlds.World | None:
-        """Return the world that spans all nodes, or None if no recorded processes prove it."""
+        """Return the world that spans all nodes, or None if the recorded processes do not prove one."""
         return worlds.whole(self.lives, self.expected.num_nodes)
 
     @property
@@ -253,7 +253,7 @@ class Case:
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
-        """Return the ranks of the given nodes, from recorded processes or else from the node indexes."""
+        """Return the given nodes' ranks from the recorded processes, or else from the node indexes."""
         if self._recorded_nodes:
             return [rank for index in indexes for rank in self._recorded_ranks.get(index, ())]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
@@ -269,12 +269,12 @@ class Case:
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
-        """Map each rank to its node, in the order of the ranks. Return {} if `met` is false."""
+        """Map each rank to its node, in rank order. Empty if `met` is false."""
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @cached_property
     def _recorded_ranks(self) -> dict[int, list[int]]:
-        """Map each node to its ranks. Return {} if `met` is false."""
+        """Map each node to its ranks. Empty if `met` is false."""
         by_node: dict[int, list[int]] = {}
         for rank, node in self._recorded_nodes.items():
             by_node.setdefault(node, []).append(rank)
@@ -291,15 +291,15 @@ class Case:
         )
 
     def place(self, index: int) -> str:
-        """Return the ranks of a node, their pod and its Kubernetes node: "rank 1 (pod x on node y)"."""
+        """Describe a node's ranks, pod and Kubernetes node, such as "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)
         who = names(self.ranks_of(index))
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
 
     def broken(self, *paths: str) -> bool:
-        """Return whether at least one of the given files is missing or damaged.
+        """Return whether any of the given files is missing or damaged.
 
-        Nothing can be concluded from a record that is absent from such a file.
+        The absence of a record from such a file proves nothing.
         """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
@@ -317,10 +317,10 @@ class Case:
 
     @cached_property
     def terminal(self) -> str | None:
-        """Return "Completed" or "Failed" from the launched object's status, or None while it shows neither.
+        """Return the job's terminal state, "Completed" or "Failed", or None if it has not ended.
 
-        If the containers of a workload are kept alive after the command, the status of the launched object
-        never shows either. In that case, the exit codes of the ranks decide.
+        The state comes from the launched object's status. If a workload's containers are kept alive after the
+        command, that status never becomes terminal, so the ranks' exit codes are used instead.
         """
         if self.launch.held:
             pods = self._not_scaled_away.values()
@@ -340,12 +340,12 @@ class Case:
 
     @property
     def recorded(self) -> bool:
-        """Return whether the ranks recorded what they logged. Ranks that the harness launches always do."""
+        """Return whether the ranks recorded what they logged. Ranks launched by the harness always do."""
         return not self.launch.attached or self.launch.recorder
 
     @property
     def since(self) -> float | None:
-        """Return the time since which all changes are recorded, in seconds since the epoch, or None."""
+        """Return the time from which all changes were recorded, in seconds since the epoch, or None."""
         return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 
     @cached_property
@@ -362,13 +362,13 @@ class Case:
 
     @cached_property
     def queue(self) -> str | None:
-        """Return the name of the LocalQueue to which the job was submitted, or None."""
+        """Return the name of the LocalQueue that the job was submitted to, or None."""
         labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
         return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
 
     @property
     def timed_out(self) -> bool:
-        """Return whether the harness stopped waiting because of a deadline and not because of a signal."""
+        """Return whether the harness stopped waiting because of a deadline rather than a signal."""
         stages = any(stage.cause == "run.timed_out" for stage in self.manifest.stages)
         return stages or (bool(self.manifest.interrupted) and not self.by_signal)
 
@@ -386,7 +386,7 @@ class Case:
     def cut_short(self) -> bool:
         """Return whether the harness stopped before the job ended, for a reason other than a deadline.
 
-        A picture of a job that has not ended shows the job too early as well.
+        This is also true for an attached job that has not ended yet.
         """
         if self.launch.attached and self.terminal is None:
             return True
@@ -396,10 +396,10 @@ class Case:
 
     @property
     def given_up(self) -> bool:
-        """Return whether the harness stopped waiting while the container of every rank ran.
+        """Return whether the harness gave up although every rank's container was running.
 
-        It stops before the deadline if a job cannot end well, for example if a pod cannot be scheduled. That
-        can change at the same moment.
+        The harness gives up before the deadline if a job cannot succeed, for example because a pod cannot be
+        scheduled. Its state can change at the same moment.
         """
         name = self.launch.container
         running = [
@@ -410,7 +410,7 @@ class Case:
         return whole and not self.timed_out and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
-        """Return whether a rank's ground truth contains its end record, written after its last point."""
+        """Return whether the rank's ground truth contains the end record, written after its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child
@@ -419,21 +419,21 @@ class Case:
         return False
 
     def last_logged(self, rank: int) -> float:
-        """Return when a rank logged its last point by its own clock (seconds since the epoch), or 0.0."""
+        """Return when the rank logged its last point, by its own clock (seconds since the epoch), or 0.0."""
         return max(self._logged_at(rank), default=0.0)
 
     def first_logged(self, rank: int) -> float:
-        """Return when a rank logged its first point by its own clock (seconds since the epoch), or 0.0."""
+        """Return when the rank logged its first point, by its own clock (seconds since the epoch), or 0.0."""
         return min(self._logged_at(rank), default=0.0)
 
     def _logged_at(self, rank: int) -> list[float]:
-        """Return the times of a rank's points, in seconds since the epoch."""
+        """Return when each of the rank's points was logged, in seconds since the epoch."""
         parts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthRow | Columns)]
         times = (part.times if isinstance(part, Columns) else [part.time_ms] for part in parts)
         return [time / 1000 for part in times for time in part]
 
     def container_started(self, index: int) -> float | None:
-        """Return when the rank's container on a node started, in seconds since the epoch, or None."""
+        """Return when the node's rank container started, in seconds since the epoch, or None."""
         pod = self.pods.get(index)
         if pod is None:
             return None
@@ -442,7 +442,7 @@ class Case:
         return min((time for time in times if time is not None), default=None)
 
     def started(self, index: int) -> bool:
-        """Return whether the rank's container on a node ever ran."""
+        """Return whether the node's rank container ever ran."""
         pod = self.pods.get(index)
         if pod is None:
             return False

@@ -1,7 +1,6 @@
 """The catalogue of causes, from causes.toml, and the registry of checks, from checks.toml.
 
-Causes are listed in the order in which they can occur during a run, checks in the order in which they are
-run.
+Causes are listed in the order in which they can occur during a run. Checks are listed in execution order.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Cause:
     provoked_by: str
     result: Literal["FAIL", "UNKNOWN"] = "FAIL"
     absence: bool = False
-    """Whether the cause is that an event has not happened or that an object does not exist."""
+    """Whether the cause is the absence of an event or an object."""
 
     @property
     def family(self) -> str:
@@ -35,7 +34,7 @@ class Cause:
 
 
 def _causes(catalogue: dict[str, Any]) -> dict[str, Cause]:
-    """Return the causes of the catalogue. Raises ValueError if an id or a family is missing."""
+    """Return the catalogue's causes. Raises ValueError if an id or a family is missing."""
     causes = {id_: Cause(id=id_, **fields) for id_, fields in catalogue["causes"].items()}
     missing = set(get_args(CauseId)) - set(causes)
     without_family = [id_ for id_, cause in causes.items() if cause.family not in catalogue["families"]]
@@ -52,7 +51,7 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""What a check needs, in the order in which a run produces it. Each need includes the earlier ones."""
+"""What a check may need, in the order in which a run produces it. Each need includes all earlier needs."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
 """The phases of a run, in order. A cause in an earlier phase explains causes in later phases."""
@@ -61,7 +60,7 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need of checks. `missing` explains an unmet need. If it is empty, the verdict omits the check."""
+    """A need that checks may have. `missing` explains an unmet need. If it is empty, the check is omitted."""
 
     id: Need
     means: str
@@ -85,7 +84,7 @@ Applies = Literal[
 
 @dataclass(frozen=True)
 class Entry:
-    """A check: the statement that it proves, the phase of its causes, and its needs."""
+    """A check: the statement that it proves, the phase in which its causes occur, and its needs."""
 
     id: CheckId
     proves: str
@@ -95,13 +94,13 @@ class Entry:
     passes_with: Need | None = None
     """The check can pass only if this need is met, but it can fail without it."""
     objects: tuple[str, ...] = ()
-    """The kinds of objects without which the check proves nothing, by the names of their files."""
+    """The object kinds that the check cannot do without, named by their evidence files."""
     applies: Applies = "always"
-    """The launches for which the check runs. The verdict on any other launch does not list it.
+    """The launches to which the check applies. Verdicts on other launches do not list it.
 
     The values mean, in order: all launches; launches whose ranks log with Pluto, as far as that was recorded;
-    launches whose pods are ranks of one job; jobs of others; launches with recorded processes; launches whose
-    pods run netcheck; acceptance tests; trainings; launches with --upload; TorchrunJobs; launches whose
+    launches whose pods are ranks of one job; attached jobs; launches with recorded processes; launches whose
+    pods run netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose
     recorder counts the values of each key.
     """
 

@@ -13,14 +13,14 @@ Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
 ]
 STATUS = "status"
-"""The entry in `fields` for a change of an object's status."""
+"""The entry in `fields` for a change to an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
-"""Kinds of pods on which a launch depends but that do not belong to its job."""
+"""Kinds of pods that a launch depends on but that do not belong to its job."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `at` is its time, and `until` the end of a lasting change, in seconds since the epoch."""
+    """One change. `at` and, for a lasting change, its end `until` are in seconds since the epoch."""
 
     at: float
     verb: Verb
@@ -30,10 +30,10 @@ class Change:
     text: str
     ref: str
     fields: tuple[str, ...] = ()
-    """The edited fields, as paths of two parts like spec.suspend or metadata.labels."""
+    """The edited fields, as two-part paths such as spec.suspend or metadata.labels."""
     until: float = LATE
     removed: tuple[str, ...] = ()
-    """Removed labels and owners, as "label NAME" or "owner KIND NAME"."""
+    """Removed labels and owners, in the form "label NAME" or "owner KIND NAME"."""
 
     @property
     def line(self) -> str:

@@ -1,4 +1,4 @@
-"""Facts about a bundle that several checks use. Each fact is computed once."""
+"""Values derived from a bundle that several checks use. Each value is computed only once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from harness.judge.ranks import pod_ends, restarts
 
 @dataclass
 class Facts:
-    """Facts about one bundle. `findings` contains the results of the checks that have run so far."""
+    """Values derived from one bundle. `findings` contains the results of the checks run so far."""
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
     results: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
-    """Check function → its findings. A function that implements two checks is called only once."""
+    """The findings of each check function. A function that implements two checks is called only once."""
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest. Only checks with the need `manifest` can call this."""
+        """Return the manifest. Only checks with the need `manifest` may use this."""
         assert self.bundle.manifest is not None
         return self.bundle.manifest
 
     @cached_property
     def case(self) -> Case:
-        """Return the case of this launch. Only checks with the need `launch` can call this."""
+        """Return the case for this launch. Only checks with the need `launch` may use this."""
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
         assert launch is not None
@@ -54,12 +54,12 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged, according to its own recorder and the one wrapping Pluto's client."""
+        """Return what each rank logged, according to its own recorder and the one around the Pluto client."""
         return self.agreement.truths
 
     @cached_property
     def restarts(self) -> list[Restart]:
-        """Return all restarts of ranks in chronological order."""
+        """Return all rank restarts in chronological order."""
         return restarts.all_restarts(self.case, self.truths)
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return how the run and the ground truth differ, ignoring the client's own changes (`rewritten`)."""
+        """Return how the run and the ground truth differ, except for changes by the client (`rewritten`)."""
         return self._comparison[0]
 
     @cached_property
@@ -96,7 +96,7 @@ class Facts:
 
     @property
     def label(self) -> str:
-        """Return the name of the shared run for messages."""
+        """Return the shared run's name for use in messages."""
         return self.attached.label(self.attached.shared[0][1].run_id)
 
     def passed(self, id_: CheckId) -> bool:
@@ -109,9 +109,9 @@ class Facts:
 
     @property
     def tracked(self) -> bool:
-        """Return whether it was recorded what the ranks logged with Pluto. True if the manifest is missing.
+        """Return whether the ranks' points were recorded. True if the manifest is missing.
 
-        Of an attached job, that is known if its ranks have a recorder and the tracker was read.
+        For an attached job, they were recorded if its ranks have a recorder and the tracker was read.
         """
         attached = self.attached_to_others and not (self.case.recorded and self.bundle.summary)
         return self._of_ranks and not attached
@@ -162,7 +162,7 @@ class Facts:
         return launch is not None and launch.launcher == "torchrun"
 
     def applies(self, entry: Entry) -> bool:
-        """Return whether a check runs for this kind of launch."""
+        """Return whether the check applies to this launch."""
         met = {
             "always": True,
             "tracked": self.tracked,
@@ -179,7 +179,7 @@ class Facts:
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
-        """Return the first unmet need up to `need` and the ranks that it concerns, or None if all are met."""
+        """Return the first unmet need up to `need` with the affected ranks, or None if all needs are met."""
         for each in up_to(need):
             ranks = _UNMET[each](self)
             if ranks is not None:
@@ -207,4 +207,4 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
     "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
 }
-"""Need → a function that returns None if the need is met, or else the affected ranks (possibly none)."""
+"""For each need, a function that returns None if it is met, or else the affected ranks (possibly none)."""

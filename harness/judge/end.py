@@ -1,4 +1,4 @@
-"""How a node's pod ended, in the form that the checks of ranks, cluster and points use."""
+"""How a node's pod ended, in the form used by the rank, cluster and point checks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.judge.finding import LATE
 from harness.judge.logs.stacks import Stack
 
 SAME_MOMENT = 5.0
-"""Maximum number of seconds between two pod ends that count as simultaneous.
+"""Maximum number of seconds between two pod terminations that count as simultaneous.
 
-Kubernetes rounds times to whole seconds, and ranks that lose a peer end shortly after it.
+Kubernetes truncates times to whole seconds, and ranks that lose a peer end shortly after it.
 """
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
@@ -20,7 +20,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """How one pod ended. `follows` is set if another rank's end or a deletion of the pod caused it."""
+    """How one pod ended. `follows` is set if the pod's deletion or the end of another rank caused it."""
 
     index: int
     state: State
@@ -29,17 +29,17 @@ class End:
     cause: CauseId | None = None
     text: str = ""
     log_quote: str = ""
-    """A sentence that quotes the last log line of the pod."""
+    """A sentence that quotes the pod's last log line."""
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
     """Whether the rank waited in vain for a peer that did not take part."""
     advice: str = ""
-    """What the user should do, if that differs from the action in the catalogue of causes."""
+    """What the user should do, if that differs from the cause's action in the catalogue."""
     stack: Stack | None = None
-    """The stack of the main thread, if the log contains it."""
+    """The main thread's stack, if the log contains it."""
     retried: str = ""
-    """The last log line in which Pluto's client reports that it could not reach the tracker."""
+    """The last log line in which the Pluto client reports that it could not reach the tracker."""
     clue: CauseId | None = None
-    """A cause that the log suggests, even if another cause ended the pod."""
+    """A cause suggested by the log, even if another cause ended the pod."""
     evidence: tuple[str, ...] = ()

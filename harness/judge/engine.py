@@ -1,4 +1,4 @@
-"""Compute one verdict with one primary cause from a bundle, without changing the bundle."""
+"""Compute a verdict with one primary cause from a bundle, without modifying the bundle."""
 
 from __future__ import annotations
 
@@ -112,27 +112,27 @@ CHECKS: dict[CheckId, Judge] = {
     "evidence": lambda facts: harness_stages.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
-"""Check → the function that runs it. A function that is listed for two checks returns both findings."""
+"""The function for each check. A function that is listed for two checks returns both findings."""
 
 
 TELLING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
-"""Checks whose explanations are part of the explanation of a PASS."""
+"""Checks whose explanations are included in the explanation of a PASS."""
 
 
 UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that follow from an unreadable log, because recorders write to the log."""
+"""Causes that result from an unreadable log, because recorders write to the log."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
-    """Return the verdict for a bundle. It is PASS only if every check passed, including those of `judges`.
+    """Return the verdict for a bundle. It is PASS only if every check passed, including those in `judges`.
 
-    Never raises. The checks of users decide the verdict only if all checks of the harness passed. Otherwise
+    Never raises. User checks affect the verdict only if all of the harness's own checks passed. Otherwise,
     they are listed without changing the verdict.
     """
     facts = Facts(bundle)
@@ -163,9 +163,9 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
 
 
 def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
-    """Return why a verdict is not PASS, followed by replaced packages and by other changes in the cluster.
+    """Return why a verdict is not PASS, followed by replaced packages and other changes to the cluster.
 
-    The reader should know about them, even though no check connects them to the cause.
+    The reader should know about these, even though no check connects them to the cause.
     """
     others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
     return explanation(first.explanation, why=[*_replaced(bundle), *(check.explanation for check in others)])
@@ -181,7 +181,7 @@ def _replaced(bundle: Bundle) -> list[str]:
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
-    """Return the finding of one check. If the check raises, the finding is UNKNOWN. None omits the check."""
+    """Return a check's finding, or None to omit the check. If the check raises, the finding is UNKNOWN."""
     try:
         if (lack := facts.lacks(entry.needs)) is not None:
             return _unmet(entry.id, *lack)
@@ -197,7 +197,7 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
 
 
 def _unread(facts: Facts, entry: Entry) -> str:
-    """Return why objects that a check needs could not be read, or ""."""
+    """Return why objects needed by the check could not be read, or ""."""
     unread = facts.bundle.manifest.unread if facts.bundle.manifest else {}
     return "; ".join(
         f"{kind} objects could not be read ({unread[kind]})" for kind in entry.objects if kind in unread
@@ -214,26 +214,26 @@ def _run_check(facts: Facts, id_: CheckId) -> Finding:
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
         raise ValueError(f"expected {sorted(wanted)}, got {[finding.name for finding in findings]}")
-    # Accessing `check` renders the text here, so that the caller also catches errors in rendering.
+    # Accessing `check` renders the text here, so that the caller also catches rendering errors.
     return next(finding for finding in findings if finding.check.name == id_)
 
 
 def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
-    """Return the finding for a check with an unmet need, or None if the verdict should omit the check."""
+    """Return the finding for a check whose need is unmet, or None if the verdict should omit the check."""
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
 
 
 def _in_time(facts: Facts) -> list[Finding]:
-    """Return the findings so far. Those that an early stop of the harness can explain become UNKNOWN."""
+    """Return the findings so far, changed to UNKNOWN where the harness stopping early can explain them."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
-    """Return the finding. It becomes UNKNOWN if its cause is an absence and the harness stopped early."""
+    """Return the finding, changed to UNKNOWN if its cause is an absence and the harness stopped early."""
     if facts.attached_to_others:
         return softened(facts.case, finding)
     absent = finding.cause is not None and CAUSES[finding.cause].absence
-    # A stage that failed had already waited long enough for the missing object or event.
+    # A failed stage had already waited long enough for the missing object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
         return finding
     text = f"not judged: the harness stopped before the job ended ({finding.check.explanation})"
@@ -241,7 +241,7 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 
 
 def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
-    """Return the explanation of a PASS: the main proofs, each restart, and the summary in `accounted`."""
+    """Return the explanation of a PASS: the main proofs, all restarts, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     some = "ranks-logged" in texts and len(facts.case.logging) < len(facts.case.ranks)
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
@@ -254,9 +254,9 @@ def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
 
 
 def accounted(facts: Facts) -> str:
-    """Return a summary like "2 processes, 120 keys × steps, 2 exit codes: all accounted for".
+    """Return a summary such as "2 processes, 120 keys × steps, 2 exit codes: all accounted for".
 
-    Returns "" for a launch whose processes were not recorded.
+    Returns "" if the launch's processes were not recorded.
     """
     closed = {finding.name for finding in facts.findings if finding.result == "PASS"}
     if "exits" not in closed:

@@ -1,4 +1,4 @@
-"""The result of one check as data, and functions that render it as sentences."""
+"""The result of one check, and functions that render it as text."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from harness.evidence.schema.bundle import Check, VerdictWord
 from harness.judge.catalogue import CAUSES, END, REGISTRY
 
 LIMIT = 4
-"""Maximum number of details in an explanation."""
+"""Maximum number of details listed in an explanation."""
 LATE = float("inf")
 Texts = list[str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check, and the phase of the run to which its cause belongs."""
+    """The result of a check, and the run phase in which its cause occurred."""
 
     name: str
     result: VerdictWord
     head: str
-    """One sentence that states the proved fact or the problem."""
+    """One sentence that states what was proved, or the problem."""
     cause: str | None = None
     ranks: Collection[int] = ()
     evidence: Texts = ()
-    """References of the form file:line into the bundle."""
+    """References into the bundle, in the form file:line."""
     details: Texts = ()
-    """Examples or parts of `head`. The first LIMIT of them are shown."""
+    """Examples for `head`, or its parts. Only the first LIMIT are shown."""
     why: Texts = ()
-    """Further sentences of the explanation."""
+    """Additional sentences for the explanation."""
     phase: float = END
     at: float = LATE
-    """When the cause appeared, in seconds since the epoch. It orders causes of the same phase."""
+    """When the cause occurred, in seconds since the epoch. Orders causes within a phase."""
     advice: str = ""
-    """What the user should do, if that differs from the action in the catalogue of causes."""
+    """What the user should do, if that differs from the cause's action in the catalogue."""
     verbatim: Check | None = None
-    """A check from a user's judge. It is shown unchanged."""
+    """A check from a user's judge, which is shown unchanged."""
 
     @cached_property
     def check(self) -> Check:
-        """Return the finding as a check of the verdict."""
+        """Return the finding in the form of a check within the verdict."""
         return self.verbatim or Check(
             name=self.name,
             result=self.result,
@@ -56,7 +56,7 @@ class Finding:
 
 
 def decisive(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that did not pass, ordered so that the first one decides the verdict."""
+    """Return the findings that did not pass. The first one decides the verdict."""
     return sorted(
         (f for f in findings if f.result != "PASS"),
         key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
@@ -64,10 +64,10 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def in_phases(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings about an attached job that did not pass, ordered so that the first one decides.
+    """Return an attached job's findings that did not pass. The first one decides the verdict.
 
-    A cause of an earlier phase precedes a FAIL of a later one, even if it is UNKNOWN, because the FAIL may be
-    its consequence.
+    A cause in an earlier phase precedes a FAIL in a later phase, even if it is UNKNOWN, because the FAIL may
+    be its consequence.
     """
     return sorted(
         (f for f in findings if f.result != "PASS"),
@@ -78,8 +78,8 @@ def in_phases(findings: Iterable[Finding]) -> list[Finding]:
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
     """Return the head with its details, followed by the sentences in `why`.
 
-    Every sentence begins with a capital letter. The last one has no full stop, because it often ends with a
-    quoted log line or a message from Kubernetes.
+    Every sentence begins with a capital letter. The last sentence has no full stop, because it often ends
+    with a quoted log line or a Kubernetes message.
     """
     text = ""
     for sentence in (head + ": " * bool(details) + listed(details), *why):
@@ -90,20 +90,20 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
 
 
 def listed(details: Texts) -> str:
-    """Return the first LIMIT entries of a list as text, followed by the number of remaining entries."""
+    """Join the first LIMIT entries of a list, followed by the number of remaining entries."""
     more = len(details) - LIMIT
     return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: "1 run", "2 runs". `plural` is for irregular plurals."""
+    """Return a count with its noun, such as "1 run" or "2 runs". Pass irregular plurals as `plural`."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def passed(
     name: CheckId, head: str, evidence: Texts = (), *, details: Texts = (), why: Texts = ()
 ) -> Finding:
-    """Return the finding of a check that passed."""
+    """Return a finding for a check that passed."""
     return Finding(name, "PASS", head, evidence=evidence, details=details, why=why)
 
 
@@ -120,12 +120,12 @@ def not_passed(
     at: float | None = None,
     advice: str = "",
 ) -> Finding:
-    """Return the finding of a check that did not pass. Its cause determines whether it is FAIL or UNKNOWN.
+    """Return a finding for a check that did not pass. The cause determines whether it is FAIL or UNKNOWN.
 
-    By default, `phase` is the phase of the check.
+    `phase` defaults to the check's phase.
     """
     if phase is None:
-        # Causes run.* describe the end of the run. All other causes occur before it.
+        # The causes run.* describe the end of the run. All other causes occur before it.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
     at = LATE if at is None else at
     return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at, advice)
@@ -134,5 +134,5 @@ def not_passed(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return the finding of a check that another finding makes impossible. It has no cause of its own."""
+    """Return an UNKNOWN finding without a cause, for a check that another finding makes impossible."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -12,11 +12,11 @@ from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 _NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
-"""Families of the causes that netcheck reports, such as `dns`."""
+"""Families of causes that netcheck reports, such as `dns`."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:
-    """Return commands, the most useful first, followed by advice on the cause. Never raises."""
+    """Return commands, most useful first, followed by advice on the cause. Never raises."""
     try:
         return _commands(bundle, check)
     except Exception:

@@ -1,4 +1,4 @@
-"""Judge whether all points that the ranks logged are in one run."""
+"""Judge whether all points logged by the ranks are in one run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""The label or annotation that declares which ranks log. harness/launch/labels.py has the same value."""
+"""The label or annotation that declares which ranks log. Also defined in harness/launch/labels.py."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
     """Check `tracker`: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
-    # Reading the files first makes the list `damaged` below complete.
+    # The files are read first, so that the list `damaged` below is complete.
     read = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
@@ -45,13 +45,13 @@ def tracker_evidence(facts: Facts) -> Finding:
 
 
 def truth_complete(facts: Facts) -> Finding:
-    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, and digests match."""
+    """Check `ground-truth-complete`: no frames are missing, each rank recorded its end, and digests match."""
     bad = [truth for truth in facts.truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in facts.truths)
         who = _all(len(facts.truths))
         return passed("ground-truth-complete", f"the ground truth of {who} is complete: {rows} rows")
-    if facts.failed("world"):  # Some ranks of the job never existed.
+    if facts.failed("world"):  # Some of the job's ranks never existed.
         return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
     how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
@@ -66,12 +66,12 @@ def truth_complete(facts: Facts) -> Finding:
 
 
 def _all(count: int) -> str:
-    """Return a number of ranks as text: "rank 0", "both ranks", "all 4 ranks"."""
+    """Format a number of ranks as text, such as "rank 0", "both ranks" or "all 4 ranks"."""
     return {1: "rank 0", 2: "both ranks"}.get(count, f"all {count} ranks")
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check `ranks-logged`: every rank that is expected to log has logged at least one point."""
+    """Check `ranks-logged`: every rank that should log has logged at least one point."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
@@ -91,7 +91,7 @@ def ranks_logged(facts: Facts) -> Finding:
 
 
 def _silent(facts: Facts, sure: list[Truth]) -> Finding:
-    """Return the finding for ranks that ended without recording a point."""
+    """Return the finding for ranks that ended without recording any points."""
     ranks = [truth.rank for truth in sure]
     if past := _not_silent(facts, ranks):
         text = f"{names(past)} logged without run.log: see no-unexpected-points"
@@ -110,7 +110,7 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the job file line that declares which ranks log, or "" if such a line would not help."""
+    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
@@ -122,7 +122,7 @@ def _line_that_allows(facts: Facts) -> str:
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
-    """Return the given ranks whose pods sent points that no recorded call of `run.log` contains."""
+    """Return those of the ranks whose pods sent points without a recorded call to `run.log`."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
     nodes = lost_points.origin(facts.attached, facts.compared.foreign).nodes
@@ -137,7 +137,7 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 
 
 def no_lost_points(facts: Facts) -> Finding:
-    """Check `no-lost-points`: every point of the ground truth is in the run."""
+    """Check `no-lost-points`: every point in the ground truth is in the run."""
     compared, recorded = facts.compared, facts.recorded
     blocks = [(rank, block, have) for rank, block, have in compared.missing_in_blocks if have < block.count]
     if compared.missing or blocks:
@@ -178,7 +178,7 @@ def no_lost_points(facts: Facts) -> Finding:
 
 
 def values(facts: Facts) -> Finding:
-    """Check `values`: the run has bit for bit the values that the ranks logged."""
+    """Check `values`: the run's values are bit for bit those that the ranks logged."""
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
@@ -221,7 +221,7 @@ def collisions(facts: Facts) -> Finding:
 def _own_collisions(facts: Facts) -> Finding:
     """Return the finding for points that a rank overwrote with its own later points.
 
-    Some kinds of overwriting are allowed. The finding then passes and lists them as details.
+    In some cases, overwriting is allowed. The finding then passes and lists the points as details.
     """
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
@@ -256,7 +256,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
 
 def foreign(facts: Facts) -> Finding:
-    """Check `no-unexpected-points`: a rank logged every point, apart from system metrics (sys/)."""
+    """Check `no-unexpected-points`: every point, except system metrics (sys/), was logged by a rank."""
     compared = facts.compared
     extra = [(block, have) for _, block, have in compared.missing_in_blocks if have > block.count]
     if not compared.foreign and not extra:
@@ -281,7 +281,7 @@ def foreign(facts: Facts) -> Finding:
 
 
 def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
-    """Return a sentence for each pod of the job that sent points outside the recorded calls of `run.log`."""
+    """Return a sentence for each pod of the job that sent points outside recorded calls to `run.log`."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
         "they are in no recorded call"

@@ -1,7 +1,7 @@
-"""Soften findings about an attached job whose own reason may lie before the harness attached.
+"""Change findings about an attached job to UNKNOWN if their reason may predate the harness attaching.
 
-A picture of a job shows how a rank ended. It often does not show what ended it: a queue that was stopped, a
-node that was drained, or a person. Such a finding keeps its cause and is UNKNOWN.
+The state of a job shows how a rank ended, but often not what ended it: a stopped queue, a drained node, or a
+person. Such a finding keeps its cause, but its result becomes UNKNOWN.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from harness.judge.disturbance.rules import UNEXPLAINED
 from harness.judge.finding import LATE, Finding
 
 STARTED_SECONDS = 5.0
-"""A job that was attached to this soon after its creation was watched from its start."""
+"""If the harness attached this soon after a job's creation, it watched the job from the start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
-"""Causes whose own reason is often a change in the cluster."""
+"""Causes that often result from a change in the cluster."""
 _WAITING = ("queue", "admission")
-"""Families of causes that can pass while a job waits. Those of scheduling are in _CAN_PASS."""
+"""Families of causes that may be temporary while a job waits. _CAN_PASS lists those for scheduling."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
-"""Checks that prove something only if every pod is known."""
+"""Checks that are conclusive only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
 
 
 def softened(case: Case, finding: Finding) -> Finding:
-    """Return the finding. It becomes UNKNOWN if its reason may lie before the harness attached."""
+    """Return the finding, changed to UNKNOWN if its reason may predate the harness attaching."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
         head = f"{finding.head}, as far as pods exist: that of {names(gone)} does not"
@@ -53,9 +53,9 @@ def _gone(case: Case) -> list[int]:
 
 
 def _watched(case: Case, finding: Finding) -> bool:
-    """Return whether the harness was attached when this happened, or from the start of the job."""
+    """Return whether the harness was attached when this happened, or since the job started."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
-        return True  # The container was inspected while it was so.
+        return True  # The container was inspected in this state.
     since, created = case.since, seconds(case.manifest.launched_at)
     if since is None:
         return False

@@ -1,8 +1,8 @@
-"""Run the judges of users, whose checks are added to those of the harness and cannot improve a verdict.
+"""Run users' judges, whose checks are added to the harness's own and cannot improve a verdict.
 
 Each judge is called with its own `Bundle` object, and only if the launch created a job. It yields checks
-created by `passed`, `failed` and `unknown`. Names and causes of these checks begin with `user.`, a prefix
-that docs/causes.md reserves for them.
+created with `passed`, `failed` and `unknown`. The names and causes of these checks begin with `user.`, a
+prefix that docs/causes.md reserves for them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
-"""The name of a judge, as messages show it, and the judge."""
+"""A judge with the name shown in messages."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
-    """Return a passed check with a name like loss-falls. `evidence` is a list of file:line in the bundle."""
+    """Return a passed check with a name like loss-falls. `evidence` lists file:line references."""
     return _check("PASS", name, None, explanation, (), evidence)
 
 
@@ -40,7 +40,7 @@ def failed(
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
 ) -> Check:
-    """Return a failed check with the cause `user.<cause>`. Without `cause`, the cause is `user.<name>`."""
+    """Return a failed check with the cause `user.<cause>`, or `user.<name>` if `cause` is not given."""
     return _check("FAIL", name, cause or name, explanation, ranks, evidence)
 
 
@@ -77,18 +77,18 @@ def _check(
 
 
 def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
-    """Return the findings of each judge for the bundle at `path`.
+    """Return all judges' findings for the bundle at `path`.
 
-    For a judge that raises, the findings include one that is UNKNOWN and names the judge.
+    If a judge raises, the findings include an UNKNOWN finding that names the judge.
     """
     return [finding for name, judge in judges for finding in _run_judge(name, judge, Bundle(path))]
 
 
 def _run_judge(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """Run one judge and return its checks, including those that it yielded before it raised.
+    """Run one judge and return its checks, including those yielded before it raised.
 
     BaseException is caught, because pytest.fail() and sys.exit() raise exceptions that are not subclasses of
-    Exception. The output of the judge goes to stderr, because stdout is reserved for the verdict.
+    Exception. The judge's output goes to stderr, because stdout is reserved for the verdict.
     """
     checks: list[Finding] = []
     try:
@@ -114,9 +114,9 @@ def _failed(name: str, cause: CauseId, text: str) -> Finding:
 
 
 def _checked(check: object) -> Check:
-    """Return the check after validation.
+    """Validate and return the check.
 
-    Raises TypeError or ValueError for an object that a user's judge is not allowed to yield.
+    Raises TypeError or ValueError for an object that a user's judge must not yield.
     """
     if not isinstance(check, Check):
         raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")

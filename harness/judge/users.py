@@ -1,4 +1,4 @@
-"""Write your own judges, which check properties of your job that the harness does not check.
+"""Public API for writing judges that check properties of your job that the harness itself does not check.
 
     from collections.abc import Iterator
     from harness.judge.users import Bundle, Check, TruthRow, failed, passed
@@ -10,7 +10,7 @@
         else:
             yield failed("loss-falls", "the mean loss did not fall", evidence=["truth/0.jsonl"])
 
-`harness run`, `harness judge` and the fixture `launch` call every judge that an installed package declares in
+`harness run`, `harness judge` and the `launch` fixture call every judge that an installed package declares in
 this entry point group:
 
     [project.entry-points."pluto_e2e_harness.judges"]
@@ -58,7 +58,7 @@ GROUP = "pluto_e2e_harness.judges"
 
 
 def installed() -> list[Named]:
-    """Return the names and judges of all installed packages. Each judge is imported when it is called."""
+    """Return the judges declared by installed packages, with their names. Each is imported when called."""
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     return [(entry.name, _loading(entry)) for entry in entries]
 
@@ -69,7 +69,7 @@ def judge(bundle: Bundle) -> Verdict:
 
 
 def _loading(entry: EntryPoint) -> Judge:
-    """Return a judge that is imported when called, so that a broken package raises only in that call."""
+    """Return a judge that is imported when called, so that a broken package fails only at that point."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
         loaded: Judge = entry.load()

@@ -1,4 +1,4 @@
-"""Apply the objects of a launch, and limit the disk space of its containers."""
+"""Apply a launch's objects, and limit the disk space of its containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.settings import Settings
 
 
 def apply(kube: Kube, document: Object) -> Object:
-    """Apply an object of a launch. Raises HarnessError, cause launch.rejected."""
+    """Apply one of a launch's objects. Raises HarnessError, cause launch.rejected."""
     name = f"{document['kind']} {document['metadata']['name']}"
     try:
         return kube.apply(document)
@@ -30,7 +30,7 @@ NAME = "ephemeral-storage"
 
 
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
-    """Limit the ephemeral storage of each container in the namespace to the setting or the cluster's default.
+    """Limit each container's ephemeral storage in the namespace to the setting or the cluster's default.
 
     The kubelet evicts a pod that exceeds the limit, and reports the limit. A container's own limit takes
     precedence.

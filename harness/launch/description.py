@@ -1,4 +1,4 @@
-"""Describe a launch in its bundle before it starts: its workload, versions, and the conditions of a PASS."""
+"""Describe a launch in its bundle before it starts: workload, versions, and conditions for a PASS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def user_run_id(workload: Workload, settings: Settings) -> str | None:
 
 
 def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
-    """Return the conditions of a PASS, derived from the workload's file and the cluster.
+    """Return the conditions for a PASS, derived from the workload's file and the cluster.
 
     Raises UsageError for an invalid number of ranks.
     """
@@ -63,7 +63,7 @@ def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
 
 
 def ranks_in(text: str) -> list[int]:
-    """Return the ranks in a text such as "0", "0,4", "0_4" or "0-3". Raises UsageError for any other text."""
+    """Return the ranks in a string such as "0", "0,4", "0_4" or "0-3". Otherwise, raise UsageError."""
     ranks: set[int] = set()
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
@@ -87,12 +87,12 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 
 
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
-    """Return the versions of the stack, and those in the worker image if the workload uses this image."""
+    """Return the stack's versions, plus those in the worker image if the workload uses that image."""
     return {**ready.versions, **(ready.worker.components if workload.uses_worker_image else {})}
 
 
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
-    """Return the description of the launch.
+    """Return a description of the launch.
 
     The name and UID of the launched object are added after the submission.
     """
@@ -119,7 +119,7 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return the fields that describe a training with audited checkpoints, or {} for any other workload."""
+    """Return the fields that describe a training with audited checkpoints, or {} for other workloads."""
     if not isinstance(workload, Training) or workload.spec.smoke:
         return {}
     spec = workload.spec

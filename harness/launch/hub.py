@@ -1,8 +1,8 @@
 """Check before a launch whether the ranks have access to a model on the Hugging Face hub.
 
-The hub responds to a request for a file of a gated model with 401 or 403. The header X-Error-Code contains
-the reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch continues,
-because the ranks might be able to reach it.
+The hub responds to a request for one of a gated model's files with 401 or 403. The header X-Error-Code
+contains the reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch
+continues, because the ranks might be able to reach it.
 """
 
 from __future__ import annotations

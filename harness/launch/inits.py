@@ -1,7 +1,7 @@
-"""The inits: shell scripts that run as the first process of a rank's container and start the command.
+"""Shell scripts that run as the first process (init) in a rank's container and start the command.
 
-An init forwards SIGTERM to every process of the container and waits until all of them have exited. It never
-signals processes of other containers, even if the pod uses the node's PID namespace (decision 005).
+An init forwards SIGTERM to every process in the container and waits until all of them have exited. It never
+signals processes in other containers, even if the pod uses the node's PID namespace (decision 005).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.core.own_processes import OWN_PROCESSES, without_comments
 
 _FILES = Path(__file__).parent / "files"
 _TRAP = "ended=''\ntrap 'ended=1; terminate_own' TERM\n"
-"""The trap for SIGTERM. It is set first, because a shell with PID 1 ignores SIGTERM without a trap."""
+"""The SIGTERM trap. It is set first, because a shell with PID 1 ignores SIGTERM without a trap."""
 
 
 def _init(name: str) -> str:

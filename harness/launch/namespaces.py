@@ -1,4 +1,4 @@
-"""The namespaces of launches on a cluster: which are in use, and which can be deleted.
+"""Find which launch namespaces on a cluster are in use, and which can be deleted.
 
 A launch locks <state>/clusters/<cluster>/launches/<nonce> while it uses its namespace. The kernel releases
 the lock even if the harness is killed, so a namespace without a locked file is a leftover.
@@ -27,25 +27,25 @@ LAUNCHED = (
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 )
-"""The API version and kind of the objects that launches create."""
+"""The API versions and kinds of the objects that launches create."""
 KEPT = 3
-"""The number of newest namespaces of finished launches that are kept for inspection."""
+"""How many of the newest finished launches keep their namespaces for inspection."""
 ENDING_SECONDS = 45
-"""The timeout for pods to terminate. Their grace period is 30 s."""
+"""The timeout in seconds for pods to terminate. Their grace period is 30 s."""
 
 
 def namespace_of(nonce: str) -> str:
-    """Return the namespace of the launch with this nonce."""
+    """Return the namespace for the launch with this nonce."""
     return f"e2e-{nonce}"
 
 
 class NamespaceLeases:
-    """Leases on the namespaces of a cluster that are in use."""
+    """Leases on the cluster's namespaces that are in use."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.
 
-        With `mine_only`, a namespace that never had a lease in this folder belongs to another user. It is
+        With `mine_only`, a namespace that never had a lease in this folder belongs to another user, and is
         never free.
         """
         self._folder = folder
@@ -66,7 +66,7 @@ class NamespaceLeases:
         """Remove the leases of killed harnesses whose namespaces no longer exist."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
-            # A new file can belong to a lease that is being acquired.
+            # A new file may belong to a lease that is being acquired.
             old = time.time() - path.stat().st_mtime > ENDING_SECONDS
             if old and path.name not in there and not in_use(path):
                 path.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete the jobs of killed harnesses, which use quota, and wait until their pods have ended.
+    """Delete the jobs of killed harnesses, which use quota, and wait until their pods have terminated.
 
     If this fails, the error is reported and the launch continues.
     """
@@ -123,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return the launched objects of a kind that have not ended, in the given namespaces."""
+    """Return the launched objects of a kind, in the given namespaces, that have not ended."""
     return [
         item
         for item in launched(kube, kind)
@@ -134,7 +134,7 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
 
 
 def prune(kube: Kube, leases: NamespaceLeases) -> None:
-    """Delete the namespaces of finished launches except the KEPT newest ones.
+    """Delete the namespaces of finished launches except for the KEPT newest.
 
     If the API server does not respond or a request fails, a later launch deletes the namespaces.
     """

@@ -47,8 +47,8 @@ def prepare(
 ) -> Launching:
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
-    Running jobs of killed harnesses are deleted first. `on_namespace` is called when the namespace exists.
-    Callbacks for the clean-up are added to `undo`.
+    Running jobs of killed harnesses are deleted first. `on_namespace` is called once the namespace exists.
+    Clean-up callbacks are added to `undo`.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -92,7 +92,8 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # Not on a user's cluster, where a PASS would hide that the job cannot start without the harness.
+            # This is not set on a user's cluster, where a PASS would hide that the job cannot start without
+            # it.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},
@@ -131,7 +132,7 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
     # Namespaces are pruned at the end of the launch. Deleting a namespace uses a second of CPU time in the
-    # controllers, and this would slow down the start of the ranks.
+    # controllers, which would slow down rank startup.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
@@ -144,20 +145,20 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload
 
 
 def _secret(namespace: str, values: dict[str, str]) -> Object:
-    """Return a Secret with the variables whose values must not be in a pod's spec."""
+    """Return a Secret with the variables whose values must not appear in a pod spec."""
     metadata = {"name": SECRET, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Create the LocalQueue, if the workload is of a kind that Kueue admits."""
+    """Create the LocalQueue, if Kueue admits workloads of this kind."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """Return the CPU request of each pod if it replaces the request in the file, otherwise None.
+    """Return each pod's CPU request if it replaces the request in the file, otherwise None.
 
     The replacement is reported to the user and recorded in the bundle.
     """
@@ -195,7 +196,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
-    """Claim the run id for this launch. Return an API key that is limited to the launch's runs.
+    """Claim the run id for this launch. Return an API key that is valid only for the launch's runs.
 
     A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken, or
     tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues, and a
@@ -220,7 +221,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
 
 
 def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
-    """Return the environment variables of every rank. If `url` is empty, Pluto's default URLs are used."""
+    """Return the environment variables for every rank. If `url` is empty, Pluto's default URLs are used."""
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
         "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",

@@ -19,7 +19,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A container that no recorder records, and why."""
+    """A container without the recorder, and the reason."""
 
     namespace: str
     pod: str
@@ -33,18 +33,18 @@ class Status:
 
     installed: bool
     with_files: list[str] = field(default_factory=list)
-    """Namespaces that have the recorder's files."""
+    """Namespaces that contain the recorder's files."""
     outdated: list[str] = field(default_factory=list)
-    """Those of them whose files are of another version."""
+    """Those of these namespaces whose files have another version."""
     without_files: list[str] = field(default_factory=list)
-    """Namespaces with labels or pods for the recorder, but without its files."""
+    """Namespaces that have labels or pods for the recorder, but lack its files."""
     recorded: int = 0
-    """Number of running or waiting containers with the recorder."""
+    """The number of running or waiting containers with the recorder."""
     unrecorded: list[Unrecorded] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        """Return whether everything that asks for the recorder has it."""
+        """Return whether every pod and namespace that requests the recorder has it."""
         return self.installed and not (self.outdated or self.without_files or self.unrecorded)
 
 
@@ -61,9 +61,9 @@ def require(kube: Kube) -> None:
 
 
 def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
-    """Apply the files, the policy and its bindings. Return the namespaces that got the files.
+    """Apply the files, the policy and its bindings. Return the namespaces that received them.
 
-    Without `namespaces`, all labelled namespaces get them. Raises UsageError or HarnessError.
+    Without `namespaces`, all labelled namespaces receive the files. Raises UsageError or HarnessError.
     """
     require(kube)
     with _readable("install the recorder"):
@@ -72,14 +72,14 @@ def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
         if unknown := [name for name in named if name not in there]:
             raise UsageError(f"expected names of namespaces, found {', '.join(unknown)}, which do not exist")
         wanted = named or sorted(name for name, each in there.items() if _labelled(each))
-        # The files come first: a pod that is admitted before them would start unrecorded.
+        # Apply the files first, because pods admitted before them would start unrecorded.
         for document in (*map(policy.config_map, wanted), *policy.documents()):
             kube.apply(document)
     return wanted
 
 
 def uninstall(kube: Kube) -> list[str]:
-    """Delete the policy, its bindings and the files in all namespaces. Return what was deleted."""
+    """Delete the policy, its bindings and the files in all namespaces. Return the deleted objects' names."""
     deleted: list[str] = []
     with _readable("uninstall the recorder"):
         for document in reversed(policy.documents()):
@@ -95,7 +95,7 @@ def uninstall(kube: Kube) -> list[str]:
 
 
 def status(kube: Kube) -> Status:
-    """Return what is installed, and which pods that ask for the recorder have none."""
+    """Return the installed objects, and the pods that request the recorder but do not have it."""
     with _readable("read the state of the recorder"):
         installed = all(
             kube.get(each["apiVersion"], each["kind"], each["metadata"]["name"]) is not None
@@ -127,7 +127,7 @@ def _labelled(namespace: Object) -> bool:
 
 
 def _asks(pod: Object, labelled: set[str]) -> bool:
-    """Return whether a pod or its namespace asks for the recorder."""
+    """Return whether a pod or its namespace requests the recorder."""
     label = (pod["metadata"].get("labels") or {}).get(policy.RECORD)
     return label in ("true", "env") or (label != "false" and pod["metadata"]["namespace"] in labelled)
 
@@ -142,7 +142,7 @@ def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
 
 
 class _readable:
-    """Turns the API server's refusals into one sentence."""
+    """Turns the API server's errors into a one-sentence message."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing

@@ -1,16 +1,16 @@
-"""The admission policy that brings the recorder into pods of other launchers. All functions are pure.
+"""Build the admission policy that injects the recorder into other launchers' pods. All functions are pure.
 
 A MutatingAdmissionPolicy is evaluated in the API server, so no webhook can be down and no image can be
-missing. It never holds a pod: failurePolicy Ignore covers the policy, and the volume with the files is
-optional. A container is recorded only if its own command proves what the image has, because PYTHONPATH in a
-pod replaces the image's:
+missing. It never blocks a pod: the policy has failurePolicy Ignore, and the volume with the files is
+optional. PYTHONPATH in a pod replaces the image's value, so a container is recorded only in these cases:
 
 - A command that begins with a shell or with Python is wrapped by that program. It prepends the recorder's
-  folder to the PYTHONPATH of the image, and executes the command in its place (`exec`).
-- If the pod itself sets PYTHONPATH, the image's is already replaced, and the folder is prepended to it.
+  folder to the image's PYTHONPATH, and executes the command in its place (`exec`).
+- If the pod itself sets PYTHONPATH, the image's value is already replaced, and the folder is prepended to the
+  pod's value.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
 
-Init containers and native sidecars are left alone. No variable of Pluto is touched.
+Init containers and native sidecars are left alone. Pluto's variables are not touched.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ API, POLICY, BINDING = (
     "MutatingAdmissionPolicyBinding",
 )
 SINCE = "1.36"
-"""The Kubernetes version whose API server has the kind in v1."""
+"""The Kubernetes version that first serves the kind in API version v1."""
 NAME = "pluto-e2e-harness-recorder"
-"""The name of the policy, of the ConfigMaps and of the volume."""
+"""The name of the policy, the ConfigMaps and the volume."""
 RECORD = "pluto-e2e-harness/record"
-"""The label of namespaces ("true") and of pods ("true", "env", "false")."""
+"""The label for namespaces ("true") and for pods ("true", "env", "false")."""
 FILES = {"pluto-e2e-harness/recorder": "files"}
-"""The label of the ConfigMaps that `harness recorder install` creates."""
+"""The label on the ConfigMaps that `harness recorder install` creates."""
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
 WAY = "way"
-"""Prefix of the policy's variables that hold how a container is recorded. A number follows."""
+"""Prefix of the policy variables that contain how a container is recorded. A number follows."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -54,7 +54,7 @@ IN_SHELL = (
     f"[ ! -d {recorder.FOLDER} ] || export "
     f'PYTHONPATH="{recorder.FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}" HARNESS_LOG="/proc/$$$$/fd/1"; exec "$@"'
 )
-"""The kubelet replaces each `$$` in a command by `$`."""
+"""The kubelet replaces each `$$` in a command with `$`."""
 IN_PYTHON = "\n".join(
     [
         "import os, sys",
@@ -69,7 +69,7 @@ IN_PYTHON = "\n".join(
 
 
 def documents() -> list[Object]:
-    """Return the policy and its bindings: one for labelled namespaces, one for labelled pods elsewhere."""
+    """Return the policy and its bindings: for labelled namespaces, and for labelled pods elsewhere."""
     labelled = {"matchLabels": {RECORD: "true"}}
     elsewhere = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
     not_out = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["false"]}]}
@@ -89,16 +89,16 @@ def config_map(namespace: str) -> Object:
 
 
 def volume() -> Object:
-    """Return the volume with the files. The kubelet starts the pod also without the ConfigMap."""
+    """Return the volume with the files. The kubelet starts the pod even if the ConfigMap is missing."""
     found = MOUNTED.volume()
     found["configMap"]["optional"] = True
     return found
 
 
 def wrapped(command: list[str]) -> list[str] | None:
-    """Return the command that sets PYTHONPATH and then executes the given one, or None if none is safe.
+    """Return a command that sets PYTHONPATH and then executes `command`, or None if that is not safe.
 
-    With --posix, bash does not read the file in BASH_ENV, which it reads when the command itself begins.
+    With --posix, this bash does not read the file named by BASH_ENV. The command itself reads it.
     """
     first = command[0] if command else ""
     if re.match(SHELL, first):
@@ -153,8 +153,8 @@ def _text(value: str) -> str:
 def _value(value: object) -> str:
     """Return a JSON value as a CEL literal.
 
-    The maps and lists are CEL's own. API servers of Kubernetes 1.36 panic if a list of a patch has an
-    initializer such as `Object.spec.volumes{…}` (kubernetes/kubernetes#142181), and would reject the pod.
+    The literal uses plain CEL maps and lists. With an initializer such as `Object.spec.volumes{…}` for a list
+    in a patch, Kubernetes 1.36 API servers panic (kubernetes/kubernetes#142181) and would reject the pod.
     """
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_text(key)}: dyn({_value(each)})" for key, each in value.items()) + "}"
@@ -170,11 +170,14 @@ _NONCE = (
     f" : has({_OWNERS}) && {_OWNERS}.exists(o, has(o.controller) && o.controller)"
     f' ? string({_OWNERS}.filter(o, has(o.controller) && o.controller)[0].uid) : ""'
 )
-"""The uid of the JobSet or of the controller. A bare pod has none, and its own uid is not known yet."""
+"""The UID of the JobSet or the controller. A bare pod has neither, and its own UID is not known yet."""
 
 
 def _way(at: int) -> str:
-    """Return the expression of how container `at` is recorded: "shell", "python", "value", "env" or ""."""
+    """Return the CEL expression for how a container is recorded: "shell", "python", "value", "env" or "".
+
+    `at` is the container's index in the pod.
+    """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
     begins = f"has({c}.command) && size({c}.command) > 0 && {c}.command[0].matches"
@@ -198,12 +201,12 @@ def _way(at: int) -> str:
 
 
 def _chosen(at: int) -> str:
-    """Return the policy's variable with the way in which a container is recorded."""
+    """Return the policy variable that contains how a container is recorded."""
     return f"variables.{WAY}{at}"
 
 
 def _patch() -> str:
-    """Return the expression of the JSON patch."""
+    """Return the CEL expression for the JSON patch."""
     any_way = " || ".join(f'{_chosen(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
@@ -244,18 +247,18 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return the patch that creates an empty list, if the pod has none."""
+    """Return the patch that creates an empty list if the pod has no such list."""
     return f"(has({field}) ? [] : [{_add(path, '[]')}])"
 
 
 # -- status --------------------------------------------------------------------------------------------------
 def is_recorded(container: Object) -> bool:
-    """Return whether the policy, or the user by the printed snippet, put the recorder into a container."""
+    """Return whether the policy, or the user with the printed snippet, added the recorder to a container."""
     return any(each.get("name") == MODE for each in container.get("env") or [])
 
 
 def why_not(pod: Object, container: Object) -> str:
-    """Return why the policy does not record a container, with what to change, or "" if it would."""
+    """Return why the policy does not record a container and what to change, or "" if it records it."""
     containers = pod["spec"]["containers"]
     env = container.get("env") or []
     mounts = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
@@ -287,7 +290,7 @@ def _no_way(pod: Object, container: Object) -> str:
 
 
 def snippet() -> dict[str, Any]:
-    """Return what a pod template needs without the policy."""
+    """Return the part of a pod template that adds the recorder without the policy."""
     env = [
         {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": MODE, "value": ADMITTED},

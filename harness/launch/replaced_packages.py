@@ -1,4 +1,4 @@
-"""Launch with the packages that the user replaces: konduktor, and those of the worker image (`--replace`)."""
+"""Launch with packages that the user replaces (`--replace`): konduktor, controllers, and worker packages."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harness.settings import Settings
 
 @dataclass(frozen=True)
 class Packages:
-    """What the user's packages change, known before anything is created."""
+    """The changes that the user's packages cause. They are known before anything is created."""
 
     worker: Change | None = None
     konduktor: tuple[Replaced, ...] = ()
     controllers: tuple[Replaced, ...] = ()
-    """JobSet and Kueue. The cluster has been created with these versions."""
+    """JobSet and Kueue. The cluster was created with these versions."""
 
     def applied(self, ready: Ready, context: RunContext) -> Ready:
-        """Return the cluster with the changed worker image in its nodes, and with the versions in use."""
+        """Return the cluster with the changed worker image on its nodes, and with the versions in use."""
         if self.worker is not None:
             worker = replaced_image.with_change(ready.worker, self.worker, context)
             ready.cluster.provide_image(worker.tag, context)
@@ -49,7 +49,7 @@ def check(workload: Workload, settings: Settings) -> None:
 
 
 def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
-    """Return the packages in settings.replace that a launch of this workload cannot use, with the reason."""
+    """Return the packages in settings.replace that this workload's launch cannot use, with the reason."""
     problems: dict[str, UsageError] = {}
     packages = [name for name in settings.replace if name not in (KONDUKTOR, *CONTROLLERS)]
     if settings.kubeconfig is not None:
@@ -72,7 +72,7 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
 
 
 def resolved(context: RunContext) -> Packages:
-    """Return what settings.replace changes. Raises UsageError if a package cannot be resolved or built."""
+    """Return the changes in settings.replace. Raises UsageError if a package cannot be resolved or built."""
     wanted = [parse(name, spec) for name, spec in context.settings.replace.items()]
     of_worker = [each for each in wanted if each.name not in (KONDUKTOR, *CONTROLLERS)]
     return Packages(
@@ -83,7 +83,7 @@ def resolved(context: RunContext) -> Packages:
 
 
 def _controller(each: Replacement, context: RunContext) -> Replaced:
-    """Return the record of a replaced controller.
+    """Return the record for a replaced controller.
 
     Raises UsageError if it is to be built in a version that does not exist.
     """

@@ -13,10 +13,10 @@ from harness.provision.images.build import ImageRef
 
 
 def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
-    """Return the code of the ranks: the image, and the digests of its files and of the mounted files.
+    """Return the ranks' code: the image, and the digests of its files and the mounted files.
 
     `mounted` maps paths in /workspace to the content of the files that are mounted there. `ours` is the
-    worker image if the ranks use it, otherwise None. The files in any other image are unknown.
+    worker image if the ranks use it, otherwise None. The files in other images are unknown.
     """
     built = ours is not None and bool(ours.scripts)
     files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}

@@ -39,7 +39,7 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Submit the workload and return its object. Retry once if a webhook was briefly unavailable.
+        """Submit the workload and return its object. If a webhook was briefly unavailable, retry once.
 
         Raises HarnessError. If a controller or its API is the reason, the error has that controller's cause.
         """
@@ -66,12 +66,12 @@ class Launching:
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
-        """Audit the checkpoints of a training, and record the result."""
+        """Audit a training's checkpoints, and record the result."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
     def upload(self, ended: bool) -> None:
-        """Upload the run to the URL of --upload if `ended` is true. Record the result or the error."""
+        """Upload the run to the --upload URL if `ended` is true. Record the result or the error."""
         assert isinstance(self.workload, Training)
         document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
         if ended:
@@ -82,7 +82,7 @@ class Launching:
         self.writer.text(UPLOAD, document)
 
     def collect_tracker(self) -> None:
-        """Record the tracker's runs and points of this launch, or the error if it does not respond."""
+        """Record this launch's runs and points from the tracker, or the error if it does not respond."""
         launch = self.writer.current.launch
         try:
             summary = collect(

@@ -1,4 +1,4 @@
-"""The user's Secrets for the pods of a launch. They are read before the launch and copied into its namespace.
+"""Read the user's Secrets for a launch's pods before the launch, and copy them into its namespace.
 
 A value comes from a Secret in the cluster or from an environment variable. It is sent only to the API server.
 It is never written to a file or passed as an argument, and the bundle's redactor removes it from evidence.
@@ -18,7 +18,7 @@ from harness.core.kubernetes import Kube, Object
 
 HF_TOKEN = "hf-token"  # noqa: S105 - the Secret's name
 HF_KEY = "HUGGINGFACE_HUB_TOKEN"
-"""The name of the Secret with the Hugging Face token, and the key in this Secret."""
+"""The key of the Hugging Face token in the Secret HF_TOKEN."""
 _HF_VARIABLES = (HF_KEY, "HF_TOKEN")
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _ASKED = re.compile(rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?")
@@ -31,7 +31,7 @@ class Wanted:
 
     name: str
     namespace: str | None = None
-    """The namespace of the Secret. None means the namespace of the kubeconfig's context."""
+    """The Secret's namespace. None means the namespace of the kubeconfig's context."""
     variable: str | None = None
     """The environment variable with the value. None means that the value is in a Secret in the cluster."""
 
@@ -42,7 +42,7 @@ class UserSecret:
 
     name: str
     data: Mapping[str, str] = field(repr=False)
-    """The values by key, encoded in base64 as in Kubernetes."""
+    """The values, keyed by name and encoded in base64 as in Kubernetes."""
     type: str = "Opaque"
 
     @property
@@ -61,7 +61,7 @@ def wanted(text: str) -> Wanted:
     """Return the Secret that a `--secret` option requests. Raises UsageError."""
     match = _ASKED.fullmatch(text)
     if match is None or (match["namespace"] and match["variable"]):
-        # The text can be a secret value, so the message does not repeat it.
+        # The text may be a secret value, so the message does not repeat it.
         raise UsageError(f"--secret: {_EXPECTED}", hint="the value itself never belongs on a command line")
     return Wanted(match["name"], match["namespace"], match["variable"])
 
@@ -72,7 +72,7 @@ def read(
     environment: Mapping[str, str] = os.environ,
     option: str = "--secret",
 ) -> list[UserSecret]:
-    """Return the requested Secrets. Raises UsageError if a Secret does not exist or lacks the required key.
+    """Return the requested Secrets. Raises UsageError if a Secret does not exist or lacks a required key.
 
     `option` is the command-line option that names the Secrets, for the error message.
     """

@@ -1,4 +1,4 @@
-"""Load a workload from a file: a konduktor job file, or a manifest of Kubernetes objects."""
+"""Load a workload from a konduktor job file or from a manifest of Kubernetes objects."""
 
 from __future__ import annotations
 

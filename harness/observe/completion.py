@@ -1,8 +1,8 @@
-"""Detect when a launch is over, so that the harness stops waiting. The judges determine the cause.
+"""Detect when a launch is over, so that the harness can stop waiting. The judge determines the cause.
 
 A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the
-controller restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every
-rank has ended. A launch is also over if it cannot end by itself, because an image cannot be pulled, a queue
+controller restarts terminated pods (a StatefulSet or a DaemonSet), the launch is over when every rank's
+command has ended. A launch is also over if it cannot end by itself because an image cannot be pulled, a queue
 or quota will not admit the job, no node can run a pod, a node was lost, or a controller is inactive.
 """
 
@@ -54,18 +54,19 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds for which a condition must last before the launch counts as over. Transient conditions pass sooner.
+"""How many seconds a condition must last before the launch counts as over. Transient conditions pass sooner.
 
-- image: An image cannot be pulled. The limit is shorter than the 10 s until the kubelet's second attempt.
-- image, surely: An image cannot be pulled, and no retry will help.
-- never: A pod cannot run on any node, even if the node is empty.
-- others: A pod cannot start, and the state of other pods is still unknown. A busy kubelet reports these pods
-  later, and the verdict should name every affected rank.
+- image: An image cannot be pulled. This is less than the 10 s until the kubelet's second attempt.
+- image, surely: An image cannot be pulled, and retries will not help.
+- never: A pod cannot run on any node, even an empty one.
+- others: A pod cannot start, and the state of other pods is still unknown. A busy kubelet may report these
+pods
+  late, and the verdict should name all affected ranks.
 - controller: A controller is scaled to 0, and the launch makes no progress.
 - idle: The launch makes no progress for any other reason.
 - doubtful: The launch makes no progress. After this time, the observer sends a dry run.
-- helper: Other containers of the pods are still running after the ranks have ended.
-- masked: A pod ended with exit code 0 although its ranks had failed, and other pods are still running.
+- helper: Other containers in the pods are still running after the ranks have ended.
+- masked: A pod exited with 0 although its ranks had failed, and other pods are still running.
 """
 INIT_RESTARTS = 3
 """The number of restarts after which a failing init container counts as permanently failed."""
@@ -73,35 +74,36 @@ NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 _SYSTEM = "system:serviceaccount:kube-system"
 _ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-controller"}
-"""Kind → the service account of the Kubernetes controller that creates its pods."""
+"""The service account of the Kubernetes controller that creates the pods for each kind."""
 
 
 @dataclass
 class CompletionDetector(LaunchState):
-    """Processes every watch event, and determines whether the launch is over."""
+    """Processes all watch events and determines whether the launch is over."""
 
     kind: str = "JobSet"
     keep_alive: bool = False
-    """Whether containers are kept alive after their command. `exited` is then called when a command ends."""
+    """Whether containers are kept alive after their command has ended. `exited` is then called when a command
+    ends."""
     scalable: bool = False
-    """Whether the number of pods can change while they run."""
+    """Whether the number of pods can change during the launch."""
     members: int = 0
-    """The number of expected pods."""
+    """The expected number of pods."""
     container: str = ""
-    """The name of the container in which a rank runs."""
+    """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
-    """Seconds within which Kueue must admit the job. Later, the job would not have enough time to run."""
+    """How many seconds Kueue has to admit the job. After that, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Controller actions that the API server refuses because of a rule of the cluster."""
+    """Controller actions that the API server refuses because of a cluster rule."""
     failed: dict[str, str] = field(default_factory=dict)
-    """uid of a pod → the failure that its processes recorded. The entry is removed if ranks start again."""
+    """The failure recorded by each pod's processes, keyed by pod uid. Removed if ranks are restarted."""
     _ranks: set[str] = field(default_factory=set)
     """The process ids of ranks, as in ProcessEvent.id."""
     _steps: dict[str, str] = field(default_factory=dict)
-    """uid of a launched object → the controller action that it waits for."""
+    """The controller action that each launched object is waiting for, keyed by uid."""
 
     def reason(self) -> str | None:
-        """Return one sentence on why the launch is over, or None if it is not over."""
+        """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self.scalable:
             self.scaled()
         return (
@@ -119,15 +121,15 @@ class CompletionDetector(LaunchState):
         )
 
     def scaled(self) -> None:
-        """Set the number of expected pods to the replicas of the launched object.
+        """Set the expected number of pods to the launched object's replicas.
 
-        If the object is scaled to 0, keep the previous number.
+        If the object is scaled to 0, the previous number is kept.
         """
         for item in self.all(self.launched):
             self.members = int((item.get("spec") or {}).get("replicas") or 0) or self.members
 
     def recorded(self, event: ProcessLine) -> None:
-        """Store the failure that a process recorded. If ranks were started, clear an earlier failure."""
+        """Store a failure recorded by a process. If ranks were started, clear any earlier failure."""
         uid = event.uid or event.pod
         if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
             self._ranks.add(event.id)
@@ -140,7 +142,7 @@ class CompletionDetector(LaunchState):
             self.failed[uid] = f"a rank ended with exit code {event.code}"
 
     def finished(self) -> bool:
-        """Return whether every launched object has ended."""
+        """Return whether all launched objects have ended."""
         launched = self.all(self.launched)
         return bool(launched) and all(ended_as(item) for item in launched)
 
@@ -154,12 +156,12 @@ class CompletionDetector(LaunchState):
         )
 
     def lingers(self) -> bool:
-        """Return whether the launched object has ended while some of its pods are still running."""
+        """Return whether the launched object has ended but some of its pods are still running."""
         ended = [item for item in self.all(self.launched) if ended_as(item)]
         return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
 
     def summary(self) -> str:
-        """Return the current state in one line, for progress lines and timeout messages."""
+        """Return a one-line summary of the current state for progress and timeout messages."""
         pods = pods_in_line({self._short(pod): self._doing(pod) for pod in self.all("pod")})
         if self.launched != "jobset" and not self.workloads():
             return f"pods: {pods}"
@@ -167,7 +169,7 @@ class CompletionDetector(LaunchState):
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {pods}"
 
     def many(self) -> bool:
-        """Return whether there are too many pods to report every change of a pod."""
+        """Return whether there are too many pods to report every pod change."""
         return len(self.all("pod")) > NAMED_PODS
 
     def _short(self, pod: Object) -> str:
@@ -200,7 +202,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _untold(self, item: Object) -> bool:
-        """Return whether a TorchrunJob has not yet reported the end of its JobSet, and might still do so.
+        """Return whether a TorchrunJob has not yet reported that its JobSet ended, but might still do so.
 
         The verdict needs this report.
         """
@@ -208,7 +210,7 @@ class CompletionDetector(LaunchState):
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if every rank's command has ended, or if a command failed long enough ago."""
+        """Return a sentence if every rank's command has ended, or if one failed long enough ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -219,7 +221,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _scaled_away(self, pod: Object) -> bool:
-        """Return whether the StatefulSet's controller will delete the pod because of a scale-down."""
+        """Return whether the StatefulSet controller will delete the pod because of a scale-down."""
         index = pod_index(pod)
         return self.scalable and index is not None and index >= self.members
 
@@ -244,7 +246,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _all_decided(self) -> bool:
-        """Return whether all pods exist, and the status of each pod shows whether it can start."""
+        """Return whether all pods exist and each pod's status shows whether it can start."""
         pods = self.all("pod")
         return len(pods) >= self.members and all(map(decided, pods))
 
@@ -267,7 +269,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _refused(self) -> str | None:
-        """Return a sentence if the API server permanently refuses pods of the launch, otherwise None."""
+        """Return a sentence if the API server permanently refuses the launch's pods, otherwise None."""
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
@@ -288,7 +290,7 @@ class CompletionDetector(LaunchState):
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self.all("node")) if waits else None
-            # Evaluate each timer before the `or` below, which would skip it.
+            # Evaluate all timers before the `or` below, which could skip them.
             long = self._lasts(pod, "unschedulable", waits)
             others = self._lasts(pod, "others", waits, part="scheduling") or self._all_decided()
             if (self._lasts(pod, "never", bool(never)) and others) or long:
@@ -296,10 +298,10 @@ class CompletionDetector(LaunchState):
         return None
 
     def _unserved(self) -> str | None:
-        """Return a sentence if a pod waits for the scheduler while no kube-scheduler is ready."""
+        """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
-            return None  # The control plane does not run in pods.
+            return None  # The control plane does not run as pods.
         ready = {name for name, part in parts.items() if true(part, "Ready")}
         for pod in self.all("pod"):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
@@ -317,7 +319,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _init(self) -> str | None:
-        """Return a sentence if an init container has failed in every attempt, otherwise None."""
+        """Return a sentence if an init container has failed on every attempt, otherwise None."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
                 ended = (status.get("lastState") or {}).get("terminated") or {}
@@ -329,7 +331,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _helpers(self) -> str | None:
-        """Return a sentence if all ranks have ended, but other containers of their pods are still running.
+        """Return a sentence if all ranks have ended but other containers in their pods are still running.
 
         Native sidecars do not count, because they are init containers and end with their pods.
         """
@@ -344,9 +346,9 @@ class CompletionDetector(LaunchState):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return a sentence if a pod ended with exit code 0 although its ranks failed, otherwise None.
+        """Return a sentence if a pod exited with 0 although its ranks failed, otherwise None.
 
-        No controller restarts such a pod, so the other pods could wait forever for its ranks.
+        Controllers do not restart such a pod, so the other pods could wait forever for its ranks.
         """
         for pod in self.all("pod"):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
@@ -356,7 +358,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _ended_well(self, pod: Object) -> bool:
-        """Return whether the command of a pod's rank has ended with exit code 0."""
+        """Return whether the rank's command in a pod has exited with 0."""
         if self.keep_alive:
             return self.exits.get(pod["metadata"]["uid"]) == 0
         statuses = pod["status"].get("containerStatuses") or []
@@ -378,12 +380,12 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken an action that it should have taken immediately."""
+        """Return a sentence if a controller has not taken an action that it should take immediately."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
             what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
-            # The object now waits for a different controller action, so restart the timers.
+            # The object is now waiting for a different controller action, so restart the timers.
             if what != self._steps.get(uid, ""):
                 self._steps[uid] = what
                 self.begins_again(jobset, "idle")
@@ -397,7 +399,7 @@ class CompletionDetector(LaunchState):
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
         """Return an overdue controller action and the launched object, or None if no action is overdue.
 
-        With `at_once`, every action that the object waits for counts as overdue.
+        With `at_once`, any action that the object is waiting for counts as overdue.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -407,11 +409,11 @@ class CompletionDetector(LaunchState):
         return None
 
     def _awaited(self, item: Object) -> Awaited | None:
-        """Return the controller action that the object waits for, or None."""
+        """Return the controller action that the object is waiting for, or None."""
         pods = self.all("pod")
         if ended_as(item):
             return None
-        # Kueue suspends a JobSet or a Job. The pods of a StatefulSet are created with a scheduling gate.
+        # Kueue suspends JobSets and Jobs. A StatefulSet's pods are created with a scheduling gate.
         if (item.get("spec") or {}).get("suspend") is True or (pods and all(map(gated, pods))):
             return self._of_kueue(item)
         if self.launched != "jobset":
@@ -430,7 +432,7 @@ class CompletionDetector(LaunchState):
         return Awaited("every pod has ended, but the JobSet has not", pods[0], None, user)
 
     def _account(self, controller: str) -> str | None:
-        """Return the user name of a controller's service account at the API server, or None if not known."""
+        """Return the user name of a controller's service account, or None if it is not known."""
         for deployment in self.all(controller):
             account = mapping(deployment, "spec", "template", "spec").get("serviceAccountName")
             if account:
@@ -448,10 +450,10 @@ class CompletionDetector(LaunchState):
 
 
 def pods_in_line(doing: Mapping[str, str]) -> str:
-    """Return the state of each pod in one line.
+    """Summarize the state of each pod in one line.
 
-    If there are more than NAMED_PODS pods, return the number of pods in each state instead, with the names of
-    the pods only for states with at most NAMED_EXCEPTIONS pods.
+    If there are more than NAMED_PODS pods, only the number of pods in each state is given, with pod names for
+    states that have at most NAMED_EXCEPTIONS pods.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

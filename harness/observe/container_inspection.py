@@ -1,4 +1,4 @@
-"""Inspect running containers: their processes, TCP connections, and lookups of the rendezvous host."""
+"""Inspect running containers: their processes, TCP connections, and DNS lookups of the rendezvous host."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _inspect(kube: Kube, pod: Object, container: str, network: bool) -> Rendezvo
 
 
 def _why(error: Exception) -> str:
-    """Return the message of an error. For a refused `exec`, return only the API server's message."""
+    """Return an error's message. For a refused `exec`, this is only the API server's message."""
     inner = re.search(r'"message":"(.*?)","', str(error))
     return f"{type(error).__name__}: {(inner[1] if inner else str(error))[:LONG]}"
 
@@ -122,7 +122,7 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
     channels.run_forever(timeout=EXEC_SECONDS)
     status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
     channels.close()
-    # The error channel contains the error of the container runtime, or the exit code of the script.
+    # The error channel contains the container runtime's error or the script's exit code.
     if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
         raise OSError(status.get("message"))
     return str(channels.read_all())
@@ -151,9 +151,9 @@ def parse(pod: str, output: str) -> RendezvousSnapshot:
 
 
 def _endpoint(text: str) -> str:
-    """Return an address as text: "0100007F:04D2" → "127.0.0.1:1234".
+    """Convert an address from /proc, such as "0100007F:04D2", to "127.0.0.1:1234".
 
-    /proc prints addresses as little-endian words of 32 bits.
+    /proc shows addresses as little-endian 32-bit words.
     """
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
@@ -162,7 +162,7 @@ def _endpoint(text: str) -> str:
 
 
 def _probe_result(output: str) -> ProbeResult | None:
-    """Return the result of the netcheck probe, or None if the container cannot run netcheck."""
+    """Parse the netcheck probe's result. Returns None if the container cannot run netcheck."""
     try:
         return ProbeResult.model_validate_json(output.strip())
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Record the pods outside a launch that hold devices that pods of the launch are waiting for.
+"""Record pods outside a launch that use devices that the launch's pods are waiting for.
 
-The scheduler's message is only "Insufficient nvidia.com/gpu". The pods that hold the devices must be listed
-while the launch waits, because they might be gone afterwards.
+The scheduler only reports "Insufficient nvidia.com/gpu". The pods that use the devices must be listed while
+the launch is waiting, because they might be gone afterwards.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _INSUFFICIENT = re.compile(r"Insufficient ([\w.-]+/[\w.-]*\w)")
 
 
 def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWriter) -> None:
-    """Record the pods outside `namespace` that hold devices that one of the launch's `pods` is waiting for.
+    """Record the pods outside `namespace` that use devices that one of the launch's `pods` is waiting for.
 
-    Nothing is recorded if the credentials do not permit listing the pods of other namespaces.
+    Nothing is recorded if the credentials do not permit listing pods in other namespaces.
     """
     waiting = [pod for pod in pods if _waits(pod)]
     messages = [str(condition(pod, "PodScheduled").get("message")) for pod in waiting]
@@ -45,9 +45,9 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
 
 
 def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -> list[DeviceHolder]:
-    """Return the pods on `nodes` that request `wanted` resources, the most devices first.
+    """Return the pods on `nodes` that request `wanted` resources, those with the most devices first.
 
-    Pods that have ended are left out.
+    Pods that have ended are omitted.
     """
     has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
     records = []

@@ -1,9 +1,9 @@
 """Send a request that a controller should have sent, as a server-side dry run.
 
-A controller that cannot create an object retries without reporting an error. The API server's response to the
-same request contains the reason, for example an unreachable webhook, a quota, a policy or a removed
-permission. The request impersonates the controller if the harness has the permission to do so. Nothing is
-created, because every request has `dryRun=All`.
+A controller that cannot create an object keeps retrying without reporting an error. The API server's response
+to the same request contains the reason, for example an unreachable webhook, a quota, a policy or a revoked
+permission. The request impersonates the controller if the harness has permission to do so. Nothing is
+created, because all requests have `dryRun=All`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
-"""Suffix of object names in dry runs, so that no request refers to an existing object."""
+"""Suffix for object names in dry runs, so that they do not refer to existing objects."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
 
@@ -37,15 +37,16 @@ class Awaited:
     of: Object
     """The object for which the controller must take the action."""
     creates: Literal["Workload", "Job", "Pod"] | None = None
-    """The kind of object that the action creates. None means that the action updates the object in `of`."""
+    """The kind of object that the action creates. None means that the action updates `of`."""
     user: str | None = None
     """The user name with which the controller authenticates to the API server."""
 
 
 def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
-    """Send the awaited request and a copy of the launched object under another name. Yield the responses.
+    """Send the awaited request, and a copy of the launched object under another name. Yield the responses.
 
-    A request without a response yields nothing, because the heartbeat already reports a silent API server.
+    Nothing is yielded for a request without a response, because the heartbeat already reports an unresponsive
+    API server.
     """
     request = _created(awaited) if awaited.creates else _marked(awaited.of)
     if request is not None:
@@ -90,7 +91,7 @@ def _created(awaited: Awaited) -> Object | None:
 
 
 def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
-    """Return an object in `item`'s namespace. Its name is the name of `item` followed by SUFFIX."""
+    """Return an object in `item`'s namespace, named after `item` with SUFFIX appended."""
     copied = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
@@ -102,7 +103,7 @@ def _document(version: str, kind: str, item: Object, metadata: object, spec: Obj
 
 
 def _pod_sets(item: Object) -> list[Object]:
-    """Return the pod sets of a Workload, as Kueue would write them for a JobSet or a Job."""
+    """Return the pod sets that Kueue would write to the Workload for a JobSet or a Job."""
     jobs = [
         (str(job.get("name")), int(job.get("replicas") or 1), mapping(job, "template", "spec"))
         for job in _replicated(item)
@@ -127,7 +128,7 @@ def _labels(item: Object) -> Object:
 
 
 def _marked(item: Object) -> Object:
-    """Return an update that only sets an annotation. It triggers the same webhooks as any other update."""
+    """Return an update that only sets an annotation, which triggers the same webhooks as any other update."""
     metadata = {key: item["metadata"][key] for key in ("name", "namespace")}
     annotation = {"pluto-e2e-harness/dry-run": "true"}
     return {

@@ -1,4 +1,4 @@
-"""Detect when a launch of independent pods is over. Each of these pods tests its own node.
+"""Detect when a launch with independent pods, which each test their own node, is over.
 
 If a pod fails, cannot start or loses its node, the harness still waits for the other pods.
 """
@@ -14,18 +14,18 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""The number of pods that the kubelet of a node must reject before the node counts as unable to run one."""
+"""How many pods a node's kubelet must reject before the node counts as unable to run the pod."""
 
 
 @dataclass
 class IndependentPods(CompletionDetector):
-    """Processes every watch event. The launch is over when every command has ended or can never end."""
+    """Processes all watch events. The launch is over when every command has ended or can never end."""
 
     rejected: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Node → uid of a pod that its kubelet rejected → the message. The controller replaces such pods."""
+    """Per node: rejected pods' uids and the kubelet's messages. The controller replaces such pods."""
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Process a watch event, and remember the pods that a kubelet rejects."""
+        """Process a watch event, and store pods that were rejected by a kubelet."""
         super().observe(kind, observation)
         why = gpu_nodes.rejection(observation.object) if kind == "pod" else None
         if why is not None:
@@ -33,7 +33,7 @@ class IndependentPods(CompletionDetector):
             self.rejected.setdefault(node, {})[observation.object["metadata"]["uid"]] = why.text
 
     def reason(self) -> str | None:
-        """Return one sentence on why the launch is over, or None if it is not over."""
+        """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self.deleted and not self.all(self.launched):
             return f"the {self.kind} was deleted"
         unreachable = self.out_of_reach()

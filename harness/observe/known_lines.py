@@ -1,4 +1,4 @@
-"""Recognise log lines that were read before. A log is always read again from its first line."""
+"""Recognise log lines that have already been read, because logs are always reread from the first line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """The position up to which a log was read: the newest timestamp, and how many lines have it."""
+    """How far a log has been read: the newest timestamp, and the number of lines with that timestamp."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0
         self._skipping, self._skipped = False, 0
         self.tail = b""
-        """An unfinished last line. It is written when the end of the log is reached."""
+        """An incomplete last line, which is written when the end of the log is reached."""
         self.strange = False
-        """Whether a line without a timestamp was read. Such a line does not belong to the log."""
+        """Whether a line without a timestamp was read. Such lines do not belong to the log."""
 
     def again(self) -> None:
         """Prepare to read the log again from its first line."""
@@ -25,10 +25,10 @@ class KnownLines:
         self._skipping, self._skipped = bool(self._last), 0
 
     def fresh(self, lines: bytes) -> bytes:
-        """Return the lines that were not read before, and mark them as read. `lines` contains complete lines.
+        """Return the lines that have not been read yet, and mark them as read. All lines must be complete.
 
-        Python is too slow to parse every line of a rank that writes 10 MB/s. If all lines have a timestamp
-        and none of them was read before, only those with the newest timestamp are parsed.
+        Python is too slow to parse every line from a rank that writes 10 MB/s. If all lines have timestamps
+        and none has been read before, only those with the newest timestamp are parsed.
         """
         end = len(lines) - 1
         if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
@@ -46,7 +46,7 @@ class KnownLines:
         return lines
 
     def new(self, line: bytes, whole: bool = True) -> bool:
-        """Return whether this line was not read before. If it is complete (`whole`), mark it as read."""
+        """Return whether a line has not been read yet. If it is complete (`whole`), mark it as read."""
         if not _STAMPED.match(line):
             self.strange = True
             return False

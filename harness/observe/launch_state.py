@@ -1,4 +1,4 @@
-"""The current state of a launch, received by watches, and how long each condition has lasted."""
+"""The current state of a launch, as received through watches, and how long each condition has lasted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from harness.evidence.schema.bundle import Observation
 
 @dataclass
 class LaunchState:
-    """Processes every watch event, and keeps the newest state of each object."""
+    """Processes all watch events and keeps the latest state of each object."""
 
     launched: str = "jobset"
     """The launched object's file in objects/, without ".jsonl" (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
-    """uid of a pod → exit code of the command in the rank's container."""
+    """The exit code of the command in each pod's rank container, keyed by pod uid."""
     deleted: bool = False
     """Whether a launched object was deleted."""
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """(rule, uid of an object, part of the object) → the time since which the condition has been true."""
+    """When each condition became true, keyed by (rule, object uid, part of the object)."""
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -39,9 +39,9 @@ class LaunchState:
         self._changed.set()
 
     def exited(self, pod: str, exit_code: int, uid: str | None = None) -> None:
-        """Record that the command of a rank has ended, even if its container still runs.
+        """Record that a rank's command has ended, even if its container is still running.
 
-        Pass the pod's `uid` if a new pod with the same name might exist.
+        Pass the pod's `uid` if there might be a new pod with the same name.
         """
         for item in self.all("pod"):
             if item["metadata"]["name"] == pod and uid in (None, item["metadata"]["uid"]):
@@ -54,7 +54,7 @@ class LaunchState:
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the names of running pods on nodes that are not Ready. Such pods report no further state."""
+        """Return the names of running pods on nodes that are not Ready. Their state is no longer updated."""
         nodes = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 
@@ -67,13 +67,13 @@ class LaunchState:
         return [p for p in self.all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def workloads(self) -> list[Object]:
-        """Return the Workloads of launched objects. Other Workloads in the namespace are ignored."""
+        """Return the launched objects' Workloads. Other Workloads in the namespace are ignored."""
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
-        """Return whether a condition of an object, or of a part of the object, has lasted for `seconds`.
+        """Return whether a condition on an object, or on part of it, has lasted for `seconds`.
 
-        `is_true` is whether the condition is true at this time. If it is false, the timer is reset.
+        `is_true` is whether the condition is currently true. If it is false, the timer is reset.
         """
         key = (rule, item["metadata"]["uid"], part)
         if not is_true:
@@ -83,7 +83,7 @@ class LaunchState:
         return now - self._since.setdefault(key, now) >= seconds
 
     def begins_again(self, item: Object, rule: str) -> None:
-        """Reset the timer of a condition."""
+        """Reset a condition's timer."""
         self._since.pop((rule, item["metadata"]["uid"], ""), None)
 
 
@@ -99,7 +99,7 @@ def gated(pod: Object) -> bool:
 
 
 def decided(pod: Object) -> bool:
-    """Return whether a pod's containers have started, or its status shows why they cannot start."""
+    """Return whether a pod's containers have started or its status shows why they cannot start."""
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]
@@ -116,7 +116,7 @@ def _blocked(state: Object) -> bool:
 
 
 def container_statuses(pod: Object) -> list[Object]:
-    """Return the statuses of a pod's containers. Init containers come first."""
+    """Return a pod's container statuses, init containers first."""
     status = pod["status"]
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
@@ -126,7 +126,7 @@ def not_ready(node: Object) -> bool:
 
 
 def is_down(deployment: Object) -> bool:
-    """Return whether a Deployment is scaled to 0 and has no available pod. A mere restart does not count."""
+    """Return whether a Deployment is scaled to 0 and has no available pods. A restart does not count."""
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

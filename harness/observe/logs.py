@@ -1,13 +1,13 @@
-"""Read the complete log of every container live, even if the pod is deleted because another rank failed.
+"""Read every container's complete log live, even if its pod is deleted because another rank failed.
 
-A thread follows each log, with the kubelet's timestamps, as soon as the container runs or has ended. If the
-connection breaks, the thread reads the log again and skips the lines that it has already read. If a log
-cannot be read to its end, `on_gap` is called. A line without a timestamp is a message of the kubelet: for a
-container that it has removed, or while containerd restarts, it responds with 200 and "unable to retrieve
-container logs".
+A thread follows each log, with the kubelet's timestamps, once the container is running or has ended. If the
+connection breaks, the thread rereads the log and skips the lines that it has already read. If a log cannot be
+read to its end, `on_gap` is called. A line without a timestamp is a message from the kubelet: for a container
+that it has removed, or while containerd is restarting, it responds with 200 and "unable to retrieve container
+logs".
 
-The kubelet sends a followed log line by line, which is several times slower than a log without `follow`.
-Therefore, if a thread is still reading some time after the end of the container, it reads the remaining lines
+The kubelet sends a followed log line by line, which is several times slower than reading without `follow`.
+Therefore, if a thread is still reading some time after the container has ended, it reads the remaining lines
 without `follow`.
 """
 
@@ -27,30 +27,30 @@ from harness.evidence.schema.bundle import Observation
 from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
-"""The first and the longest delay between retries, in seconds.
+"""The initial and the maximum delay between retries, in seconds.
 
-Each delay is 1.5 times the previous one, to limit the load on the API server. With three retries a second,
+Each delay is 1.5 times the previous one, to limit the load on the API server. With three retries per second,
 256 pods without logs caused 22 000 requests.
 """
 MAX_RETRIES = 20
-"""The maximum number of retries in a row. They take about half a minute.
+"""The maximum number of consecutive retries, which take about half a minute.
 
-A kubelet that restarts on a busy machine is unavailable for many seconds.
+A kubelet that is restarting on a busy machine is unavailable for many seconds.
 """
 BEHIND_SECONDS = 3.0
-"""If a thread is still reading a log this many seconds after the container's end, it counts as behind."""
+"""A thread still reading a log this many seconds after the container has ended counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
 """Seconds after which `finish` probes the kubelets whose logs are still being read."""
 PROBE_SECONDS = 35.0
-"""Timeout of a probe. The API server waits 30 s for a kubelet that does not accept its connection."""
+"""Timeout for a probe. The API server waits 30 s for a kubelet that does not accept its connection."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """One lifetime of a container.
+    """One lifetime (instance) of a container.
 
-    A container has several lifetimes if the kubelet restarts it, or if its pod is re-created with the same
+    A container has several lifetimes if the kubelet restarts it, or if its pod is recreated with the same
     name.
     """
 
@@ -58,15 +58,15 @@ class Life:
     container: str
     uid: str
     number: int
-    """How often the kubelet had restarted the container before."""
+    """How many times the kubelet had already restarted the container."""
 
 
 class _Unread(Exception):
-    """Raised if the kubelet responded with an error message instead of the log."""
+    """Raised if the kubelet responds with an error message instead of the log."""
 
 
 class LogFollower:
-    """Follows the logs of all containers of the pods that are passed to `observe`."""
+    """Follows the logs of all containers in the pods passed to `observe`."""
 
     def __init__(self, kube: Kube, write: Callable[[Life, str], None], on_gap: Callable[[str], None]) -> None:
         """Create a follower.
@@ -80,14 +80,14 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """The container lifetimes whose log was read up to the end of the command."""
+        """The container lifetimes whose logs were read up to the end of the command."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
-        """Container lifetime → the reason why the last attempt to read its log failed."""
+        """Why the last attempt to read the log of each container lifetime failed."""
         self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Process a watch event, and start to follow the log of each container that has started."""
+        """Process a watch event, and start following the log of each container that has started."""
         if kind != "pod":
             return
         pod = observation.object
@@ -111,23 +111,23 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Record that the log was read up to the end of the command. A later error does not count as a gap.
+        """Record that the log was read up to the end of the command. Later errors do not count as gaps.
 
-        After its command, a container that is kept alive only waits to be deleted. The kubelet might then
-        remove the container and its log before the stream has ended, so that the stream breaks off.
+        After its command has ended, a container that is kept alive only waits to be deleted. The kubelet may
+        then remove the container and its log before the stream has ended, which interrupts the stream.
         """
         self._whole.add(life)
 
     def finish(self, seconds: float, unreachable: Collection[str] = ()) -> None:
-        """Wait until all logs are read to their end. Report a log that takes longer than `seconds` as a gap.
+        """Wait until all logs have been read to their end. A log that takes longer than `seconds` is a gap.
 
-        Do not wait for the logs of the pods in `unreachable`.
+        Logs of the pods in `unreachable` are not waited for.
         """
         deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())
         for life, thread in threads:
             thread.join(0 if life.pod in unreachable else late.remaining)
-        for life, thread in threads:  # A stream cut off by a firewall looks like a stream without new lines.
+        for life, thread in threads:  # A stream blocked by a firewall looks like one without new lines.
             if thread.is_alive() and life.pod not in unreachable and not deadline.passed:
                 threading.Thread(target=self.probe, args=(life,), daemon=True).start()
         for life, thread in threads:
@@ -151,7 +151,7 @@ class LogFollower:
             self._whys[life] = f": {type(error).__name__}"
 
     def _run(self, namespace: str, life: Life) -> None:
-        """Follow a log. Report an unexpected error as a gap, so that the log does not look complete."""
+        """Follow a log. Unexpected errors are reported as gaps, so that the log does not appear complete."""
         try:
             self._follow(namespace, life)
         except Exception as error:
@@ -171,12 +171,12 @@ class LogFollower:
             except ApiException as error:
                 why = self._whys[life] = _reason(error)
                 if error.status == 404 and life in self._leaving:
-                    if not whole:  # If `whole` is true, the log was followed to the end of the container.
+                    if not whole:  # If `whole` is true, the log was followed until the container ended.
                         self._gap(life, "the pod was gone before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
-                    # The kubelet cannot be reached, or it was restarted and has not loaded its pods. The
-                    # previous stream might have ended because of the kubelet, before the end of the log.
+                    # The kubelet cannot be reached, or it was restarted and has not loaded its pods yet. The
+                    # previous stream may have ended because of the kubelet, before the end of the log.
                     if self._stop.wait(_pause(failures)):
                         return
                     continue
@@ -197,23 +197,23 @@ class LogFollower:
             self._on_gap(f"{life.pod}-{life.container}: {why}")
 
     def _behind(self, life: Life) -> bool:
-        """Return whether lines still arrive long after the end of the container.
+        """Return whether lines are still arriving long after the container has ended.
 
-        Return False for a pod that is being deleted, because it might be impossible to read its log again.
+        Returns False for a pod that is being deleted, because its log might not be readable again.
         """
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
     def _read(self, namespace: str, life: Life, known_lines: KnownLines, follow: bool) -> bool:
-        """Read the log once from its first line, and write the lines that were not read before.
+        """Read the log once from its first line, and write the lines that had not been read yet.
 
-        Return whether reading was stopped because lines still arrived long after the end of the container.
+        Return whether reading was stopped because lines were still arriving long after the container ended.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{life.pod}/log"
         query = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
         response = self.kube.fetch(path, query)
         pending: list[bytes] = []
-        """The beginning of an unfinished line."""
+        """The beginning of an incomplete line."""
         known_lines.again()
         try:
             for chunk in response.stream(READ_BYTES):
@@ -238,10 +238,10 @@ class LogFollower:
 
 
 def _reason(error: ApiException) -> str:
-    """Return the HTTP status and the message of an error of the API server."""
+    """Return the HTTP status and message of an API server error."""
     return f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
 
 
 def _pause(failures: int) -> float:
-    """Return the delay before the next attempt in seconds, given the number of failures in a row."""
+    """Return the delay before the next attempt in seconds, given the number of consecutive failures."""
     return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))

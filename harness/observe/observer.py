@@ -1,4 +1,4 @@
-"""Observe one launch, and record its objects, logs and ground truth, and the responses of the API server."""
+"""Observe one launch, and record its objects, logs, ground truth and gaps in API server responses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from harness.evidence.schema.bundle import Launch, Observation
 from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema.processes import decode
 from harness.observe import container_inspection, device_holders
+from harness.observe.api_server_outages import Heartbeat
 from harness.observe.completion import CompletionDetector
 from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
-from harness.observe.heartbeat import Heartbeat
 from harness.observe.independent import IndependentPods
 from harness.observe.logs import Life, LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
@@ -35,30 +35,30 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
-"""Time limit for reading the logs to their end. It is longer than a pod's termination grace period (30 s)."""
+"""Time limit for reading logs to their end. It is longer than a pod's termination grace period (30 s)."""
 GONE_SECONDS = 45.0
-"""Seconds without a response after which the API server counts as lost.
+"""After this many seconds without a response, the API server counts as lost.
 
-A restart or a short network failure takes less time, and the job continues meanwhile.
+A restart or a short network failure takes less time, and the job continues in the meantime.
 """
 TELL_SECONDS = 15.0
-"""Seconds that the other pods have to end after one pod has reported the final result of netcheck or of the
-collective tests."""
+"""How many seconds the other pods have to end after one pod has reported the final netcheck or collective
+test result."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
-"""For a job with many pods, the seconds between two progress lines (MANY_SECONDS), and between two checks
-whether the launch is over (PAUSE_SECONDS)."""
+"""For a job with many pods, the seconds between progress lines (MANY_SECONDS) and between checks of whether
+the launch is over (PAUSE_SECONDS)."""
 SHOWN_BYTES = 64 * 1024
-"""The maximum number of bytes that a listener receives of one chunk of a log. Earlier lines are dropped."""
+"""The maximum number of bytes per log chunk passed to a listener. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
 DELETED_SECONDS = 3.0
-"""Seconds without a response of the API server after which the observer checks if the cluster was deleted."""
+"""After this many seconds without an API server response, the observer checks if the cluster was deleted."""
 
 
 class LaunchObserver:
     """Observes one launch.
 
-    Call `start`, `listed`, `wait_for_completion` and `finish` in this order. Call `stop` even after an error.
+    Call `start`, `listed`, `wait_for_completion` and `finish` in this order, and `stop` even after an error.
     """
 
     def __init__(
@@ -101,10 +101,9 @@ class LaunchObserver:
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None
-        """The deadline for the other pods to end. It is set when one pod has reported the result of all
-        pods."""
+        """The deadline for the other pods to end, set when one pod has reported the overall result."""
         self._events: set[str] = set()
-        """The recorded events of processes, as JSON."""
+        """The recorded process events, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -125,7 +124,7 @@ class LaunchObserver:
         self._watcher.start()
 
     def listed(self) -> None:
-        """Wait until the objects of every kind were listed once. From then on, all changes are recorded."""
+        """Wait until the objects of every kind have been listed. From then on, all changes are recorded."""
         self._watcher.listed()
         self._writer.update(watched=self._watcher.kinds())
 
@@ -152,7 +151,7 @@ class LaunchObserver:
                 self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
-            if late.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job soon.
+            if late.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job.
                 self._looked_late = True
                 self._inspect(at_end=False)
             if self.completion.lingers():
@@ -162,7 +161,7 @@ class LaunchObserver:
                 summary, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(summary)
             self.completion.wait(min(1.0, deadline.remaining))
-            if self.completion.many():  # Each change of a pod triggers a check, and a check visits all pods.
+            if self.completion.many():  # Each pod change triggers a check, and a check visits all pods.
                 time.sleep(PAUSE_SECONDS)
         self._take_size(progress)
         if not self._rendezvous.reason():  # The rendezvous monitor has already inspected the containers.
@@ -183,10 +182,10 @@ class LaunchObserver:
         progress(f"scaled {replicas}: {members * each} ranks are expected")
 
     def _ask_why(self, at_end: bool) -> None:
-        """Send and record dry runs of an action that a controller should have taken.
+        """Send and record dry runs for an action that a controller should have taken.
 
-        They are sent once while the launch waits for the action, and once at the end, because a webhook can
-        be unavailable for only a short time.
+        They are sent once while the launch is waiting for the action, and once at the end, because a webhook
+        may be unavailable for only a short time.
         """
         step = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
         if step is None or (step[0].text == self._doubted and not at_end):
@@ -198,7 +197,7 @@ class LaunchObserver:
                 self.completion.hopeless.add(self._doubted)
 
     def _inspect_late(self) -> None:
-        """Inspect the containers that have not ended, because a process in them might hang. Do this once."""
+        """Inspect the containers that have not ended, but only once. A process in them may be hanging."""
         if not self._looked:
             self._looked = True
             self._inspect(at_end=True)
@@ -216,14 +215,14 @@ class LaunchObserver:
             self._writer.inspection(snapshot.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:
-        """Return one sentence on why the launch is over, or None if it is not over."""
+        """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self._end_deadline is not None and self._end_deadline.passed:
             return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Re-raise an error in the block as cluster.unreachable if the API server does not respond."""
+        """Re-raise errors in the block as cluster.unreachable if the API server does not respond."""
         try:
             with reached():
                 yield
@@ -245,16 +244,16 @@ class LaunchObserver:
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
     def answered(self) -> bool:
-        """Send a request to the API server and return whether it responds."""
+        """Send a request to the API server, and return whether it responds."""
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record the pods outside the launch that hold devices that pods of the launch are waiting for."""
+        """Record the pods outside the launch that use devices that the launch's pods are waiting for."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
-        """Read the logs to their end if possible, and write the ground truth that they contain."""
+        """Read the logs to their end if possible, and write the ground truth found in them."""
         unreachable = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, unreachable)
         self.stop()
@@ -280,7 +279,7 @@ class LaunchObserver:
             cause=UNREACHABLE,
         )
 
-    # -- Other threads call these methods. The writer stores its first error, which ends the wait. --------
+    # -- These methods are called by other threads. The writer stores its first error, which ends the wait.
     def _state(self, kind: str, observation: Observation) -> None:
         with suppress(HarnessError):
             self._writer.observe(kind, observation)
@@ -297,7 +296,7 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             written = self._files[pod, container].write(text)
-        if "@" in text:  # Every mark contains "@" and most text does not, so this test is a fast filter.
+        if "@" in text:  # All marks contain "@" and most text does not, so this test is a fast filter.
             self._marked(life, text)
         if written and self._writer.listener is not None:
             self._writer.listener.logged(pod, written[-SHOWN_BYTES:])
@@ -316,7 +315,7 @@ class LaunchObserver:
                 self._framed(life.pod, line, mark, record)
 
     def _process(self, life: Life, line: str) -> None:
-        """Record the events of processes in a line. Skip events that were already recorded."""
+        """Record the process events in a line, except those that have already been recorded."""
         for event in decode(self._writer.current.nonce, line, life.pod, life.uid):
             text = event.model_dump_json()
             with suppress(HarnessError):
@@ -326,7 +325,7 @@ class LaunchObserver:
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, record: Callable[[str, str, Any], None]) -> None:
-        """Collect one frame of a document. Record the document once it is complete and valid."""
+        """Collect one frame of a document, and record the document once it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
         document = self._collectors.setdefault((pod, mark), new).feed(line)
         if document is not None:
@@ -334,21 +333,21 @@ class LaunchObserver:
                 record(line.partition(" ")[0], pod, document)
 
     def _checked(self, at: str, pod: str, document: Any) -> None:
-        """Record a diagnosis that netcheck printed."""
+        """Record a diagnosis printed by netcheck."""
         diagnosis = NetcheckDiagnosis.model_validate(document)
         self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
         if diagnosis.whole and self._launch.netcheck == "alone" and self._end_deadline is None:
             self._end_deadline = Deadline.after(TELL_SECONDS)
 
     def _accepted(self, at: str, pod: str, document: Any) -> None:
-        """Record a result of an acceptance test, or a pod's final report."""
+        """Record an acceptance test result or a pod's final report."""
         record = AcceptanceRecord.model_validate({**document, "at": at, "pod": pod})
         self._writer.acceptance(record)
         if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
             self._end_deadline = self._end_deadline or Deadline.after(TELL_SECONDS)
 
     def _exited(self, life: Life, line: str) -> None:
-        """Record the exit code of a command whose container is kept alive."""
+        """Record the exit code of a command if its container is kept alive."""
         rank = self._launch.held and life.container == self._launch.container
         exit_ = exit_of(life, line, self._writer.current.nonce) if rank else None
         if exit_ is not None:
@@ -360,7 +359,7 @@ class LaunchObserver:
     def _silence(self, text: str) -> None:
         """Record a gap in the API server's responses, and restart the watches.
 
-        The watches might have stopped without an error.
+        The watches may have stopped without an error.
         """
         self._writer.retry("the API server", text)
         self._watcher.resume()

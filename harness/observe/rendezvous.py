@@ -1,9 +1,8 @@
 """Detect a rendezvous that does not complete, by inspecting the containers at the deadline.
 
-torchrun waits for other agents for ten minutes and prints nothing meanwhile. When every pod of the job has
-run for the time limit of the rendezvous, the processes, connections and resolved names in each container are
-recorded. If a torchrun agent is still waiting at that time, the launch is over. The judges determine the
-cause.
+torchrun waits for other agents for ten minutes without printing anything. Once all of the job's pods have run
+for the rendezvous time limit, the processes, connections and resolved names in each container are recorded.
+If a torchrun agent is still waiting at that point, the launch is over. The judge determines the cause.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ AGAIN_SECONDS = 5
 PATIENCE = 1.5
 """If a torchrun agent is still starting after this multiple of the time limit, the rendezvous has failed.
 
-The deadline of the launch is later and would only report a timeout.
+The launch's own deadline is later and would only report a timeout.
 """
 
 
 class RendezvousMonitor:
-    """Processes watch events of pods, and determines whether the rendezvous has failed."""
+    """Processes pod watch events and determines whether the rendezvous has failed."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class RendezvousMonitor:
         record: Callable[[RendezvousSnapshot], None],
         clock: Clock = CLOCK,
     ) -> None:
-        """Create a monitor. The deadline is `seconds` after all `nodes` pods have started to run."""
+        """Create a monitor. The deadline is `seconds` after all `nodes` pods have started running."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds
@@ -63,16 +62,16 @@ class RendezvousMonitor:
                 self._began.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
-        """Return one sentence on why the rendezvous has failed, or None if it has not failed.
+        """Return one sentence that explains why the rendezvous failed, or None if it has not failed.
 
-        If the deadline has just passed, this call inspects the containers, which takes some seconds.
+        If the deadline has just passed, this call inspects the containers, which takes a few seconds.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(container_inspection.inspect_pods(self._kube, pods))
         return self._reason
 
     def _judge(self, snapshots: list[RendezvousSnapshot]) -> None:
-        """Evaluate the snapshots. If a torchrun agent is busy, it is still starting, so inspect it later."""
+        """Evaluate the snapshots. A busy torchrun agent is still starting and is inspected again later."""
         waiting = torchrun_processes.without_ranks(snapshots)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
@@ -87,7 +86,7 @@ class RendezvousMonitor:
             )
 
     def _due(self) -> list[Object]:
-        """Return the running pods if every pod has run for the time limit, else []."""
+        """Return the running pods if all pods have run for the time limit, or [] otherwise."""
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []

@@ -1,8 +1,8 @@
-"""Use watches to record all states of a launch's objects, from before its start until after its end.
+"""Use watches to record all states of a launch's objects, from before it starts until after it ends.
 
 One thread per kind lists the objects and then watches them. If a watch ends, the thread resumes it. If the
 resource version is too old, the thread lists the objects again. Errors are passed to `on_gap`. Each watch
-event is written to the bundle before it is passed to the listener, so every decision is based on recorded
+event is written to the bundle before it is passed to the listener, so all decisions are based on recorded
 evidence.
 """
 
@@ -25,15 +25,15 @@ from harness.evidence.schema.bundle import Observation
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
 _REFUSED = (401, 403, 404, 405)
-"""HTTP statuses after which a retry cannot succeed."""
+"""HTTP statuses for which a retry cannot succeed."""
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 _RECORDED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-"""The metadata fields that are recorded for a metadata-only kind. Annotations are left out, because an
-annotation can contain the whole object."""
+"""The metadata fields recorded for metadata-only kinds. Annotations are omitted, because an annotation can
+contain the whole object."""
 
 
 class Watcher:
-    """Watches several kinds of objects for one namespace until it is stopped."""
+    """Watches several object kinds for one namespace until it is stopped."""
 
     def __init__(
         self,
@@ -64,25 +64,25 @@ class Watcher:
             thread.start()
 
     def listed(self, seconds: float = 30) -> None:
-        """Wait until the objects of every kind were listed once. From then on, all changes are recorded."""
+        """Wait until the objects of every kind have been listed. From then on, all changes are recorded."""
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
             if not once.wait(deadline.remaining):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
 
     def kinds(self) -> list[str]:
-        """Return the names of the kinds whose objects were listed and are watched."""
+        """Return the names of the kinds whose objects have been listed and are being watched."""
         return sorted(
             name for name, once in self._listed.items() if once.is_set() and name not in self._given_up
         )
 
     def resume(self) -> None:
-        """Restart the watches. This is needed because a connection can break without an error."""
+        """Restart the watches, because a connection can break without an error."""
         for each in list(self._watches):
             each.stop()
 
     def stop(self) -> None:
-        """Stop the watches. A thread that is waiting for the API server ends when the process ends."""
+        """Stop the watches. Threads that are waiting for the API server end when the process ends."""
         self._stop.set()
         self.resume()
 
@@ -101,7 +101,7 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # A refusal counts only as the first response, because the API server also refuses some
+                # A refusal counts only if it is the first response, because the API server also refuses some
                 # requests just after a restart.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
@@ -150,7 +150,7 @@ class Watcher:
         return version
 
     def _query(self, kind: WatchedKind, list_: str = "") -> dict[str, Any]:
-        """Return the parameters of list and watch requests for a kind."""
+        """Return the parameters for a kind's list and watch requests."""
         query: dict[str, Any] = {"label_selector": kind.labels or None}
         query["namespace"] = (kind.namespace or self.namespace) if kind.namespaced else None
         if kind.own:
@@ -174,7 +174,7 @@ class Watcher:
 
 
 def _managers(item: Object) -> list[Object]:
-    """Return the managed fields without the long list of fields. Judges only need managers and times."""
+    """Return the managed fields without the long lists of fields. The judge only needs managers and times."""
     entries = item["metadata"].get("managedFields") or []
     return [
         {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries
@@ -182,9 +182,9 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return the fields of an object that the bundle records, with apiVersion and kind.
+    """Return the fields of an object that are recorded in the bundle, with apiVersion and kind.
 
-    Unlike objects from a watch, items of a list lack apiVersion and kind.
+    Unlike objects from a watch, list items do not have apiVersion and kind.
     """
     if not kind.metadata_only:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **item}

@@ -1,4 +1,4 @@
-"""The interface of every cluster that a launch can use (`Cluster`), and a ready cluster (`Ready`)."""
+"""Define the interface to a cluster (`Cluster`), and a cluster that passed its checks (`Ready`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness.provision.images.build import ImageRef
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder that this machine and all nodes of a cluster share."""
+    """A folder shared by this machine and all of a cluster's nodes."""
 
     here: Path
     on_nodes: str
 
 
 class Cluster(Protocol):
-    """The interface of a cluster that a run prepares, uses and leaves.
+    """The interface to a cluster that a run prepares, uses and releases.
 
     Only the package `provision` uses the implementations directly.
     """
@@ -32,15 +32,15 @@ class Cluster(Protocol):
     context: str
     kubeconfig: Path
     dir: Path
-    """The folder with this machine's data about the cluster: its state, and the locks of launches."""
+    """The folder on this machine that contains the cluster's state and the launch locks."""
 
     @property
     def owns_namespaces(self) -> bool:
-        """Return whether only this machine launches on the cluster, and so owns its namespaces."""
+        """Return whether only this machine launches on the cluster, and therefore owns its namespaces."""
 
     @property
     def retains_namespaces(self) -> bool:
-        """Return whether the namespace of a launch is kept after the launch."""
+        """Return whether a launch's namespace is kept after the launch."""
 
     @property
     def ephemeral_storage(self) -> str | None:
@@ -58,13 +58,13 @@ class Cluster(Protocol):
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the data of a launch from this machine's disk: its shared folder and large finished pods.
+        """Delete a launch's shared folder and its large finished pods, to free disk space on this machine.
 
-        Call it only after their evidence is in the bundle.
+        Call this only after their evidence is in the bundle.
         """
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster is known to have been deleted since it was ready, else None."""
+        """Return a message if the cluster is known to have been deleted since it became ready, else None."""
 
     def kube(self) -> Kube:
         """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
@@ -78,8 +78,8 @@ class Cluster(Protocol):
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded in the stages of the bundle, with its cause. If this call had begun to create
-        the cluster, the cluster is then deleted, unless it should be kept.
+        A failure is recorded in the bundle's stages, with its cause. If this call had started to create the
+        cluster, it also deletes the cluster, unless the cluster is to be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
@@ -88,15 +88,15 @@ class Cluster(Protocol):
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
         """Release the cluster. The last process that uses it removes it, unless it should be kept.
 
-        Return whether the cluster was removed. If `ready` is None, the run never used the cluster, and
-        removes it only if the run `owner` began to create it. The method can be called again after an
-        interruption.
+        Return whether the cluster was removed. If `ready` is None, the run never used the cluster. The
+        cluster is then removed only if the run `owner` began to create it. This method can be called again
+        after an interruption.
         """
 
     def owned(self) -> OwnedCluster:
         """Return the same cluster with access to its nodes.
 
-        Raises UsageError for a cluster of the user's own.
+        Raises UsageError for a user's own cluster.
         """
 
 
@@ -116,7 +116,7 @@ class OwnedCluster(Cluster, Protocol):
         """Return whether the cluster has nodes and all of them are stopped."""
 
     def pause(self, progress: Progress) -> bool:
-        """Stop all nodes and keep their contents. Return False if all were stopped already."""
+        """Stop all nodes and keep their contents. Return False if all were already stopped."""
 
     def resume(self, progress: Progress) -> bool:
         """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""
@@ -124,7 +124,7 @@ class OwnedCluster(Cluster, Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """A cluster that was checked to be ready, with the information that a launch needs."""
+    """A cluster that passed its readiness checks, with the information that a launch needs."""
 
     cluster: Cluster
     kube: Kube
@@ -132,7 +132,7 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: Hold
-    """Prevents other processes from removing the cluster, until `leave` or the end of this process."""
+    """Prevents other processes from removing the cluster, until `leave` is called or this process exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced."""
 

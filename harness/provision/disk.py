@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 from harness.core import disk_use, processes
 from harness.evidence.schema.bundle import DiskUse
-from harness.provision.kind import storage
+from harness.provision.kind import pod_disk_use
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""Causes that mean that a disk of this machine is full."""
+"""Causes that indicate a full disk on this machine."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -36,7 +36,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
     """Yield the disk usage of launches' pods, for every cluster that the harness created on this machine."""
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
-        for pod in storage.pods(kind.kube()):
+        for pod in pod_disk_use.pods(kind.kube()):
             how = "which has ended" if pod.ended else "which still runs"
             yield DiskUse(
                 what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {how}",
@@ -73,7 +73,7 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size in Docker's format, such as "6.451GB (100%)"."""
+    """Return a size in bytes, given its text in Docker's format, such as "6.451GB (100%)"."""
     amount = text.partition(" ")[0]
     number = amount.rstrip("BkMGT")
     return int(float(number) * _UNITS[amount.removeprefix(number)])

@@ -36,7 +36,7 @@ class ExistingCluster:
     """A cluster that the harness did not create. Missing requirements are reported, not installed."""
 
     owns_namespaces = False
-    """Others also launch on the cluster, so a namespace without a lock on this machine belongs to them."""
+    """Other machines also launch on the cluster, so a namespace without a lock on this machine is theirs."""
     ephemeral_storage = None
     """The harness sets no limit, because the cluster's administrators set the limits."""
     shared_folder = None
@@ -59,7 +59,7 @@ class ExistingCluster:
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
-        """Return None, because an API server that does not respond is no proof of a deletion."""
+        """Return None, because an API server that does not respond does not prove a deletion."""
 
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
@@ -72,7 +72,7 @@ class ExistingCluster:
         """Do nothing, because the namespace and its pods are deleted after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used, as for the harness's own clusters, although it is never removed."""
+        """Mark the cluster as used, as with the harness's own clusters, although it is never removed."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
@@ -94,7 +94,7 @@ class ExistingCluster:
         )
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Check the requirements of a launch, and return the cluster without changing it.
+        """Check the launch requirements, and return the cluster without changing it.
 
         If requirements are missing, raises one HarnessError that lists them all, with the cause of the first.
         """
@@ -138,9 +138,9 @@ class ExistingCluster:
             raise HarnessError(f"cluster {self.name} lacks: {text}", hint=HINT, cause=problem.cause)
 
     def inspect(self, job: JobProperties | None = None) -> tuple[str, list[Requirement]]:
-        """Return the Kubernetes version and the requirements of a launch.
+        """Return the Kubernetes version and the launch requirements.
 
-        Changes nothing, except for a temporary namespace for the dry run of a pod.
+        Changes nothing, except for a temporary namespace for a pod dry run.
         """
         with reached():
             kube = self.kube()

@@ -1,8 +1,8 @@
 """Install konduktor in its own virtual environment, from its own lock file.
 
-konduktor-nightly pins kubernetes < 31 and other libraries to older versions than the harness uses, and a
-nightly can break silently. So the lock file pins one nightly and every dependency by hash. The harness runs
-konduktor as a program and never imports it.
+konduktor-nightly requires older library versions than the harness, e.g. kubernetes < 31. A nightly build can
+also break silently. Therefore the lock file pins one nightly build and every dependency by hash. The harness
+runs konduktor as a program and never imports it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KONDUKTOR: Final = "konduktor-nightly"
 MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
 _REPLACED: dict[str, Path] = {}
-"""The program that was last installed for each spec of `--replace konduktor`."""
+"""The program that was last installed for each `--replace konduktor` spec."""
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
@@ -43,7 +43,7 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
 
 
 def konduktor_version(lock: Path = LOCK) -> str:
-    """Return the version of konduktor-nightly in the lock file."""
+    """Return the konduktor-nightly version in the lock file."""
     pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
@@ -94,9 +94,10 @@ def target_options() -> list[str]:
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
-    Its environment has the locked packages, except those that the replacement changes. `konduktor_bin` then
-    returns this program, so that a launch runs the version that its evidence records, even if a checkout is
-    edited meanwhile. Raises UsageError if konduktor cannot be resolved, built or installed.
+    The program's environment contains the locked packages, except for those that the replacement changes.
+    `konduktor_bin` then returns this program, so that a launch runs the version that its evidence records,
+    even if a checkout is edited meanwhile. Raises UsageError if konduktor cannot be resolved, built or
+    installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install

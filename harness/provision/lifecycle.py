@@ -1,4 +1,4 @@
-"""Choose the cluster of a run, make it ready, and release it afterwards."""
+"""Choose the cluster for a run, make it ready, and release it afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.settings import Settings
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Return the user's own cluster if a kubeconfig is set, or else the harness's kind cluster.
+    """Return the user's own cluster if a kubeconfig is set, otherwise the harness's kind cluster.
 
     Raises UsageError if the kubeconfig cannot be used.
     """
@@ -20,7 +20,7 @@ def cluster_of(settings: Settings) -> Cluster:
 class ClusterUse:
     """A run's use of a cluster. `up` makes it ready, and `leave` or `leave_recorded` ends the use.
 
-    The last run that leaves a cluster removes it, unless the cluster should be kept.
+    The last run that leaves a cluster removes it, unless the cluster is to be kept.
     """
 
     def __init__(self, cluster: Cluster, context: RecordedContext) -> None:
@@ -34,7 +34,7 @@ class ClusterUse:
         return self._ready
 
     def leave(self) -> None:
-        """Leave the cluster without recording a stage. Only a second Ctrl-C stops its deletion.
+        """Leave the cluster without recording a stage. Only a second Ctrl-C stops the cluster's deletion.
 
         If the cluster cannot be deleted, its state file is kept, so that `harness down` finds the cluster.
         """

@@ -1,4 +1,4 @@
-"""Mark the nodes of a cluster with their acceptance verdicts, and remove the marks.
+"""Mark a cluster's nodes with their acceptance verdicts, and remove the marks.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
     taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proved to be faulty
@@ -29,10 +29,10 @@ LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"
 BEFORE = "pluto-e2e-harness/before-acceptance"
 PATIENCE_SECONDS = 60
-"""Maximum seconds for which a change is repeated after conflicts.
+"""Maximum time in seconds for which a change is retried after conflicts.
 
-Every write of another client causes a conflict. Kubelets often write the status of their nodes, and other
-clients can write labels in a loop.
+Every write by another client causes a conflict. Kubelets often write their nodes' status, and other clients
+might write labels in a loop.
 """
 
 Wanted = Callable[[Object], Object | None]
@@ -41,7 +41,7 @@ Wanted = Callable[[Object], Object | None]
 
 @dataclass
 class Marked:
-    """The names of changed, unchanged and absent nodes. Absent nodes are not in this cluster."""
+    """The names of changed, unchanged and absent nodes. Absent nodes do not exist in the cluster."""
 
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -53,9 +53,9 @@ def mark(
 ) -> Marked:
     """Label nodes with their verdicts. If `taint` is true, also taint the nodes that failed.
 
-    The taints of nodes in `doubtful` are not changed, because these nodes are not proved to have caused their
-    failure. A node that was marked before gets the new verdict, and its annotation still has the state before
-    the first mark. Raises HarnessError if a node cannot be changed.
+    The taints of nodes in `doubtful` are not changed, because it is not proven that these nodes caused the
+    failure. A node that was already marked gets the new verdict, and its annotation keeps the state from
+    before the first mark. Raises HarnessError if a node cannot be changed.
     """
     marked = Marked()
     for name, verdict in verdicts.items():

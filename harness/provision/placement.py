@@ -1,7 +1,7 @@
-"""Find the nodes that a workload's pods can run on, before the launch creates anything.
+"""Find the nodes on which a workload's pods can run, before the launch creates anything.
 
-The checks are the same as in the scheduler's filters: labels, node affinity, taints, tolerations, cordons.
-Free resources are not checked, because other pods can end and free theirs.
+The checks match the scheduler's filters for labels, node affinity, taints, tolerations and cordons. Free
+resources are not checked, because other pods can end and free their resources.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
 class Placed(Protocol):
-    """The properties of a workload that determine its nodes."""
+    """The properties of a workload that determine the nodes for its pods."""
 
     @property
     def name(self) -> str:
-        """Return the name of the workload in its file."""
+        """Return the workload's name in its file."""
 
     @property
     def kind(self) -> str:
@@ -34,21 +34,21 @@ class Placed(Protocol):
 
     @property
     def queue(self) -> str | None:
-        """Return the name of the workload's LocalQueue, or None if it has none."""
+        """Return the name of the workload's LocalQueue, or None."""
 
     def placed(self, settings: Settings, /) -> Object:
-        """Return a pod with the fields for the scheduler: node selector, affinity and tolerations."""
+        """Return a pod with the fields that the scheduler reads: node selector, affinity and tolerations."""
 
 
 def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return the names of the nodes that a pod of the workload can run on, even if they are full."""
+    """Return the names of the nodes on which the workload's pods can run, even if the nodes are full."""
     return _without_obstacles(_obstacles(kube, workload, settings))
 
 
 def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return `eligible_nodes`. Raises HarnessError (cause scheduling.unschedulable) if there are none.
+    """Return `eligible_nodes`. Raise HarnessError (cause scheduling.unschedulable) if there are none.
 
-    Raises no error for a workload with a queue, because Kueue's ResourceFlavors can add tolerations.
+    No error is raised for a workload with a queue, because Kueue's ResourceFlavors can add tolerations.
     """
     obstacles = _obstacles(kube, workload, settings)
     if workload.queue is None and obstacles and all(obstacles.values()):
@@ -74,7 +74,7 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return why a node accepts only pods of DaemonSets: a cordon, or a kubelet that does not report."""
+    """Return why a node accepts only DaemonSet pods: it is cordoned, or its kubelet is not ready."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

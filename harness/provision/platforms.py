@@ -1,4 +1,4 @@
-"""The target platform of images (that of the Docker server), and the platform's name in each tool."""
+"""Determine the images' target platform (that of the Docker server), and its name in each tool."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ SUPPORTED = {each.docker: each for each in (AMD64, ARM64)}
 
 
 def parse(name: str) -> Platform:
-    """Return the platform for Docker's name, such as linux/arm64/v8. Raises UsageError for another platform.
+    """Return the platform for Docker's name, such as linux/arm64/v8. Raises UsageError for other platforms.
 
-    `docker info` reports the kernel's name, such as linux/aarch64, which is accepted too.
+    `docker info` reports the kernel's name, such as linux/aarch64, which is also accepted.
     """
     system, _, rest = name.strip().lower().partition("/")
     architecture = rest.partition("/")[0]
@@ -59,14 +59,14 @@ def parse(name: str) -> Platform:
 
 
 def here() -> Platform:
-    """Return the platform of this machine. Raises UsageError for a platform without images."""
+    """Return this machine's platform. Raises UsageError if there are no images for it."""
     return parse(f"linux/{platform.machine()}")
 
 
 def target() -> Platform:
-    """Return the images' platform: DOCKER_DEFAULT_PLATFORM, or else the Docker server's platform.
+    """Return the images' platform: DOCKER_DEFAULT_PLATFORM, otherwise the Docker server's platform.
 
-    Raises UsageError for a platform without images, and ToolError if Docker does not respond.
+    Raises UsageError if there are no images for the platform, and ToolError if Docker does not respond.
     """
     return _target(*(os.environ.get(name, "") for name in (DEFAULT, "DOCKER_HOST", "DOCKER_CONTEXT", "PATH")))
 

@@ -1,7 +1,7 @@
-"""Check whether the API server would admit a pod of a job, by a dry run in a temporary namespace.
+"""Check whether the API server would admit a job's pods, with a dry run in a temporary namespace.
 
-Policies, quotas, limits and webhooks reject the pods and not the job, so a launch would otherwise fail only
-after the job was created.
+Policies, quotas, limits and webhooks reject the pods and not the job. Without this check, a launch would fail
+only after the job was created.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from harness.provision.controllers.queues import MANAGED
 
 ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label {ENFORCE}=privileged"
 NAMESPACE = "e2e-preflight-"
-"""Prefix of the namespace's name. It begins like launches' namespaces, because rules can match on names."""
+"""Prefix of the namespace's name.
+
+It begins like the names of launch namespaces, because rules can match names.
+"""
 SECONDS = 10.0
-"""Maximum seconds until Kubernetes creates the namespace's default objects, such as the ServiceAccount."""
+"""Maximum time in seconds until Kubernetes creates the namespace's default objects, e.g. its ServiceAccount.
+"""
 
 
 def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     """Return a message that confirms that the cluster would admit a pod with this spec.
 
-    The dry run needs a temporary namespace, which enforces `standard` and is deleted afterwards. If the pod
-    is rejected, raises HarnessError (cause launch.pods_refused) with the API server's message.
+    The dry run uses a temporary namespace, which enforces `standard` and is deleted afterwards. If the pod is
+    rejected, raises HarnessError (cause launch.pods_refused) with the API server's message.
     """
     namespace = f"{NAMESPACE}{secrets.token_hex(4)}"
     labels = {**MANAGED, **({ENFORCE: standard} if standard else {})}
@@ -46,7 +50,7 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
 
 
 def hint_for(message: str) -> str:
-    """Return what to do about a rejected pod."""
+    """Return a hint about how to make the cluster admit a rejected pod."""
     rule = refusals.rule_of(message)
     if rule is None:
         return "see the message of the API server"

@@ -1,4 +1,4 @@
-"""Check the requirements of a launch on a cluster, without changing anything."""
+"""Check whether a cluster meets a launch's requirements, without changing anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""A placeholder for the worker image in a dry run. A dry run pulls no images."""
+"""A placeholder for the worker image in a dry run. Dry runs do not pull images."""
 FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
@@ -44,7 +44,7 @@ _RIGHTS = (
 )
 """Required permissions as (API group, resource, verb).
 
-They are cluster-wide, because each launch has its own namespace.
+The permissions are cluster-wide, because each launch has its own namespace.
 """
 
 
@@ -53,7 +53,7 @@ class JobProperties(Placed, Protocol):
 
     @property
     def image(self) -> str:
-        """Return the image of the ranks."""
+        """Return the ranks' image."""
 
     @property
     def uses_worker_image(self) -> bool:
@@ -61,7 +61,7 @@ class JobProperties(Placed, Protocol):
 
     @property
     def resources(self) -> set[str]:
-        """Return the names of the resources that each pod requests."""
+        """Return the names of the resources requested by each pod."""
 
     @property
     def pod_spec(self) -> Object:
@@ -70,7 +70,7 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A requirement of a launch, with the state found on the cluster."""
+    """A launch requirement, with the actual state of the cluster."""
 
     what: str
     state: str
@@ -84,11 +84,11 @@ class Requirement:
 def requirements(
     kube: Kube, settings: Settings, job: JobProperties | None = None, *, pods: bool = False
 ) -> list[Requirement]:
-    """Check all requirements of a launch, and return them in the order in which a launch needs them.
+    """Check all launch requirements, and return them in the order in which a launch needs them.
 
-    `job` determines the resources and the image. If `pods` is true, a dry run of a pod in a temporary
-    namespace checks the cluster's admission rules. If the user lacks the permission for a check, this is
-    reported as a problem and raises no error.
+    `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
+    checks the cluster's admission rules. If the user lacks permission for a check, this is reported as a
+    problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -263,7 +263,7 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     if job is None:
-        pod_security.harden(spec)  # This is how the harness hardens its own pods.
+        pod_security.harden(spec)  # Harden this pod in the same way as the harness's own pods.
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")

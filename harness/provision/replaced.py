@@ -1,6 +1,6 @@
-"""Resolve and install the packages that the user replaces (`--replace`), with the lock as constraints.
+"""Resolve and install the packages that the user replaces (`--replace`), with the lock as a constraint.
 
-A checkout is copied before its wheel is built, because build backends write into the folder that they build.
+A checkout is copied before its wheel is built, because build backends write into the source folder.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ _IGNORED: Final = (
     ".ruff_cache",
 )
 _MAX_BYTES: Final = 512 << 20
-"""Limit of a checkout. A larger one contains data or environments that do not belong to the package."""
+"""Maximum size of a checkout. Larger checkouts contain data or environments that are not part of the package.
+"""
 _NEVER: Final = "; sys_platform == 'never'"
 PYTHON: Final = ("--python", sys.executable)
-"""The interpreter that uv starts. Otherwise uv queries every interpreter on PATH, which can take 10 s."""
+"""Options that choose uv's interpreter. Otherwise uv queries all interpreters on PATH, for up to 10 s."""
 BASE: Final = ("torch",)
-"""Packages of the base image, which are neither installed nor resolved."""
+"""Packages in the base image, which are neither installed nor resolved."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class Change:
     """The packages that differ from the lock, ready to be installed."""
 
     pins: str
-    """A requirements file with the version and the hashes, or the path of the wheel, of each package."""
+    """A requirements file that gives each package's version and hashes, or the path of its wheel."""
     replaced: tuple[Replaced, ...]
     changed: tuple[str, ...]
     """Names of all packages that differ from the lock: the replaced ones and their new dependencies."""
 
     @property
     def key(self) -> str:
-        """Return 12 hex digits that depend on the packages and their contents."""
+        """Return a hash (12 hex digits) of the packages and their contents."""
         parts = [f"{each.name} {each.version} {each.digest}" for each in self.replaced]
         pins = [block for _, block in _blocks(self.pins) if " @ file://" not in block]
         return hashlib.sha256("\n".join([*parts, *pins]).encode()).hexdigest()[:12]
@@ -73,10 +74,11 @@ class Change:
 def change(
     replacements: Sequence[Replacement], lock: Path, options: Sequence[str], context: RunContext
 ) -> Change:
-    """Return what the replacements change in a lock. `options` are uv's options for Python and platform.
+    """Return the change that the replacements make to a lock.
 
-    A path or a Git reference is first built into a wheel in the cache. Raises UsageError if a version does
-    not exist, a package cannot be built, or the requirements conflict with the lock.
+    `options` contains uv's options for the Python version and the platform. A path or a Git reference is
+    first built into a wheel in the cache. Raises UsageError if a version does not exist, a package cannot be
+    built, or the requirements conflict with the lock.
     """
     wheels = {each.name: wheel_of(each, context) for each in replacements if each.kind != "versions"}
     locked, names = pins(lock.read_text()), {each.name for each in replacements}
@@ -96,7 +98,7 @@ def change(
 
 
 def install(change: Change, options: Sequence[str]) -> None:
-    """Install the packages of a change with `uv pip install`. `options` name the target.
+    """Install a change's packages with `uv pip install`. `options` specifies the target.
 
     Raises UsageError if a package has no wheel for the target.
     """
@@ -115,7 +117,7 @@ def install(change: Change, options: Sequence[str]) -> None:
 
 
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
-    """Return the replaced packages as entries for the versions in a manifest."""
+    """Return the replaced packages as entries for the manifest's versions."""
     return {
         f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
         + (f", sha256 {each.digest[:12]}" if each.digest else "")
@@ -124,10 +126,7 @@ def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
 
 
 def _newest(each: Replacement, options: Sequence[str]) -> str:
-    """Return the requirement of the newest version that the spec allows, whether or not it fits the lock.
-
-    Otherwise, uv would silently use an older version that fits the lock.
-    """
+    """Return a requirement for the newest version that the spec allows, whether or not it fits the lock."""
     if each.versions.startswith("==") and "," not in each.versions and "*" not in each.versions:
         return each.name + each.versions
     text = each.name + each.versions
@@ -136,7 +135,7 @@ def _newest(each: Replacement, options: Sequence[str]) -> str:
 
 
 def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) -> str:
-    """Return the pins of the requirements. Raises UsageError, which names the replacements by `text`."""
+    """Return pins for the requirements. Raises UsageError, in which `text` describes the replacements."""
     with tempfile.TemporaryDirectory(prefix="replace-") as folder:
         wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
         wanted.write_text("\n".join([*requirements, ""]))
@@ -193,7 +192,7 @@ def _version(block: str) -> str | None:
 
 
 def wheel_of(each: Replacement, context: RunContext) -> Path:
-    """Return the wheel of a path or a Git reference. Raises UsageError if it cannot be built."""
+    """Return the wheel for a path or a Git reference. Raises UsageError if it cannot be built."""
     if each.kind == "wheel":
         wheel = each.path
     else:
@@ -210,7 +209,7 @@ def wheel_of(each: Replacement, context: RunContext) -> Path:
 
 @contextmanager
 def _source(each: Replacement) -> Iterator[Path]:
-    """Yield an sdist, or a copy of a checkout which the build may change."""
+    """Yield the path of an sdist, or of a copy of a checkout that the build may change."""
     if each.path.is_file():
         yield each.path
         return
@@ -224,7 +223,7 @@ def _source(each: Replacement) -> Iterator[Path]:
 
 
 def _clone(each: Replacement, copy: Path) -> None:
-    """Clone the repository, and check out the ref, which is resolved in the repository itself."""
+    """Clone the repository and check out the ref, which is resolved in the original repository."""
     env = environment(without=("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"))
     words = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{each.ref}^{{commit}}"]
     commit = processes.run(
@@ -243,7 +242,7 @@ def _clone(each: Replacement, copy: Path) -> None:
 
 
 def _copy(each: Replacement, copy: Path) -> None:
-    """Copy a checkout without environments and caches.
+    """Copy a checkout, excluding environments and caches.
 
     The copy's .git is a link, because build backends derive versions from it.
     """
@@ -293,7 +292,7 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
 
 
 def digest_of(wheel: Path) -> str:
-    """Return the SHA-256 of the files in a wheel. Their times, which differ in each build, do not count."""
+    """Return the SHA-256 of the files in a wheel, without their timestamps, which differ in each build."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
@@ -302,7 +301,7 @@ def digest_of(wheel: Path) -> str:
 
 
 def reason(output: str) -> str:
-    """Return uv's explanation, or the end of a build's output, in one line of at most 600 characters."""
+    """Return uv's explanation, or the end of a build's output, as one line of at most 600 characters."""
     lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
     lines = [re.sub(r"^(error|cause): ", "", line) for line in lines if line and not line.startswith("hint:")]
     return " ".join([*lines[:1], *lines[1:][-5:]])[:600] or "uv gave no reason"
@@ -317,7 +316,7 @@ def uv_program() -> str:
 
 
 def module_digest(path: str, version: str) -> str:
-    """Return the SHA-256 of a Go module in hex digits, as Go's checksum database has it.
+    """Return the SHA-256 of a Go module as hex digits, as listed in Go's checksum database.
 
     The module is downloaded to Go's module cache. Raises UsageError if there is no such version.
     """

@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: commands, settings, evidence, checks, limits and fault runs."""
+"""Generate docs/reference from the code: commands, settings, evidence, checks, limits and fault runs."""
 
 from collections.abc import Callable
 

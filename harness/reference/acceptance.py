@@ -1,4 +1,4 @@
-"""Document acceptance tests: the limits with their sources, the causes, and the schema of reports."""
+"""Document the acceptance tests: the limits with their sources, the causes, and the report schema."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HEAD = f"""# Acceptance tests: limits and causes
 
 {WRITTEN}
 
-[Acceptance](../acceptance.md) describes their use. [acceptance.json](acceptance.json) is the JSON schema of a
-pod's report.
+[Acceptance](../acceptance.md) describes their use. [acceptance.json](acceptance.json) is the JSON schema of
+the pods' reports.
 
 ## Limits
 
-A figure without a row is shown, and its verdict is UNKNOWN. A figure that passes within {MARGIN:.0%} of its
-limit is WARN. A row without ranks, nodes or payload applies to all of them.
+A measurement without a row is shown, and its verdict is UNKNOWN. A measurement that passes within
+{MARGIN:.0%} of its limit is WARN. A row without ranks, nodes or payload applies to all of them.
 """
 
 

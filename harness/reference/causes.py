@@ -41,7 +41,7 @@ def markdown() -> str:
 
 
 def _faults() -> dict[str, list[str]]:
-    """Return the faults that are expected to have each cause."""
+    """Return the names of the faults that are expected to have each cause, keyed by cause."""
     found: dict[str, list[str]] = {}
     for name, fault in catalogue().items():
         if fault.expect is not None and fault.expect.cause is not None:

@@ -1,4 +1,4 @@
-"""Document every check, from the registry of checks."""
+"""Document every check in the check registry."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def markdown() -> str:
     parts = [
         "# Checks",
         "",
-        "A verdict lists these checks, in this order. PASS needs all of them. A check that does not pass has",
-        "a cause of [causes.md](../causes.md), or refers to the check that has one. Your own judges can add",
-        "checks named `user.…` ([how to](../how-to/own-judges.md)).",
+        "A verdict lists these checks, in this order. A PASS requires all of them. A check that does not",
+        "pass has a cause from [causes.md](../causes.md), or refers to the check that has one. Your own",
+        "judges can add checks named `user.…` ([how to](../how-to/own-judges.md)).",
         "",
         WRITTEN,
         "",
-        "| check | what it proves | a cause lies in | needs |",
+        "| check | what it proves | phase of its causes | needs |",
         "|---|---|---|---|",
     ]
     for entry in REGISTRY.values():
@@ -25,12 +25,13 @@ def markdown() -> str:
         parts.append(f"| `{entry.id}` | {entry.proves} | {entry.phase} | {needs} |")
     parts += [
         "",
-        "If there are several causes, a FAIL precedes an UNKNOWN, and then the earliest phase counts:",
-        f"{', '.join(PHASES)}. Causes `run.*` are in the last phase.",
+        "If there are several causes, FAIL takes precedence over UNKNOWN, and then the earliest phase",
+        f"counts: {', '.join(PHASES)}. Causes `run.*` are in the last phase.",
         "",
         "## Needs",
-        "Missing evidence proves nothing. So a check without its needed evidence is UNKNOWN, with the",
-        "reason. Each need includes those above it. Without a need *to pass*, a check can fail but not pass.",
+        "Missing evidence proves nothing. A check whose required evidence is missing is therefore",
+        "UNKNOWN, with the reason. Each need includes those above it. Without a need *to pass*, a check",
+        "can fail but not pass.",
         "",
         "| need | what it is | without it |",
         "|---|---|---|",

@@ -30,7 +30,7 @@ def commands() -> dict[str, Any]:
 
 
 def options(name: str) -> set[str]:
-    """Return the options of a command, including `--help`."""
+    """Return a command's options, including `--help`."""
     if name == "tracker serve":
         return {option for action in parser()._actions for option in action.option_strings}
     return {"--help", *(opt for p in commands()[name].params for opt in [*p.opts, *p.secondary_opts])}

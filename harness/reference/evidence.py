@@ -1,4 +1,4 @@
-"""Document each file and field of the evidence bundle, from the docstrings in harness/evidence/schema.
+"""Document each file and field in the evidence bundle, from the docstrings in harness/evidence/schema.
 
 MODULES lists the modules in the order of the document.
 """
@@ -38,7 +38,7 @@ def markdown() -> str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the name, type, default and docstring of each annotated field of a class."""
+    """Yield the name, type, default and docstring of each annotated field in a class."""
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign):
             default = ast.unparse(field.value) if field.value else ""

@@ -29,11 +29,11 @@ def _smoke() -> list[str]:
 
 
 def judged(fault: Fault) -> str:
-    """Return a text that says whether `make test` judges a recorded bundle of the fault."""
+    """Describe whether `make test` judges a recorded bundle of the fault."""
     if (RECORDED / f"{fault.name}.tar.xz").is_file():
         return "recorded bundle"
     if fault.expect is not None and fault.expect.exit == 64:
-        return "no bundle; its job file is refused by tests/unit/faults/test_refused.py"
+        return "no bundle; its job file is rejected in tests/unit/faults/test_refused.py"
     return "no recorded bundle"
 
 
@@ -48,8 +48,8 @@ def markdown() -> str:
         "",
         f"{len(faults)} faults. `make test` and `make test-cluster` inject {len(here)} of them into real",
         "launches: at least one for each target, way of injecting, family of causes and kind of verdict.",
-        "`make faults`, in the nightly workflow, injects all. `make test` judges the recorded bundle of each",
-        "fault again ([which test runs where](../tests.md), [the results](../faults.md)).",
+        "`make faults`, in the nightly workflow, injects all of them. `make test` judges each fault's",
+        "recorded bundle again ([which test runs where](../tests.md), [the results](../faults.md)).",
         "",
         "| fault | injected by | when | expected | judged without a cluster |",
         "| --- | --- | --- | --- | --- |",

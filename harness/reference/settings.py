@@ -1,4 +1,4 @@
-"""Document every setting with its environment variable, its key in pyproject.toml and its default."""
+"""Document every setting with its environment variable, pyproject.toml key and default."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ HEAD = f"""# Settings
 
 {WRITTEN}
 
-Options of a [command](cli.md) or of pytest override environment variables, which override `[tool.harness]` in
-the `pyproject.toml` of the current folder. An invalid value ends the program with exit code 64. An empty
-environment variable counts as unset, and a leading `~` of a path is replaced by the home folder.
+Options of a [command](cli.md) or of pytest override environment variables, which override the table
+`[tool.harness]` in the current folder's `pyproject.toml`. An invalid value ends the program with exit code
+64. An empty environment variable counts as unset, and a leading `~` in a path is replaced with the home
+folder.
 
 ```toml
 [tool.harness]
@@ -49,7 +50,7 @@ def markdown() -> str:
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
-    """Return the environment variables of a setting. If several are set, the first one is used."""
+    """Return the environment variables for a setting. If several are set, the first one is used."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]

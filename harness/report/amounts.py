@@ -1,4 +1,4 @@
-"""Format numbers of bytes and lists of ranks as text."""
+"""Format byte counts and lists of ranks as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def amount(size: float) -> str:
-    """Return a number of bytes as text, such as "812 KiB" or "1.4 MiB"."""
+    """Format a number of bytes, such as "812 KiB" or "1.4 MiB"."""
     for unit in _UNITS[:-1]:
         if size < 1023.5:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
@@ -18,7 +18,7 @@ def amount(size: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as text, such as "0, 1", "0-511" or "0-3, 7 and 40 more"."""
+    """Format a list of numbers, such as "0, 1", "0-511" or "0-3, 7 and 40 more"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

@@ -1,7 +1,8 @@
-"""Write the report files of a bundle: `report.html` for people, `ctrf.json` and `junit.xml` for CI.
+"""Write a bundle's report files: `report.html` for people, and `ctrf.json` and `junit.xml` for CI.
 
-A bundle of acceptance tests also gets `fleet.json`. No judge reads these files. They are derived only from
-the redacted bundle and its verdict, so they can be written again at any time. Writes are atomic.
+If a bundle contains acceptance tests, `fleet.json` is written too. The judge does not read these files. They
+are derived only from the redacted bundle and its verdict, so they can be rewritten at any time. Writes are
+atomic.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
 }
 """The report files, in the order in which they are written.
 
-ctrf.json and junit.xml record whether report.html exists, so they come after it.
+ctrf.json and junit.xml record whether report.html exists, so they are written after it.
 """
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
-    """Write all FILES into the bundle, and fleet.json if there were acceptance tests.
+    """Write all FILES to the bundle, and fleet.json if there were acceptance tests.
 
-    If one file cannot be written, the other files are still written. Returns the errors by file name.
+    If a file cannot be written, the others are still written. Returns the errors by file name.
     """
     failed: dict[str, Exception] = {}
     files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})

@@ -1,4 +1,4 @@
-"""End a run: write its verdict and its reports, and remove older bundles."""
+"""Finish a run: write its verdict and reports, and remove older bundles."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Outcome:
 
 
 def prepare_to_finish() -> None:
-    """Import the judges and reports. This takes 0.2 s, so a caller does it while its job starts."""
+    """Import the judge and reports. This takes 0.2 s, so callers do it while the job is starting."""
     for module in ("harness.judge.users", "harness.report.beside"):
         import_module(module)
 
 
 def finish(context: RecordedContext) -> Outcome:
-    """Judge the bundle, and write the verdict and the report files into it."""
+    """Judge the bundle, and write the verdict and report files to it."""
     from harness.judge.users import judge
     from harness.report.html.page import REPORT
 
@@ -50,10 +50,10 @@ def finish(context: RecordedContext) -> Outcome:
 
 
 def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
-    """Return the verdict with redacted texts.
+    """Return the verdict with its texts redacted.
 
-    The evidence is already redacted, but a user's judge can quote text from outside the evidence. The words
-    PASS, FAIL and UNKNOWN are not redacted, even if one of them is a password.
+    The evidence is already redacted, but a user's judge can quote text from elsewhere. The words PASS, FAIL
+    and UNKNOWN are not redacted, even if one of them is a password.
     """
 
     def clean(record: _R, *fields: str) -> _R:
@@ -65,10 +65,10 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
 
 
 def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
-    """Write the report files. Return the names of the files that could not be written.
+    """Write the report files. Return the names of those that could not be written.
 
     A failure here does not change the verdict, because a report is not evidence. If the evidence filled the
-    disk, no report is written, so that the remaining disk space stays free.
+    disk, no reports are written, so that the remaining space stays free.
     """
     from harness.report import beside
 
@@ -83,9 +83,9 @@ def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Colle
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove the bundles that the setting `keep_runs` does not keep, except for `spare`.
+    """Remove the bundles that should not be kept according to the setting `keep_runs`, except `spare`.
 
-    A failure is reported as progress and does not change the verdict.
+    Failures are reported as progress and do not change the verdict.
     """
     settings, progress = context.settings, context.progress
     try:

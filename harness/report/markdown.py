@@ -1,4 +1,4 @@
-"""Format text as GitHub Markdown: tables with escaped cells, and plain text that is not parsed as markup."""
+"""Format GitHub Markdown: tables with escaped cells, and plain text that is not parsed as markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table and an empty line, or [] if there are no rows.
+    """Return the lines of a table, followed by an empty line, or [] if there are no rows.
 
     Each cell is one line of Markdown.
     """
@@ -24,7 +24,7 @@ def code(verbatim: str) -> str:
 
 
 def text(plain: str) -> str:
-    """Return plain text as one line of Markdown, with markup escaped and line breaks kept as <br>."""
+    """Format plain text as one line of Markdown, with markup escaped and line breaks converted to <br>."""
     safe = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda found: f"&#{ord(found[1])};", safe)
     return re.sub(r"\s*[\r\n]\s*", "<br>", safe.strip())
@@ -35,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Return a cell with escaped pipes. Backslashes before them are doubled, as parsers differ on `\\\\|`."""
+    """Format a cell with escaped pipes. Preceding backslashes are doubled, as parsers differ on `\\\\|`."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

@@ -23,10 +23,10 @@ def soak(
     table: Path | None,
     context: RunContext,
 ) -> Result:
-    """Run a soak on one cluster, which is created if necessary, and deleted afterwards unless it is kept.
+    """Run a soak on one cluster. Create the cluster if necessary, and delete it afterwards unless it is kept.
 
     Raises UsageError for an invalid job, before anything is created. If the soak is stopped, the ledger
-    contains the launches that had ended by then.
+    contains all launches that have ended.
     """
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Find leaks: growth between the first and the last launch that the number of launches does not explain."""
+"""Find leaks: growth during a soak that the number of launches does not explain."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MIB = 2**20
 class Snapshot(BaseModel):
     """Measurements before or after the launches.
 
-    `things` maps a kind of object to the names of its objects. `sizes` maps a consumer of memory or disk
-    space to bytes.
+    `things` maps each kind of object to object names. `sizes` maps each consumer of memory or disk space to a
+    number of bytes.
     """
 
     things: dict[str, list[str]]
@@ -21,7 +21,7 @@ class Snapshot(BaseModel):
 
 
 class Growth(BaseModel):
-    """The growth of one measurement. `leak` describes excessive growth; otherwise it is empty."""
+    """The growth of one measurement. `leak` describes excessive growth, and is empty if there is none."""
 
     what: str
     before: str
@@ -31,19 +31,19 @@ class Growth(BaseModel):
 
 
 class Allowed(BaseModel):
-    """The growth that the launches explain, which is not a leak."""
+    """The growth that the launches explain, and which is therefore not a leak."""
 
     more: dict[str, tuple[int, str]]
     """Maps a kind of object to the maximum number of objects at the end, and the reason."""
     bytes: dict[str, tuple[int, float, str]]
-    """Maps the prefix of a size's name to its allowed growth and the reason.
+    """Maps a name prefix in `sizes` to the allowed growth and the reason.
 
-    The allowed growth is a number of bytes or a share of the first size, whichever is larger.
+    The allowed growth is a number of bytes or a fraction of the initial size, whichever is larger.
     """
 
 
 def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
-    """Return the growth that the given number of launches explains."""
+    """Return the growth that is expected for the given number of launches."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={
@@ -62,7 +62,7 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
 
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
-    """Compare all measurements. Return how much each has grown: objects first, then sizes."""
+    """Return the growth of each measurement, with objects first and sizes after them."""
     found = []
     for kind, names in after.things.items():
         there = before.things.get(kind, [])

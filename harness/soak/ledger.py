@@ -1,4 +1,4 @@
-"""The ledger of a soak, with a JSON line for each launch, and statistics over all launches."""
+"""The ledger of a soak, with one JSON line per launch, and statistics for all launches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Entry(BaseModel):
 
     number: int
     bundle: str | None
-    """None if the harness wrote no bundle."""
+    """None if the harness did not write a bundle."""
     kept: bool = True
     """False if the bundle was removed because of `--keep-runs`."""
     verdict: str
@@ -48,7 +48,7 @@ class Ledger:
         self._passed: list[Path] = []
 
     def add(self, entry: Entry) -> None:
-        """Add an entry, remove the bundles that are not to be kept, and write the file."""
+        """Add an entry, remove bundles that should not be kept, and write the file."""
         if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
             for old in self._keep.surplus(self._passed):
@@ -71,7 +71,7 @@ class Ledger:
 
 
 class Numbers(BaseModel):
-    """Statistics over all launches. Durations are in seconds."""
+    """Statistics for all launches. Durations are in seconds."""
 
     launches: int
     passed: int
@@ -79,8 +79,8 @@ class Numbers(BaseModel):
     """Maps a verdict such as "FAIL rank.crashed" to its count."""
     retries: int
     seconds: dict[str, dict[str, float]]
-    """Maps "whole", "launch" and "observe" to the percentiles p50, p90, p99 and the maximum of their
-    durations."""
+    """Maps "whole", "launch" and "observe" to the percentiles p50, p90 and p99 of their durations, and to the
+    maximum."""
 
 
 def numbers(entries: Sequence[Entry]) -> Numbers:
@@ -100,7 +100,7 @@ def numbers(entries: Sequence[Entry]) -> Numbers:
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return the percentiles p50, p90 and p99, and the maximum.
 
-    A percentile is the smallest value that this percentage of all values does not exceed.
+    A percentile is the smallest value such that at least this percentage of values does not exceed it.
     """
     ordered = sorted(values)
     found = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}

@@ -18,7 +18,7 @@ _SECONDS = 120
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
     """Take a snapshot. Processes with `folder` in their environment were started by the soak.
 
-    Raises ToolError, and the errors of the Kubernetes client.
+    Raises ToolError, and the Kubernetes client's errors.
     """
     nodes = ready.kind.nodes()
     temporary = folder / "tmp"
@@ -68,9 +68,9 @@ def _in_docker() -> dict[str, list[str]]:
 
 
 def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
-    """Return the resident bytes of each node and of each container of the controllers, from the kubelets.
+    """Return the resident memory in bytes, by node and controller container, as reported by the kubelets.
 
-    The random suffix of a pod's name is removed, so that the name stays the same if the pod is created again.
+    The random suffix is removed from pod names, so that a name stays the same if the pod is recreated.
     """
     found: dict[str, int] = {}
     for node in nodes:
@@ -87,7 +87,7 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
 
 
 def _node_disk(node: str) -> int:
-    """Return the disk usage of a node without etcd's write-ahead log, which grows in steps of 64 MiB."""
+    """Return a node's disk usage, excluding etcd's write-ahead log, which grows in steps of 64 MiB."""
     script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
     done = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
     return int(done.stdout) * 1024

@@ -1,4 +1,4 @@
-"""Run real `harness run` processes, several at a time, until all have ended or the soak is stopped."""
+"""Run `harness run` processes, several at a time, until all of them have ended or the soak is stopped."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from harness.soak.growth import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""Maximum seconds until objects that disappear by themselves after a launch are gone: deleted namespaces and
-their containers."""
+"""Maximum seconds until objects that are cleaned up automatically after a launch are gone: deleted namespaces
+and their containers."""
 AFTER_WAIT_SECONDS = 300.0
-"""Maximum seconds that a launch takes in addition to `wait_seconds`."""
+"""Maximum seconds that a launch can take in addition to `wait_seconds`."""
 
 
 class Result(BaseModel):
@@ -89,7 +89,7 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # poll, because not every object that disappears by itself can be watched
+            time.sleep(5)  # poll, because some objects that are cleaned up automatically cannot be watched
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -102,7 +102,7 @@ class Soak:
         return result
 
     def stop(self) -> None:
-        """Start no more launches, and end the running ones as with Ctrl-C."""
+        """Stop starting launches, and end the running ones as with Ctrl-C."""
         self._stopped.set()
         for command in list(self._running):
             if command.process.poll() is None:
@@ -136,7 +136,7 @@ class Soak:
             try:
                 command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
             except subprocess.TimeoutExpired:
-                problem = "the harness did not end in time, and was ended"
+                problem = "the harness did not end in time, and was terminated"
         self._running.discard(command)
         (self._folder / "logs" / f"{number:04}.log").write_text(command.stderr)
         entry = Entry(
@@ -153,14 +153,14 @@ class Soak:
     def _environment(self, runs: Path) -> dict[str, str]:
         """Return the user's environment for a launch on this cluster.
 
-        It has separate folders for bundles and temporary files.
+        The launch has its own folders for bundles and temporary files.
         """
         temporary = str((self._folder / "tmp").absolute())
         return {**launch_environment(self._settings, runs, self._parallel > 1), "TMPDIR": temporary}
 
 
 def _recorded(runs: Path) -> dict[str, object]:
-    """Return the fields of a ledger entry that come from the bundle of a launch."""
+    """Return the fields of a ledger entry that come from the launch's bundle."""
     if not (runs / "latest").exists():
         return {}
     bundle = Bundle.open((runs / "latest").resolve())

@@ -1,4 +1,4 @@
-"""Run the controller: `python -m harness.torchrun_controller`. In a pod, no option is required."""
+"""Run the controller: `python -m harness.torchrun_controller`. In a pod, no options are required."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--lease-namespace", help="namespace of the Lease (default: the pod's, or torchrun-system)"
     )
     parser.add_argument(
-        "--cluster-queue", default="cluster-queue", help="ClusterQueue of TorchrunQueues that name none"
+        "--cluster-queue", default="cluster-queue", help="ClusterQueue for TorchrunQueues without one"
     )
     parser.add_argument(
-        "--gang", choices=["kueue", "kai"], default="kueue", help="what admits a job's pods together"
+        "--gang", choices=["kueue", "kai"], default="kueue", help="component that admits a job's pods"
     )
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
-    parser.add_argument("--port", type=int, default=0, help="serve /metrics, /healthz and /readyz on it")
+    parser.add_argument("--port", type=int, default=0, help="port for /metrics, /healthz and /readyz")
     return parser.parse_args(arguments)
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the namespace of the Lease: `asked`, else the pod's namespace, else the manifests' namespace."""
+    """Return the namespace for the Lease: `asked`, or the pod's namespace, or that in the manifests."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
@@ -85,7 +85,7 @@ def lease_namespace(asked: str | None) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run the controller and return the exit code.
 
-    The exit code is 0 after a signal, 1 if leadership is lost, and 2 if the cluster or the port is
+    The exit code is 0 after a signal, 1 if leadership was lost, and 2 if the cluster or the port is
     unavailable.
     """
     asked = options(sys.argv[1:] if arguments is None else arguments)
@@ -119,7 +119,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def _lead(
     asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait until this process holds the Lease, and reconcile as long as it does."""
+    """Wait until this process holds the Lease, and reconcile for as long as it does."""
     lost, watching = threading.Event(), threading.Event()
 
     def tried(answered: bool) -> None:

@@ -1,4 +1,4 @@
-"""Pack the modules of pod/ into one Python script, which is run by an exec or as a container's command."""
+"""Pack the modules in pod/ into one Python script, which runs in an exec or as a container's command."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def _packed(modules: Sequence[str], shared: str = SHARED) -> bytes:
 
 
 def _source(*path: str) -> str:
-    """Return the source of a module of this package, without importing the module."""
+    """Return the source of one of the harness's modules, without importing the module."""
     return files("harness").joinpath(*path[:-1], f"{path[-1]}.py").read_text()
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
     """Return a receiver's command, and the packed modules to send first on the command's stdin.
 
-    The command contains the length and the digest of the packed modules. So it need not wait until stdin is
-    closed, and never runs incomplete code.
+    The command contains the packed modules' length and digest. Therefore it does not have to wait until stdin
+    is closed, and never runs incomplete code.
     """
     program = _packed(RECEIVER)
     arguments = [str(len(program)), sha256(program).hexdigest(), session, root, control]
@@ -71,7 +71,7 @@ def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
 
 
 def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
-    """Return a container's command that runs `command` in the current tree and restarts it for each new tree.
+    """Return a container command that runs `command` in the current tree, and restarts it for each new tree.
 
     The container waits up to `start_seconds` for its first tree. It exits with the exit code of `command`.
     """
@@ -82,21 +82,21 @@ def init_command(folder: str, holder: str, root: str, control: str, ready: str, 
     """Return the command that waits for a pod's first tree.
 
     The tree comes from the mounted Secrets in `folder`, from the pod at `holder` (HOST:PORT, or an empty
-    string), or from a sync. The argument `ready` is the expected content of the file ROOT/ready. After
-    `seconds`, the command exits with code 1.
+    string), or from a sync. `ready` is the expected content of the file ROOT/ready. After `seconds`, the
+    command exits with code 1.
     """
     return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
 def holder_command(folder: str, root: str, ready: str, port: int) -> list[str]:
-    """Return the command of the pod that stores a job's code and serves it on `port`."""
+    """Return the command for the pod that stores a job's code and serves it on `port`."""
     return [*_carried(HOLDER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
     """Return the command that downloads a workspace from S3 to `root`.
 
-    The command prints a digest of the listing of the workspace.
+    The command prints a digest of the workspace's listing.
     """
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 

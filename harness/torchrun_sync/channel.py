@@ -10,11 +10,11 @@ from harness.core.errors import HarnessError
 
 
 class Cut(HarnessError):
-    """Raised if the connection ended or timed out. The pod keeps the received data for the next one."""
+    """Raised if the connection ended or timed out. The pod keeps the data received so far."""
 
 
 class PodRefused(HarnessError):
-    """Raised if the pod refused a request. A retry would fail the same way."""
+    """Raised if the pod refused a request. A retry would fail in the same way."""
 
 
 class ContainerGone(HarnessError):
@@ -24,7 +24,7 @@ class ContainerGone(HarnessError):
 class Channel(Protocol):
     """An ordered byte stream to and from a receiver.
 
-    The end of the stream can be lost, so the protocol does not depend on it.
+    The end of the stream may be lost, so the protocol does not depend on it.
     """
 
     def send(self, data: bytes, deadline: Deadline) -> None:
@@ -38,4 +38,4 @@ class Channel(Protocol):
 
 
 Open = Callable[[str, Deadline], Channel]
-"""A function that starts a receiver for the named session. Raises ContainerGone, Cut, PodRefused."""
+"""A function that starts a receiver for the given session. Raises ContainerGone, Cut, PodRefused."""

@@ -1,4 +1,4 @@
-"""A channel to a command in a container. The command is run by a Kubernetes exec over a WebSocket."""
+"""A channel to a command in a container. The command runs in a Kubernetes exec over a WebSocket."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
-"""The maximum number of bytes of stderr that are kept. The last lines explain why the command ended."""
+"""The maximum number of stderr bytes to keep. The last lines explain why the command ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
     r"|CONTAINER_(?:EXITED|CREATED)"
     r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
 )
-"""Errors of the API server, the kubelet and containerd for an exec into a container that is not running."""
+"""Error messages from the API server, the kubelet and containerd when the container is not running."""
 
 
 class ExecChannel:
-    """stdin and stdout of one command in a container."""
+    """stdin and stdout of a command in a container."""
 
     def __init__(self, name: str, socket: WebSocket) -> None:
         self._name, self._socket = name, socket
@@ -78,7 +78,7 @@ class ExecChannel:
         return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise the error for an ended command. `status` is the exec status from the API server."""
+        """Raise the error for a command that has ended. `status` is the exec status from the API server."""
         try:
             message = str(json.loads(status).get("message", ""))
         except ValueError:
@@ -136,7 +136,7 @@ def _socket(
 
 
 def _tls(configuration: client.Configuration) -> dict[str, Any]:
-    """Return the TLS options of the kubeconfig.
+    """Return the kubeconfig's TLS options.
 
     The Kubernetes client's own create_websocket is not used, because it connects without a timeout.
     """

@@ -1,8 +1,8 @@
-"""Sync one tree into all pods of a job, and switch all pods to the tree in one generation.
+"""Sync one tree into all of a job's pods, and switch all pods to it in one generation.
 
-First each pod stages the tree beside the current tree. After every pod has confirmed the digest, the commands
-are stopped in all pods. Only then do the pods switch trees and start the commands, so that ranks with
-different code never communicate. Pods that share a volume receive the tree once.
+First, each pod stages the new tree next to the current one. After every pod has confirmed the digest, the
+commands are stopped in all pods. Only then do the pods switch to the new tree and start the commands, so that
+ranks with different code never communicate. Pods that share a volume receive the tree once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""The time during a switch in which a failed command does not end its pod. The commands do not stop at the
-same time, and a rank can fail because another rank has stopped."""
+"""The time in seconds, during a switch, in which a failed command does not end its pod.
+
+The commands do not stop at the same time, and a rank may fail because another rank has stopped.
+"""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of a sync. `seconds` contains the end of each phase, in seconds since the sync's start."""
+    """The result of a sync. `seconds` contains the end of each phase, in seconds since the sync started."""
 
     tree: str
     generation: int
@@ -42,14 +44,14 @@ class Synced:
     """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The numbers of files and bytes sent, each summed across all pods."""
+    """The number of files and bytes sent, each summed over all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """The pods of one job. Connections stay open between syncs, until a pod closes its connection."""
+    """One job's pods. Connections stay open between syncs, until a pod closes its connection."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Fleet:
     ) -> None:
         """Create a sender for each pod.
 
-        The argument `ready` is the text that init containers wait for. The default is the tree's digest.
+        `ready` is the text that init containers wait for. The default is the tree's digest.
         """
         self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
         self._progress, self._ready = progress, ready
@@ -78,8 +80,8 @@ class Fleet:
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
         """Sync the folder into all pods. Pods that already run its content are not changed.
 
-        A failed command waits `patience` seconds for the next sync. `generation` is the generation to run; by
-        default, it is computed from the states of the pods. Raises HarnessError.
+        A failed command waits `patience` seconds for the next sync. `generation` is the generation to run. By
+        default, it is computed from the pods' states. Raises HarnessError.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -115,12 +117,12 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """Let failed commands wait `seconds` for new code. Return the state of each pod's supervisor."""
+        """Let failed commands wait `seconds` for new code. Return each supervisor's state, keyed by pod."""
         statuses = self._each(list(self._senders), lambda sender: sender.patience(seconds))
         return {name: str(status.get("state", "")) for name, status in statuses.items()}
 
     def _staged(self, walker: Walker, states: Mapping[str, State]) -> Tree:
-        """Stage the same tree in each store. If a file changes during the scan, scan the folder again."""
+        """Stage the same tree in each store. If a file changes while it is read, scan the folder again."""
         changed = ""
         for _ in range(LOOKS):
             tree = walker.scan()
@@ -164,7 +166,7 @@ class Fleet:
 
 
 def always_changes(path: str) -> HarnessError:
-    """Return the error for a file that was written to during each of LOOKS scans."""
+    """Return the error for a file that was written to during all LOOKS scans."""
     return HarnessError(
         f"{path} was written to while it was read, {LOOKS} times",
         hint=f"a file that always changes is not code: add it to {OWN}",
@@ -172,7 +174,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod for each store that lacks the tree or contains a modified copy of the tree."""
+    """Return one pod for each store that lacks the tree or contains a modified copy of it."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -188,7 +190,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 def _generation(states: Mapping[str, State], tree: str) -> int:
     """Return the generation to run.
 
-    If only new pods lack the tree, this is the running generation. Otherwise it is a new generation.
+    If only new pods lack the tree, this is the running generation. Otherwise, it is a new one.
     """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]

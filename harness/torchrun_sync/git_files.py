@@ -1,8 +1,8 @@
-"""List the files of a git work tree as git does: tracked files, and untracked files that no rule ignores.
+"""List the files in a git work tree as git does: tracked files, and untracked files that are not ignored.
 
-In git, an ignore rule has no effect on a tracked file, and rules are read not only from .gitignore files in
-the folder, but also from the folders above, .git/info/exclude, and the user's global file. Only git itself
-knows all rules.
+In git, ignore rules have no effect on tracked files, and rules are read not only from .gitignore files in the
+folder, but also from the folders above, .git/info/exclude, and the user's global file. Only git itself knows
+all of these rules.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from harness.core.errors import UsageError
 from harness.core.processes import environment
 
 SECONDS = 120.0
-"""The timeout of one git command. Network file systems are slow."""
+"""The timeout of a git command in seconds. Network file systems are slow."""
 GITLINK = "160000"
 """The mode of a submodule in git's index."""
 IGNORED = "git ignores it"
 _REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
 _TRUST = re.compile(r"git config --global --add safe\.directory .*")
 _KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""Prefixes of the environment variables that git may read. Other variables, such as GIT_DIR in a hook, can
-name another repository."""
+"""Prefixes of the environment variables that git may read.
+
+Other variables, such as GIT_DIR in a hook, may point to a different repository.
+"""
 
 
 class NoWorkTree(Exception):
@@ -35,7 +37,7 @@ class NoWorkTree(Exception):
 
 @dataclass(frozen=True)
 class GitFiles:
-    """The files of one folder of a work tree. Paths are relative to the folder."""
+    """The files in one folder of a work tree. Paths are relative to the folder."""
 
     tracked: frozenset[str]
     untracked: frozenset[str]
@@ -50,22 +52,22 @@ class GitFiles:
         object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
 
     def is_tracked(self, path: str) -> bool:
-        """Return whether git tracks a file or something in a folder, whose path ends with a slash."""
+        """Return whether git tracks a file, or anything in a folder, whose path then ends with a slash."""
         if path.endswith("/"):
             return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
         return path in self.tracked
 
     def is_ignored(self, path: str) -> bool:
-        """Return whether git ignores an untracked path. The path of a folder ends with a slash."""
+        """Return whether git ignores an untracked path. Folder paths end with a slash."""
         if path.endswith("/"):
             return path[:-1] in self.ignored_folders
         return path not in self.untracked
 
 
 def git_files(folder: Path) -> GitFiles:
-    """Return the files of a folder in a work tree.
+    """Return the files in a folder that is part of a work tree.
 
-    Raises NoWorkTree if the folder is in none, and UsageError if git cannot list the files.
+    Raises NoWorkTree if the folder is not in a work tree, and UsageError if git cannot list the files.
     """
     indexed = _git(folder, "ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard")
     tracked: set[str] = set()
@@ -85,7 +87,8 @@ def git_files(folder: Path) -> GitFiles:
     # If git lists nothing, the folder may be inside an ignored folder, for which this command fails.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if listed else []
-    # Git also lists a folder that is not ignored if all its files are, but then it lists these files, too.
+    # Git also lists a folder that is not itself ignored if all its files are, but then it lists these files,
+    # too.
     inside = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
     return GitFiles(
@@ -94,7 +97,7 @@ def git_files(folder: Path) -> GitFiles:
 
 
 def is_in_repository(folder: Path) -> Path | None:
-    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be invalid."""
+    """Return the nearest `.git` in a folder or the folders above it, or None. It may be invalid."""
     top = folder.resolve()
     return next((each / ".git" for each in (top, *top.parents) if os.path.lexists(each / ".git")), None)
 
@@ -121,7 +124,7 @@ def _git(folder: Path, *arguments: str) -> list[str]:
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # fsmonitor is a program that the repository's configuration names; listing files does not need it.
+    # fsmonitor is a program named in the repository's configuration. Listing files does not need it.
     command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
     others = {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)}
     changes = {**others, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}

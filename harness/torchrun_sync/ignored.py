@@ -1,7 +1,7 @@
 """Ignore rules outside git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
 
 The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
-ignored folder cannot be included again. The path of a folder ends with a slash.
+ignored folder cannot be included again. Folder paths end with a slash.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ NEVER_MEANT = (
 )
 """The built-in rules. An ignore file can override them, e.g. `!.git` in .torchrunignore."""
 MAX_RULES = 2000
-"""The maximum number of lines in an ignore file, because each path is compared with each line."""
+"""The maximum number of lines in an ignore file, because each path is compared with every line."""
 _HINT = "its syntax is that of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
 
 class OwnRules:
-    """The rules of the .torchrunignore file of a folder."""
+    """The rules in a folder's .torchrunignore file."""
 
     def __init__(self, top: Path) -> None:
         self._spec = _spec(top / OWN)
 
     def decision(self, path: str) -> bool | None:
-        """Return True if the rules exclude a path, False if they include it again, None if none matches."""
+        """Return True if the rules exclude a path, False if they include it again, None if none match."""
         return _ignored(self._spec, path)
 
 
 class Ignored:
-    """The .gitignore files of a folder. Call `enter` for each folder of a walk, outer folders first."""
+    """A folder's .gitignore files. Call `enter` for each folder during a walk, outer folders first."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
         self._by_folder: dict[str, GitIgnoreSpec] = {}
 
     def enter(self, folder: str) -> None:
-        """Read the .gitignore of a folder. The path is relative to the top folder, "" for the top folder."""
+        """Read a folder's .gitignore. The path is relative to the top folder, whose own path is ""."""
         if spec := _spec(self._top / folder / GIT):
             self._by_folder[folder] = spec
 
     def decision(self, path: str) -> bool | None:
-        """Return whether the nearest .gitignore with a rule for a path ignores it, or None without a rule."""
+        """Return whether the nearest .gitignore with a rule for a path ignores it, or None without one."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])
@@ -66,11 +66,11 @@ def is_never_meant(path: str) -> bool:
 
 
 def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
-    """Return whether the last matching rule of an ignore file ignores the path; None if no rule matches.
+    """Return whether the last matching rule in an ignore file ignores the path, or None if no rule matches.
 
-    pathspec applies the rule `a/` also to everything inside `a`, and the rule `a/**` also to `a` itself.
-    This function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its
-    content. Each path of a walk is checked separately.
+    pathspec also applies the rule `a/` to everything inside `a`, and the rule `a/**` to `a` itself. This
+    function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its content.
+    Each path in a walk is checked separately.
     """
     for rule in reversed(list(spec.patterns) if spec else []):
         result = rule.match_file(path) if isinstance(rule, RegexPattern) else None

@@ -13,7 +13,7 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the tree in the format of pod/kept.py, or None if the result has more than `limit` bytes.
+    """Return the tree in the format of pod/kept.py, or None if the result is larger than `limit` bytes.
 
     Raises Changed if a file was written to after the scan.
     """

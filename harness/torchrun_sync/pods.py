@@ -1,4 +1,4 @@
-"""Find the pods of a job that can receive a sync, and the container of each pod."""
+"""Find the pods of a job that can receive a sync, and each pod's container."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""Names of containers: `workspace` waits for the code or stores it for other pods, `trainer` runs it."""
+"""Container names: `workspace` waits for the code or stores it for other pods, `trainer` runs it."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""The control folder. It is never shared between pods, and is writable even in a read-only image."""
+"""The control folder, which pods never share. It is writable even if the root filesystem is read-only."""
 STORE = ".torchrun"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A running container of a pod."""
+    """A running container in a pod."""
 
     pod: str
     uid: str
@@ -31,7 +31,7 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the pod's running container to sync into, or None if there is none or the pod is terminating."""
+    """Return the pod's running container to sync into, or None, e.g. if the pod is terminating."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -58,10 +58,10 @@ def _mount(pod: Object, container: Object) -> str:
 def wait(
     kube: Kube, namespace: str, selector: str, count: int, seconds: float, over: Callable[[], str | None]
 ) -> list[Target]:
-    """Wait until the containers of `count` pods run, and return the containers.
+    """Wait until the containers in `count` pods are running, and return these containers.
 
-    `over` returns the reason why the containers will never run, or None. Raises WaitError, or UsageError with
-    that reason.
+    `over` returns the reason if the containers will never run, otherwise None. Raises WaitError, or
+    UsageError with that reason.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:

@@ -1,9 +1,9 @@
-"""Select the files of a folder that are sent. The first of these rules that applies to a path decides:
+"""Select the files in a folder to send. The first of these rules that matches a path applies:
 
-1. the folder's .torchrunignore; a folder that it includes again is sent with its whole content;
+1. the folder's .torchrunignore; a folder that it includes again is sent with all its content;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
    elsewhere, the .gitignore files (ignored.py);
-3. built-in rules against caches and virtual environments, except for files that git tracks.
+3. built-in rules that exclude caches and virtual environments, except for files that git tracks.
 
 Submodules and other repositories below the folder are work trees with their own rules.
 """
@@ -26,7 +26,7 @@ _KINDS = (stat.S_ISDIR, stat.S_ISREG, stat.S_ISLNK)
 
 
 class _Rules(Protocol):
-    """The rules for one part of the folder. The path of a folder ends with a slash."""
+    """The rules for one part of the folder. Folder paths end with a slash."""
 
     def enter(self, folder: str) -> None: ...
     def excluded(self, path: str) -> str:
@@ -75,15 +75,15 @@ class _Whole:
 
 @dataclass
 class Selection:
-    """One walk through a folder. The lists are complete at the end of the walk."""
+    """A single walk through a folder. The lists are complete at the end of the walk."""
 
     top: Path
     excluded: list[tuple[str, str]] = field(default_factory=list)
-    """Paths that are not sent, with the reason. The path of a folder ends with a slash."""
+    """Paths that are not sent, with the reasons. Folder paths end with a slash."""
     skipped: list[str] = field(default_factory=list)
     """Paths of sockets, pipes and devices, which have no content to send."""
     notices: list[str] = field(default_factory=list)
-    """Effects of the rules that the user may not expect, with one sentence each."""
+    """One sentence for each effect of the rules that the user might not expect."""
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield each selected file, folder and link, with its status. Raises UsageError."""
@@ -114,7 +114,8 @@ class Selection:
                 rules.excluded(_below(named, base)) if own is None else f"{OWN} excludes it" if own else ""
             )
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                if reason in ("", IGNORED):  # Git lists no sockets, pipes and devices, so they look ignored.
+                # Git does not list sockets, pipes and devices, so they look ignored.
+                if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:
                 self.excluded.append((named, reason))
@@ -124,7 +125,7 @@ class Selection:
                     yield from self._folder(path, *self._inner(path, rules, base, own is False))
 
     def _inner(self, path: str, rules: _Rules, base: str, included: bool) -> tuple[_Rules, str]:
-        """Return the rules for the content of a folder, and the folder that their paths are relative to."""
+        """Return the rules for a folder's content, and the folder to which their paths are relative."""
         if os.path.lexists(self.top / path / ".git"):
             return self._rules(path), path
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
@@ -136,7 +137,7 @@ class Selection:
         return (_Whole(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder that git may know."""
+        """Return the rules for a folder that may be in a git work tree."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:

@@ -21,38 +21,43 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of unacknowledged bytes. The pod sends four acks for this number of bytes."""
+"""The maximum number of unacknowledged bytes. The pod sends four acks for this many bytes."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain a part of a file, uncompressed and compressed."""
 WORTH = 0.9
-"""The maximum ratio of compressed to uncompressed size at which a piece is sent compressed."""
+"""The maximum ratio of compressed to uncompressed size for sending a piece compressed."""
 PROBE = 4096
-"""The number of bytes of a piece that are compressed first, to find out whether to compress the whole piece.
-Images and weights do not shrink."""
+"""How many bytes of a piece are compressed first, to find out whether to compress the whole piece.
+
+Images and weights do not shrink.
+"""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The timeouts of the phases in seconds, and the number of retries after a lost connection."""
+    """The phase timeouts in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
     answer: float = 30
     lock: float = 15
-    """The timeout for another sync into the same folder to end."""
+    """The timeout for waiting until another sync into the same folder has ended."""
     stall: float = 30
     """The timeout between two acks."""
     stage: float = 180
-    """The timeout for copying the complete tree on the pod's disk."""
+    """The timeout for copying the whole tree on the pod's disk."""
     hold: float = 60
-    """The timeout for stopping the command. It is longer than the receiver's own timeout (pod/control.py), so
-    that the receiver's error message is shown."""
+    """The timeout for stopping the command.
+
+    It is longer than the receiver's own timeout (pod/control.py), so that the receiver's error message is
+    shown.
+    """
     tries: int = 4
 
 
 @dataclass(frozen=True)
 class State:
-    """The state that a pod reports."""
+    """The state reported by a pod."""
 
     store: str
     tree: str
@@ -81,15 +86,15 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The bytes of (compressed) file contents that were sent, including those on lost connections."""
+        """The number of (compressed) file content bytes sent, including those on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:
-        """Return the state that the pod reports."""
+        """Return the state reported by the pod."""
         return self._tried(self._hello)
 
     def send(self, tree: Tree) -> str:
-        """Stage the tree in the pod, beside the running tree. Return the digest that the pod computes.
+        """Stage the tree in the pod, next to the running tree. Return the digest computed by the pod.
 
         Raises Changed, Cut, PodRefused.
         """
@@ -214,7 +219,7 @@ class Sender:
 
 
 def _content(top: Path, entry: Entry, offset: int) -> Any:
-    """Yield the frames of a file, starting at `offset`. If the file has changed, the last frame is `drop`."""
+    """Yield a file's frames, starting at `offset`. If the file has changed, the last frame is `drop`."""
     head = {name: entry[name] for name in ("sha256", "size")}
     yield "file", json.dumps({**head, "offset": offset}).encode()
     digest, done, size = sha256(), 0, entry["size"]
@@ -233,7 +238,7 @@ def _content(top: Path, entry: Entry, offset: int) -> Any:
 
 
 def _piece(piece: bytes) -> tuple[str, bytes]:
-    """Return the frame of a piece of a file: compressed, if that makes it smaller."""
+    """Return the frame for a piece of a file, compressed if that makes it smaller."""
     if len(zlib.compress(piece[:PROBE], 1)) > WORTH * min(len(piece), PROBE):
         return "data", piece
     compressed = zlib.compress(piece, 1)

@@ -1,4 +1,4 @@
-"""Scan a folder for a sync. The result is the folder's entries with digests, without excluded files."""
+"""Scan a folder for a sync, and return its entries with digests, without excluded files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from harness.torchrun_sync.warnings import warnings
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""Size, mtime and ctime in ns, and inode of a file. The stamp changes when the file is written to."""
+"""A file's size, mtime and ctime in ns, and inode. The stamp changes when the file is written to."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The content of a folder at one time."""
+    """A folder's content at a point in time."""
 
     top: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
     """Paths of sockets, pipes and devices, which have no content to send."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """Paths that are not sent, with the reason. The path of a folder ends with a slash."""
+    """Paths that are not sent, with the reasons. Folder paths end with a slash."""
 
     @cached_property
     def digest(self) -> str:
@@ -42,7 +42,7 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """The number of bytes in all files."""
+        """The total size of all files in bytes."""
         return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
 
     def packed(self) -> bytes:
@@ -58,7 +58,7 @@ class Walker:
 
     top: Path
     warn: Progress = lambda _: None
-    """A function that is called once with each warning about the content."""
+    """A function that is called once for each warning about the content."""
     _warned: set[str] = field(default_factory=set)
     _digests: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Walker:
     def scan(self) -> Tree:
         """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file.
 
-        All content is scanned before it is sent, so `warn` is called before the content is sent.
+        All content is scanned first, so `warn` is called before anything is sent.
         """
         selection = Selection(self.top)
         entries: list[Entry] = []
@@ -107,7 +107,7 @@ class Walker:
         return tree
 
     def stamps(self) -> dict[str, Stamp | str]:
-        """Return a stamp or mode per path, without reading files. The result changes if the tree changes."""
+        """Return a stamp or mode for each path, without reading files. It changes if the tree changes."""
         return {
             path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
             for path, status in Selection(self.top).walk()
@@ -123,7 +123,7 @@ class Walker:
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
     def _digest(self, path: str) -> tuple[int, str]:
-        """Return the size and digest of a file. The sender detects if the file changes during the scan."""
+        """Return the size and digest of a file. The sender detects changes during the scan."""
         with (self.top / path).open("rb") as file:
             stamp = _stamp(os.fstat(file.fileno()))
             if (known := self._digests.get(path)) and known[0] == stamp:
@@ -132,8 +132,8 @@ class Walker:
             while piece := file.read(PIECE):
                 digest.update(piece)
                 size += len(piece)
-            # A second write in the same clock tick does not change the stamp. So the digest of a file that
-            # has just been written is not cached.
+            # A second write in the same clock tick does not change the stamp. Therefore the digest of a file
+            # that was just written is not cached.
             if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
                 self._digests[path] = (stamp, digest.hexdigest())
             return size, digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a user should know about a folder before it is sent: names of secrets, large files, excluded files."""
+"""Warn about a folder's content before it is sent: secrets, large files, and files that are excluded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.torchrun_sync.pod.entries import Entry
 from harness.torchrun_sync.selection import BUILT_IN
 
 LARGE_BYTES = 10_000_000
-"""The size in bytes from which a file counts as large."""
+"""The size in bytes from which a file is considered large."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -28,14 +28,14 @@ _SECRETS = (
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
-"""Suffixes that editors and people append to the name of a copy."""
+"""Suffixes that editors and people append to the names of copies."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
 def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence for each kind of content that a user may not mean to send."""
+    """Yield a sentence for each kind of content that a user may not intend to send."""
     files = [entry for entry in entries if entry["kind"] == "file"]
     if secrets := [e["path"] for e in entries if e["kind"] != "dir" and _is_secret(top, e["path"])]:
         yield (
@@ -78,7 +78,7 @@ def _is_secret(top: Path, path: str) -> bool:
 
 
 def _is_pointer(file: Path) -> bool:
-    """Return whether a file is the pointer that git writes if Git LFS has not fetched the content."""
+    """Return whether a file is a pointer that git writes if Git LFS has not fetched the content."""
     try:
         with file.open("rb") as opened:
             return opened.read(len(_POINTER)) == _POINTER
@@ -87,7 +87,7 @@ def _is_pointer(file: Path) -> bool:
 
 
 def _is_certificate(file: Path) -> bool:
-    """Return whether a file contains certificates and no private key, like a bundle of root certificates."""
+    """Return whether a file contains certificates but no private key, like a root certificate bundle."""
     try:
         with file.open("rb") as opened:
             content = opened.read(_PEM_BYTES)
@@ -102,5 +102,5 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _printable(path: str) -> str:
-    """Return a path for a terminal. A file name may contain line breaks, escapes and invalid UTF-8."""
+    """Return a path that is safe to print. File names may contain line breaks, escapes and invalid UTF-8."""
     return path if path.isprintable() else ascii(path)

@@ -17,11 +17,11 @@ from harness.tracker.storage.run_timeouts import HEARTBEAT_SECONDS
 
 MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75
-"""Seconds for which the server keeps an idle connection. All clients close idle connections earlier, so the
-server never closes a connection that a client is about to use."""
+"""How long the server keeps an idle connection open, in seconds. All clients close idle connections sooner,
+so the server never closes a connection that a client is about to use."""
 SWITCH_SECONDS = 0.0005
-"""Seconds after which a thread must release the GIL for the event loop. With Python's default of 5 ms,
-requests take several times as long while threads read the database."""
+"""How long a thread can hold the GIL while the event loop waits for it, in seconds. With Python's default of
+5 ms, requests take several times as long while other threads read the database."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
@@ -39,17 +39,17 @@ def parser() -> argparse.ArgumentParser:
         "--public-url", default="", help="base URL of links in responses (default: from the Host header)"
     )
     result.add_argument(
-        "--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="largest size of one file (%(default)s)"
+        "--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="maximum file size (%(default)s)"
     )
     result.add_argument(
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="seconds without a sign of life after which a running run is shown as FAILED; 0: never"
+        help="show a running run as FAILED after this many seconds without a sign of life; 0: never"
         " (%(default)s)",
     )
     result.add_argument(
-        "--max-files-mib", type=int, default=ALL_FILES_MIB, help="largest size of all files (%(default)s)"
+        "--max-files-mib", type=int, default=ALL_FILES_MIB, help="maximum total file size (%(default)s)"
     )
     return result
 
@@ -67,7 +67,7 @@ def key_in(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal arrives, then return 0. Return 64 without a key, 2 if the server cannot start."""
+    """Serve until a signal arrives, then return 0. Return 64 if there is no key, 2 if the start fails."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:

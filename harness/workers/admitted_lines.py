@@ -1,22 +1,25 @@
-"""The log lines of an admitted recorder: one of at most 100 bytes each minute, and a summary at the end.
+"""Encode and decode the log lines of a recorder in an admitted pod.
+
+The recorder writes one line of at most 100 bytes per minute, and a summary at the end:
 
     @rec1 <rank> <attempt> <n> <points> <time> <digest> <chain> <MAC>
     @sum1 <rank> <attempt> <n> <part>/<parts> <base64 of zlib of compact JSON, one part> <MAC>
 
-The rank is "-" if it is not known. In a line with @rec1, n, points and time (milliseconds since the epoch)
-are in base 36, the digest covers all points so far (point_digests.py), and the chain is a digest of this line
-and the chain of the line before it. n counts the lines from 0. In a summary, n counts the summaries of the
-process, because a program can log again after `run.finish()`. The last one counts. The MAC is that of the
-frames (truth_frames.py), with the owner's uid as nonce: it distinguishes jobs, and is no secret.
+The rank is "-" if it is not known. In a @rec1 line, n, points and time (milliseconds since the epoch) are in
+base 36. The digest covers all points so far (point_digests.py). The chain is a digest of this line and the
+previous line's chain. n numbers the lines, starting at 0. In a summary, n numbers the process's summaries. A
+process can write several, because a program can log again after `run.finish()`; only the last one is used.
+The MAC is computed as for frames (truth_frames.py), with the owner's uid as the nonce. The nonce
+distinguishes jobs and is not secret.
 
-The JSON of a summary has "start" and "end" (ms), "lines" (number of @rec1 lines), "chain" (of the last one),
-"restart" (torchrun's count, or null), "world", "host", "pid", "parent", the account of the values that were
-passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), "fault", and "runs": for each
-run {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics", "groups"}.
-A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
-`nodes_text`. Metrics that do not fit into the summary are in groups by name, see `group_of`:
-[group, metrics, points, digest]. A digest is "" if it is not known. Standard library only, Python 3.9 and
-later.
+The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 lines), "chain" (from the last of
+them), "restart" (torchrun's restart count, or null), "world", "host", "pid", "parent", the account of the
+values that were passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), "fault", and
+"runs". Each run is {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics",
+"groups"}. A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
+`nodes_text`. Metrics that do not fit into the summary are combined into groups by a hash of their names
+(`group_of`): [group, metrics, points, digest]. A digest is "" if it is unknown. Standard library only, Python
+3.9 and later.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ from typing import Any, NamedTuple
 LINE_MARK = "@rec1 "
 SUMMARY_MARK = "@sum1 "
 MAX_LINE = 100
-"""Maximum number of bytes of a line with @rec1, with its newline."""
+"""Maximum length of a @rec1 line in bytes, including the newline."""
 MAX_SUMMARY = 100_000
-"""Maximum number of bytes of a summary."""
+"""Maximum size of a summary in bytes."""
 MAX_JSON = 70_000
-"""Maximum number of bytes of a summary's JSON. If it cannot be compressed, base64 adds a third."""
+"""Maximum size of a summary's JSON in bytes. If it does not compress, base64 makes it a third larger."""
 PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6
@@ -55,7 +58,7 @@ _PART = re.compile(
 
 
 class Line(NamedTuple):
-    """One line of a minute. `rank` is None if it is not known."""
+    """A line that is written once a minute. `rank` is None if it is unknown."""
 
     rank: int | None
     attempt: str
@@ -67,7 +70,7 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One line of a summary."""
+    """One part of a summary, which is written as one line."""
 
     rank: int | None
     attempt: str
@@ -78,7 +81,7 @@ class Part(NamedTuple):
 
 
 def text36(number: int) -> str:
-    """Return a number in base 36."""
+    """Return the number in base 36."""
     text = ""
     while number or not text:
         number, digit = divmod(number, 36)
@@ -87,12 +90,12 @@ def text36(number: int) -> str:
 
 
 def short(digest: int, size: int = DIGEST_BYTES) -> str:
-    """Return the first `size` bytes of a digest of 128 bits, in URL-safe base64."""
+    """Return the first `size` bytes of a 128-bit digest in URL-safe base64."""
     return _base64(digest.to_bytes(DIGEST_BYTES, "big")[:size])
 
 
 def digest_from(text: str) -> int:
-    """Return the digest that `short` encoded, or 0 for "". Raises ValueError."""
+    """Return the digest that `short` encoded, or 0 for "". Raises ValueError if the text is invalid."""
     return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
 
 
@@ -111,12 +114,12 @@ def _fields(line: Line) -> str:
 
 
 def chained(before: str, line: Line) -> str:
-    """Return the chain of a line. `before` is the chain of the line before it, or ""."""
+    """Return the line's chain. `before` is the previous line's chain, or "" for the first line."""
     return _base64(hashlib.sha256(f"{before} {_fields(line)}".encode()).digest()[:12])
 
 
 def encode_line(nonce: str, line: Line) -> str:
-    """Return a line without its newline. Raises ValueError if it would exceed MAX_LINE bytes."""
+    """Return the encoded line without a newline. Raises ValueError if it would exceed MAX_LINE bytes."""
     text = f"{_fields(line)} {line.chain}"
     encoded = f"{LINE_MARK}{text} {_mac(nonce, text)}"
     if len(encoded) + 1 > MAX_LINE:
@@ -140,9 +143,9 @@ def encode_summary(
 
 
 def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
-    """Yield every authentic line and part, and None for each one with another nonce or a wrong MAC.
+    """Yield each authentic line or part, and None for each one whose MAC does not match the nonce.
 
-    Other text can precede it, because several processes share one pipe.
+    Other text may precede a line or part, because several processes share one pipe.
     """
     for text in lines:
         if LINE_MARK in text:
@@ -168,24 +171,24 @@ def _rank(text: str) -> int | None:
 
 
 def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
-    """Return the JSON of a summary from the bodies of all its parts. Raises ValueError."""
+    """Return the summary decoded from the bodies of all its parts. Raises ValueError if they are invalid."""
     try:
         data = base64.b64decode("".join(bodies), validate=True)
         found = json.loads(zlib.decompressobj().decompress(data, 10 * MAX_JSON))
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError("the summary is no object")
+        raise ValueError("the summary is not a JSON object")
     return found
 
 
 def group_of(metric: str) -> int:
-    """Return the group of a metric that does not fit into the summary."""
+    """Return the group number for a metric that does not fit into the summary."""
     return hashlib.sha256(metric.encode(errors="surrogatepass")).digest()[0] % GROUPS
 
 
 def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
-    """Return the digests of nodes as "<first node>:<8 characters each>;…". An unknown one is "--------"."""
+    """Return node digests as "<first node>:<8 characters per node>;…". An unknown digest is "--------"."""
     lost, parts = set(unknown), list[str]()
     before = None
     for node in sorted({*nodes, *lost}):
@@ -197,7 +200,7 @@ def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
 
 
 def nodes_from(text: str) -> dict[int, str]:
-    """Return node → its digest in text, or "" if it is unknown. Raises ValueError."""
+    """Return node → its encoded digest, or "" if unknown. Raises ValueError if the text is invalid."""
     nodes: dict[int, str] = {}
     for run in text.split(";") if text else ():
         first, _, digests = run.partition(":")

@@ -1,9 +1,8 @@
-"""The rules by which Pluto's client (pluto-ml 0.0.29) renames metrics, and changes or drops values.
+"""Predict how the Pluto client (pluto-ml 0.0.29) renames metrics, and changes or drops values.
 
 The rules are derived from the client's code: `get_char` (util.py), `_log_via_sync` and
-`_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values,
-and does not shorten metric names. A test compares these rules with the installed client. Standard library
-only.
+`_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values
+or shorten metric names. A test compares these rules with the installed client. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 _PLAIN = re.compile(r"^[ -~]+$")
 _OTHER = re.compile(r"[^ -~]")
 LONGEST_TEXT = 200
-"""Maximum length in characters of a string that the client sends. It drops longer strings."""
+"""The client drops strings that are longer than this number of characters."""
 MAX_STEP = (1 << 63) - 1
 EXACT = 1 << 53
 """A double can represent every integer up to this value exactly."""
@@ -27,27 +26,27 @@ class Sent:
     """What the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
-    """The numbers in the logged value, as doubles, in order. The run keeps the last one."""
+    """The numbers in the logged value as doubles, in order. Only the last one remains in the run."""
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
-    """How the value is changed or dropped, and why. "" if the client sends it unchanged."""
+    """How and why the value is changed or dropped. "" if the client sends it unchanged."""
 
 
 def sent_name(name: str) -> str:
-    """Return the metric name as the client sends it, with `-` for each character outside printable ASCII."""
+    """Return the metric name that the client sends: it replaces all but printable ASCII characters by `-`."""
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 
 def whole(step: Any) -> int | None:
-    """Convert a step of any type (NumPy number, tensor, text) to an integer, or return None if that fails.
+    """Convert a step of any type (NumPy number, tensor, text) to an integer. Returns None if that fails.
 
     The recorder, its frames and the comparison with the client's queue all use this function.
     """
     if not isinstance(step, (int, float, str)) and callable(getattr(step, "item", None)):
         try:
             step = step.item()
-        except Exception:  # The step has more than one number.
+        except Exception:  # The step contains more than one number.
             return None
     if isinstance(step, bytes):  # The client's queue stores NumPy steps as bytes.
         return int.from_bytes(step, "little", signed=True)
@@ -67,7 +66,7 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client sends for a list. It logs the items in order, so the last number remains."""
+    """Return what the client sends for a list. It logs the items in order, so the last number is kept."""
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -107,7 +106,7 @@ def _scalar(value: Any) -> Sent:
 
 def _no_number(value: Any) -> Sent:
     if type(value).__module__.partition(".")[0] == "pluto":
-        return Sent()  # Files, tables and Pluto's other objects are not metrics.
+        return Sent()  # Files, tables and other Pluto objects are not metrics.
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)
@@ -127,7 +126,7 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why a step and all values logged with it do not reach the run, or "" for a valid step."""
+    """Return why a step and all values logged with it do not reach the run, or "" if the step is valid."""
     if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"

@@ -1,6 +1,6 @@
-"""Read which points Pluto's client queued, and which of them the tracker acknowledged.
+"""Read the Pluto client's queue: which points it contains, and which of them the tracker acknowledged.
 
-The client's queue is the SQLite database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+The queue is the SQLite database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-if __package__:  # The recorder imports this module from a package (outside.py), a worker does not.
+if __package__:  # The recorder imports this module as part of a package (outside.py), workers do not.
     from . import client_rules
 else:
     import client_rules  # type: ignore[no-redef]
 
 METRIC = 0
 SENT = 2
-"""The values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
+"""METRIC and SENT are the values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
 Ranges = list[list[int]]
 
 
 def read(pluto_dir: str) -> dict[str, Any] | None:
     """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}.
 
-    Returns None if no queue can be read. `whole` is false if the client has already deleted sent points from
-    its queue, which it does after five minutes. A point that is neither in `sent` nor in `unsent` may then
-    have been sent as well.
+    Returns None unless there is exactly one queue and it can be read. `whole` is false if the client has
+    already deleted sent points from the queue, which it does after five minutes. In that case, a point that
+    is in neither `sent` nor `unsent` may have been sent.
     """
     databases = list(Path(pluto_dir).glob("**/sync.db"))
     if len(databases) != 1:
@@ -59,7 +59,7 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
 
 
 def ranges(steps: Iterable[int]) -> Ranges:
-    """Return the steps as [[first, last], …], one pair for each range of consecutive steps."""
+    """Return the steps as [[first, last], …], with one pair per range of consecutive steps."""
     found: Ranges = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:

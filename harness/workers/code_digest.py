@@ -1,10 +1,10 @@
-"""Report which code a process runs: the files that the harness provides, the image, torch and Pluto's client.
+"""Report which code a process runs: the harness's files, the image, torch and the Pluto client.
 
     code_digest.facts()            # at the start: all files, and which of them were imported
     code_digest.facts(last=True)   # at the end: the imported files, and whether they changed since
 
-Import this module as early as possible. It reads the files at import, and detects only later changes.
-Standard library only.
+Import this module as early as possible. It reads the files when it is imported, and detects only later
+changes. Standard library only.
 
 A fact is [what, name, value]:
     ["file", path, sha256]      a file as it was when this module was imported ("" if it could not be read)
@@ -32,19 +32,19 @@ from typing import Any
 
 Fact = list[str]
 PLACES = tuple(dict.fromkeys(["/workspace", os.path.dirname(os.path.abspath(__file__))]))
-"""The folder with the harness's files in its worker image, and the folder of this module."""
+"""The folder with the harness's files in the worker image, and the folder that contains this module."""
 IMAGE = "/etc/pluto-e2e-harness.image"
-"""The file with the worker image's own tag, written when the image is built (Dockerfile)."""
+"""The file that contains the worker image's tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Maximum number and total size of the files in PLACES that are read. Imported files are always read."""
+"""Maximum number and total size of the files that are read in PLACES. Imported files are always read."""
 LONGEST = 400
 """Maximum length of a name or value in characters, so that a fact fits into a frame even when escaped."""
 _PYC_HEADER = 16
 
 
 class Files:
-    """The files in the given folders, with their state when this object was created."""
+    """The files in the given folders, with their state at the time when this object was created."""
 
     def __init__(self, places: tuple[str, ...] = PLACES) -> None:
         self.places = tuple(os.path.abspath(place) for place in places)
@@ -81,7 +81,7 @@ class Files:
                     yield path
 
     def _ran(self) -> Iterator[tuple[str, str]]:
-        """Yield each imported file in the folders, with the path of its bytecode or ""."""
+        """Yield (path, path of the bytecode or "") for each imported file in the folders."""
         inside = tuple(real + os.sep for place in self.places for real in (place, os.path.realpath(place)))
         for said in _modules().values():
             path = said.get("__file__")
@@ -90,20 +90,23 @@ class Files:
 
 
 def facts(last: bool = False) -> list[Fact]:
-    """Return the facts of this process. The first call takes about 30 ms. For `last`, see Files.facts."""
+    """Return the code digests and related facts about this process, with the types listed above.
+
+    `last` is passed on to Files.facts. The first call takes about 30 ms.
+    """
     found = [*_FILES.facts(last), *_stack(), *_client()]
-    if not last:  # Later imports can extend sys.path, which would change this digest.
+    if not last:  # Later imports may extend sys.path, which would change this digest.
         found.append(["stack", "packages", _packages()])
     return [[what, name[:LONGEST], value[:LONGEST]] for what, name, value in found]
 
 
 def _modules() -> dict[str, dict[str, Any]]:
-    """Return each imported module's `__dict__` by name, because attribute access would load a lazy module."""
+    """Return each imported module's `__dict__`, keyed by name. Attribute access would load lazy modules."""
     return {name: getattr(module, "__dict__", {}) for name, module in list(sys.modules.items())}
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Return (mtime, ctime, size) of a file, or None. They show whether the file was written or replaced."""
+    """Return a file's (mtime, ctime, size), or None. They change if the file is written or replaced."""
     try:
         found = os.stat(path)
     except OSError:
@@ -123,7 +126,7 @@ def _sha256(path: str) -> str:
 def _stale(path: str, cached: str) -> bool:
     """Return whether Python uses bytecode that was compiled from a different version of the source file.
 
-    To validate bytecode, Python compares the source's mtime and size, or its hash, or nothing (PEP 552).
+    Python validates bytecode against the source's mtime and size, against its hash, or not at all (PEP 552).
     """
     try:
         with open(cached, "rb") as file:
@@ -135,13 +138,13 @@ def _stale(path: str, cached: str) -> bool:
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
-        return False  # Without usable bytecode, Python compiled the source.
+        return False  # If the bytecode is not usable, Python has compiled the source.
 
 
 def _taken(head: bytes, path: str, source: bytes) -> bool:
     """Return whether Python accepts bytecode with this header for a source file.
 
-    Outdated bytecode remains beside a new source file if Python cannot write to the folder.
+    Outdated bytecode remains next to a new source file if Python cannot write to the folder.
     """
     by_hash, checked = head[4] & 1, head[4] & 2
     if by_hash:
@@ -179,7 +182,7 @@ def _version(name: str) -> str:
 
 
 def _packages() -> str:
-    """Return one digest of the names and versions of all installed packages."""
+    """Return a single digest of the names and versions of all installed packages."""
     found: set[str] = set()
     for folder in sys.path:
         try:
@@ -191,7 +194,7 @@ def _packages() -> str:
 
 
 def _client() -> Iterator[Fact]:
-    """Yield a digest of Pluto's client, and each of its files that does not match the package's RECORD."""
+    """Yield a digest of the Pluto client, and each of its files that does not match the package's RECORD."""
     try:
         installed = importlib.metadata.distribution(CLIENT)
     except importlib.metadata.PackageNotFoundError:
@@ -205,7 +208,7 @@ def _client() -> Iterator[Fact]:
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
         wanted = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
-        # Python runs .pth files at startup. Users are allowed to delete one to prevent this.
+        # Python runs .pth files at startup. Users may delete one to prevent that.
         if digests[path] != wanted and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
@@ -218,9 +221,9 @@ def _client() -> Iterator[Fact]:
             and os.path.abspath(path) not in digests
         ):
             yield ["client", os.path.abspath(path), ""]
-    # The digest excludes the paths, which can differ between two images with the same client.
+    # The digest excludes the paths, because they may differ between two images with the same client.
     yield ["stack", "pluto_files", hashlib.sha256("".join(digests.values()).encode()).hexdigest()]
 
 
 _FILES = Files(() if os.environ.get("HARNESS_RECORDER_MODE") == "admitted" else PLACES)
-"""An admitted pod is not the harness's own, so its files are not read."""
+"""An admitted pod does not belong to the harness, so its files are not read."""

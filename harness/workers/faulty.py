@@ -1,9 +1,9 @@
-"""Run the main job's worker with one fault on one rank. Tests of faults launch it and expect a FAIL.
+"""Run the main job's worker with one fault on one rank. The fault tests launch it and expect FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
-FAULT is the name of a function below. The ground truth is not affected: it contains what the rank was meant
-to log.
+FAULT is the name of a function below. The fault does not affect the ground truth, which contains what the
+rank was meant to log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Register a function that runs the worker with a fault. The chosen rank calls this function."""
+    """Register a function that runs the worker with a fault. Only the faulty rank calls it."""
     FAULTS[run.__name__] = run
     return run
 
@@ -37,7 +37,7 @@ def strike(name: str, victim: int) -> int:
 
 
 def at_step(step: int, do: Callable[[], object]) -> int:
-    """Run the worker, and call `do` just before it logs step `step`."""
+    """Run the worker, and call `do` just before the given step is logged."""
 
     def log(run: Any, metrics: dict[str, float], now: int) -> None:
         if now == step:
@@ -48,7 +48,7 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, and at STEP log `change(name of the rank's own metric, metrics)`."""
+    """Run the worker. At STEP, log the result of `change(name of the rank's own metric, metrics)`."""
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -58,7 +58,7 @@ def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]
     return int(multinode.main(log=log))
 
 
-# -- faults of the logged data -------------------------------------------------------------------------
+# -- faults in the logged data -------------------------------------------------------------------------
 @fault
 def other_run() -> int:
     os.environ["PLUTO_RUN_ID"] += "-other"
@@ -84,7 +84,7 @@ def wrong_value() -> int:
 # -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit without clean-up, so that the output that the client has captured is lost."""
+    """Exit with code 3 without clean-up, so that output captured by the client is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -113,7 +113,7 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach a program that Python starts without site-packages, and therefore without the recorder."""
+    """Attach a program that runs without site-packages, and therefore without the recorder."""
     return _attach_apart("-S")
 
 
@@ -148,7 +148,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception in the first attempt only. After a restart by torchrun, the rank has no fault."""
+    """Raise an exception only in the first attempt. After torchrun restarts the rank, it has no fault."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()
@@ -192,7 +192,7 @@ def hang_at_step() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """Log everything, then stay alive because of a thread that never ends."""
+    """Log everything, then stay alive because of a thread that never exits."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code

@@ -1,4 +1,4 @@
-"""Run the main job's worker with one fault of the tracker's client on one rank or all ranks.
+"""Run the main job's worker with a fault in its use of the tracker's client, on one rank or all ranks.
 
     torchrun … /workspace/faulty_client.py FAULT RANK|all
 
@@ -54,7 +54,7 @@ def before_init(do: Callable[[], None]) -> None:
 
 
 def _made_with(**settings: Any) -> int:
-    """Run the worker with the given settings for Pluto's client."""
+    """Run the worker with the given settings for the Pluto client."""
     import pluto
 
     pluto.init = functools.partial(pluto.init, settings=settings)
@@ -62,12 +62,12 @@ def _made_with(**settings: Any) -> int:
 
 
 def noop_mode() -> int:
-    """Log in the mode noop, in which the client sends nothing."""
+    """Log in noop mode, in which the client does not send anything."""
     return _made_with(mode="noop")
 
 
 def without_uploads() -> int:
-    """Log into the client's queue on disk, without an upload process."""
+    """Log to the client's queue on disk, without an upload process."""
     return _made_with(sync_process_enabled=False)
 
 
@@ -77,7 +77,7 @@ def bash() -> int:
 
 
 def sync_killed() -> int:
-    """Kill the client's upload process at STEP. The client does not notice, and starts no new one."""
+    """Kill the client's upload process at STEP. The client does not notice or restart it."""
 
     def kill() -> None:
         for process in multinode.uploaders():
@@ -87,7 +87,7 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """Use the PLUTO_DIR of rank 0 on the same node, so that both ranks share a queue.
+    """Use the PLUTO_DIR of rank 0, which is on the same node, so that both ranks share a queue.
 
     Rank 0's upload process empties the queue and ends when rank 0 finishes. Rows that this rank logs later
     stay in the queue.
@@ -108,7 +108,7 @@ def shared_dir() -> int:
 
 
 def no_wait() -> int:
-    """Exit right after finish(), as most scripts do, so that the container terminates during the upload."""
+    """Exit immediately after finish(), as most scripts do, so that the container ends during the upload."""
     multinode.wait_for_sync = lambda *_: None
     return int(multinode.main())
 
@@ -119,13 +119,13 @@ def other_project() -> int:
 
 
 def resume_id() -> int:
-    """Use a run id that Pluto's client interprets as the id of an existing run."""
+    """Use a run id that the Pluto client interprets as the id of an existing run."""
     os.environ["PLUTO_RUN_ID"] = "ABC-1"
     return int(multinode.main())
 
 
 def collision() -> int:
-    """Log the rank's own loss under the name that all ranks use for their mean."""
+    """Log the rank's own loss under the name that all ranks use for the mean loss."""
     train = multinode.train
 
     def unreduced(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
@@ -174,7 +174,7 @@ def merged_names() -> int:
 
 
 def boolean() -> int:
-    """Log a boolean in place of a number."""
+    """Log a boolean instead of a number."""
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 
@@ -193,7 +193,7 @@ def nested() -> int:
 
 
 def fraction() -> int:
-    """Log an exact fraction in place of a float."""
+    """Log a fractions.Fraction instead of a float."""
     return _beside(lambda step: {"accuracy": fractions.Fraction(step, 7)})
 
 
@@ -203,7 +203,7 @@ def only_none() -> int:
 
 
 def numpy_step() -> int:
-    """Log with NumPy integers as steps, as if a NumPy array contained the step counter."""
+    """Log with NumPy integers as steps, as if the step counter were stored in a NumPy array."""
     import numpy
 
     return int(
@@ -212,7 +212,10 @@ def numpy_step() -> int:
 
 
 def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
-    """Run the worker, and at STEP log additional points of one metric. The ground truth contains them too."""
+    """Run the worker, and at STEP log additional points for one metric.
+
+    The ground truth contains them too.
+    """
     record = multinode.Recorder.record
     recorders: list[Any] = []
 
@@ -231,7 +234,7 @@ def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
 
 
 def accumulation() -> int:
-    """Log further values for the same step, as gradient accumulation does if it does not count steps."""
+    """Log more values for the same step, as gradient accumulation does if it does not advance the step."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         for value in (8.0, 9.0):
@@ -242,7 +245,7 @@ def accumulation() -> int:
 
 
 def second_init() -> int:
-    """Initialise the run a second time in the same process, so that the step counter starts again."""
+    """Initialise the run a second time in the same process, so that the step counter restarts."""
 
     def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
         import pluto
@@ -254,7 +257,7 @@ def second_init() -> int:
 
 
 def clock_back() -> int:
-    """Log a corrected value with a time one hour earlier, as if the clock had been set back."""
+    """Log a corrected value with a timestamp one hour earlier, as if the clock had been set back."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         earlier = time.time() - 3600

@@ -1,13 +1,13 @@
 """Record what a rank logs, independently of the tracker and its client.
 
     truth = Recorder.from_env(rank)
-    truth.record("loss/node0", step, value)      # beside every run.log()
+    truth.record("loss/node0", step, value)   # before every run.log()
     truth.end()                                  # at the end; writes the digest to the termination message
 
-Import this module before the client is initialised. Frames go to the stdout that the process has at import.
-A client that captures the console replaces stdout with a pipe to itself, and the content of that pipe is
-lost if the process dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard library
-only.
+Import this module before the client is initialised. Frames are written to the process's stdout at the time of
+the import. A client that captures the console replaces stdout with a pipe to itself, and the contents of that
+pipe are lost if the process dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-if __package__:  # The recorder imports a package (outside.py). A worker imports plain modules.
+if __package__:  # The recorder imports this as part of a package (outside.py), workers do not.
     from . import client_rules, code_digest
     from . import truth_frames as frames
     from .kept_rows import KeptRows
@@ -34,23 +34,26 @@ else:
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
-"""Rate limit (rows per second) and burst size up to which each row is written at once in its own frame, so
-that no row is lost if the process is killed. A rank that logs faster writes frames of several rows."""
+"""Rate limit (rows per second) and burst size below which each row is written immediately in its own frame,
+so that no row is lost if the process is killed. A rank that logs faster writes several rows per frame."""
 MOST_TOLD = 200
-"""Maximum number of warnings. There is at most one for each metric and reason."""
+"""Maximum number of warnings. There is at most one per metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
-"""Duplicates of the original stdout and stderr. They stay valid after a redirection, and child processes do
+"""Duplicates of the original stdout and stderr. They remain valid after a redirection, and child processes do
 not inherit them."""
 
 
 class Recorder:
-    """Records the rows (metric, step, value) of one rank in order. Not thread-safe."""
+    """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
     """Fields added to each frame and to the digest. Empty except in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
-        """Write the start frame. Rows beyond `row_limit` are recorded as digests of blocks of rows."""
+        """Write the start frame.
+
+        Rows beyond `row_limit` are recorded in blocks, with one digest per block.
+        """
         self.nonce = nonce
         self.rank = rank
         self.row_limit = row_limit
@@ -68,12 +71,12 @@ class Recorder:
         self._in_blocks: set[str] = set()
         self._tells_code = False
         self._told: set[tuple[str, str]] = set()
-        """Pairs (metric, reason) for which a warning was written."""
+        """Pairs (metric, reason) for which a warning has been written."""
         self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
     @classmethod
     def from_env(cls, rank: int) -> Recorder:
-        """Return a recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError if it is not set."""
+        """Return a recorder that uses the launch's HARNESS_NONCE. Raises RuntimeError if it is not set."""
         nonce = os.environ.get("HARNESS_NONCE", "")
         if not nonce:
             raise RuntimeError(
@@ -84,7 +87,7 @@ class Recorder:
         return recorder
 
     def code(self, last: bool = False) -> None:
-        """Record which code this process runs (code_digest.py). `end` calls this again with `last`."""
+        """Record which code this process runs (code_digest.py). `end` calls this again with `last=True`."""
         self.flush()
         try:
             facts = code_digest.facts(last)
@@ -96,9 +99,9 @@ class Recorder:
     def record(self, metric: str, step: int, value: Any, time_ms: int | None = None) -> None:
         """Record a value that this rank is about to log with `run.log({metric: value}, step=step)`.
 
-        `time_ms` is the time of the point, by default the current time. Values that are not numbers get no
-        row. If the client will change or drop the value, this method writes a warning to the log and a frame
-        for the harness, once for each metric and reason.
+        `time_ms` is the point's time, by default the current time. Values that are not numbers are not
+        recorded as rows. If the client will change or drop the value, this method writes a warning to the log
+        and a frame for the harness, once per metric and reason.
         """
         sent = client_rules.sent(value, step)
         if sent.why:
@@ -137,7 +140,10 @@ class Recorder:
         )
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """Record what Pluto's client queued and sent (client_state.py). Omit data too long for a frame."""
+        """Record what the Pluto client queued and sent (client_state.py).
+
+        Omit data that is too long for a frame.
+        """
         if state is None:
             return
         self.flush()
@@ -149,7 +155,10 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """Write the remaining frames. Write the digest to $KONDUKTOR_OUTPUT_DIR and return it."""
+        """Write the remaining frames.
+
+        Write the row count and digest to $KONDUKTOR_OUTPUT_DIR, and return them.
+        """
         blocks = self._write_blocks, self._write_kept
         for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)
@@ -161,7 +170,7 @@ class Recorder:
         return summary
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Call a function that writes frames. If it raises, record a fault and continue."""
+        """Call a function that writes frames. If it raises an exception, record a fault and continue."""
         while True:
             try:
                 return write()
@@ -169,7 +178,7 @@ class Recorder:
                 self.fault(f"{type(error).__name__}: {error}")
                 if not isinstance(error, ValueError) or not self._pending:
                     return None
-                # The row that is too long for a frame was dropped. Write the rows after it.
+                # The row that was too long for a frame has been dropped. Write the rows after it.
 
     def fault(self, text: str) -> None:
         """Record that rows may be missing, and why."""
@@ -189,7 +198,10 @@ class Recorder:
             self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
     def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Report in the log and in a frame how the client changes or drops a value. Truncate long texts."""
+        """Report in the log and in a frame how the client changes or drops a value.
+
+        Long texts are truncated.
+        """
         reason = sent.why.partition(":")[0]
         if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
             return
@@ -198,7 +210,7 @@ class Recorder:
         self._write({"k": "rewrite", **was, "kept": sent.kept, "why": sent.why[:300]})
 
     def _warn(self, metric: str, reason: str, text: str) -> bool:
-        """Write a warning to the log, once for each metric and reason. Return whether it was written."""
+        """Write a warning to the log, once per metric and reason. Return whether it was written."""
         if (metric, reason) in self._told or len(self._told) >= MOST_TOLD:
             return False
         self._told.add((metric, reason))
@@ -220,7 +232,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """For each metric in blocks whose steps fell or repeated, write the rows that Pluto keeps."""
+        """Write the rows that Pluto keeps of each metric in blocks whose steps went back or repeated."""
         for metric in self._in_blocks:
             rows = self._kept[metric]
             if rows.ascending or not rows.known:
@@ -244,8 +256,8 @@ class Recorder:
     def _may_write_at_once(self) -> bool:
         """Return whether the rate limit allows a separate frame for this row.
 
-        The first row that has to wait is announced in a frame, because pending rows are lost if the process
-        is killed.
+        When a row has to wait for the first time, a frame announces this, because pending rows are lost if
+        the process is killed.
         """
         now = time.monotonic()
         filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
@@ -261,7 +273,7 @@ class Recorder:
     def _write_in_parts(self, items: list[Any], payload: Callable[[list[Any]], dict[str, Any]]) -> None:
         """Write the items as frames, and remove each written item from the list.
 
-        A frame that is too long for one pipe write is split.
+        If a frame would be too long for one pipe write, its items are split over several frames.
         """
         take = len(items)
         while items:
@@ -270,19 +282,19 @@ class Recorder:
                 del items[:take]
             except ValueError:
                 if take == 1:
-                    del items[:1]  # Otherwise this item would block all items after it.
+                    del items[:1]  # Otherwise this item would block all later ones.
                     raise
                 take //= 2
 
     def _write(self, payload: dict[str, Any]) -> None:
-        """Write one frame. Raises ValueError, and writes nothing, if the frame would be too long."""
+        """Write one frame. If it would be too long, writes nothing and raises ValueError."""
         head = {"k": payload["k"], "r": self.rank, "a": self.attempt, "q": self._seq}
         line = frames.encode(self.nonce, {**head, **self.mark, **payload})
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
 
     def _life(self) -> dict[str, Any]:
-        """Return the host and pid of this attempt, torchrun's restart count and limit, and the world size."""
+        """Return this attempt's host and pid, torchrun's restart count and limit, and the world size."""
         counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
         counts["world"] = "WORLD_SIZE"
         found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
@@ -291,7 +303,7 @@ class Recorder:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Merge into the result file that all ranks of a pod share: {"truth": {"<rank>": {"count": …, …}}}.
+    """Merge the summary into the pod's result file: {"truth": {"<rank>": {"count": …, …}}}.
 
     A recorder with a mark does not overwrite the entry of the worker's own recorder.
     """

@@ -1,8 +1,8 @@
 """Determine which rows of a metric Pluto keeps: for each step, the row with the latest time.
 
-If several rows of a step have the same time, Pluto keeps the one that was logged last. If the steps of a rank
-fall or repeat, later rows therefore replace earlier ones. Beyond the row limit of the ground truth, only the
-remaining rows can be compared with the run. Standard library only, Python 3.9 and later.
+If several rows for a step have the same time, Pluto keeps the one that was logged last. So if a rank's steps
+go back or repeat, later rows replace earlier ones. Beyond the ground truth's row limit, only the rows that
+Pluto keeps can be compared with the run. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 
 class KeptRows:
-    """All rows of one metric, in the order in which they were logged. Each row takes 24 bytes."""
+    """All rows of one metric, in the order in which they were logged. Each row uses 24 bytes of memory."""
 
     def __init__(self) -> None:
         self._steps, self._values, self._times = array("q"), array("d"), array("q")
         self.ascending = True
-        """Whether each step was higher than the step before it."""
+        """Whether every step was higher than the previous one."""
         self.known = True
-        """False after a row whose step does not fit into the array."""
+        """False if a row was omitted because its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
         """Add one row."""
@@ -34,9 +34,10 @@ class KeptRows:
         self._times.append(time_ms)
 
     def kept(self) -> Iterator[tuple[int, float, bool, bool]]:
-        """Yield (step, kept value, whether the values differ, whether the value logged last was dropped).
+        """Yield (step, kept value, differ, dropped) for each step, in ascending order.
 
-        The steps are in ascending order.
+        `differ` is true if the step has different values, and `dropped` if the value that was logged last is
+        not the one that Pluto keeps.
         """
         order = range(len(self._steps))
         by_time = sorted(order, key=self._times.__getitem__)

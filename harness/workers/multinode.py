@@ -1,9 +1,9 @@
-"""Run a small, real DistributedDataParallel training. This is the worker of every rank of the main job.
+"""Train a small model with DistributedDataParallel. Every rank of the main job runs this worker.
 
-An all-reduce with a known sum proves that the ranks form one process group. The worker then trains, and logs
-per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value as
-ground truth before run.log(). torchrun launches the worker, with gloo on CPUs and nccl on GPUs. Its exit code
-is not 0 if a check fails.
+An all-reduce with a known sum first proves that the ranks form one process group. The worker then trains, and
+logs per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value
+as ground truth before run.log(). torchrun launches the worker, which uses gloo on CPUs and nccl on GPUs. Its
+exit code is nonzero if a check fails.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from own_processes import PROC, OwnProcesses
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
-"""Seconds to pause after each step. A longer pause leaves time to inspect or disturb the job."""
+"""Seconds to sleep after each step, for example to leave time to inspect or disturb the job."""
 MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
-"""Number of metrics that a rank logs in each step besides its usual three, for jobs with many points."""
+"""Number of metrics that each rank logs per step in addition to the usual three, for jobs with many
+points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
 """With `cuda`, a rank without a GPU fails. With `auto`, a rank without a GPU trains on the CPU."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""Maximum seconds without progress in a rank. A rank that waits for other ranks gets 1.5 times as long, so
-that the stalled rank exits first and writes its stacks to the log.
+"""Maximum number of seconds that a rank can go without progress. A rank that is waiting for other ranks gets
+1.5 times as long, so that the stalled rank exits first and writes its stacks to the log.
 """
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
-"""A function that logs the metrics of a step to the tracker, called with (run, metrics, step)."""
+"""A function that logs one step's metrics to the tracker, called with (run, metrics, step)."""
 
 
 def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
-    """Log the metrics of a step in the usual way, with one call of `run.log`."""
+    """Log one step's metrics with a single call to `run.log`, as workers normally do."""
     run.log(metrics, step=step)
 
 
@@ -69,7 +70,7 @@ def stacks_on_sigterm() -> None:
 def init_distributed() -> tuple[int, int, Any]:
     """Initialise the process group, and return (rank, world size, device).
 
-    Raises RuntimeError if the all-reduce returns a wrong sum, or if CUDA is required and missing.
+    Raises RuntimeError if the all-reduce returns a wrong sum, or if CUDA is required but not available.
     """
     import torch
     import torch.distributed as dist
@@ -99,7 +100,7 @@ def init_distributed() -> tuple[int, int, Any]:
 
 
 def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
-    """Train a linear regression with DDP. Call on_step(step, own loss, mean loss of all ranks) each step."""
+    """Train a linear model with DDP. Call on_step(step, own loss, mean loss) after each step."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -125,8 +126,8 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
     """Wait until this rank's Pluto upload process, if there is one, has installed its SIGTERM handler.
 
     finish() sends SIGTERM to the upload process, which then sends the remaining rows. On a busy machine, the
-    upload process takes seconds to start. A SIGTERM before its handler is installed kills it, and all rows
-    are lost.
+    upload process takes several seconds to start. A SIGTERM that arrives before the handler is installed
+    kills it, and all rows are lost.
     """
     deadline = time.monotonic() + seconds
     while not all(map(_handles_sigterm, uploaders())):
@@ -140,7 +141,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until this rank's Pluto upload process has ended.
 
     With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended
-    earlier, the last rows would be lost.
+    before that, the last rows would be lost.
     """
     deadline = time.monotonic() + seconds
     while uploaders():
@@ -181,12 +182,12 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train, log each step with `log`, and return the exit code. faulty.py passes other log functions."""
+    """Train, log each step with `log`, and return the exit code. faulty.py passes its own log functions."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports create a million objects that are never freed. Scanning them in each garbage collection and at
-    # interpreter shutdown took a sixth of a rank's CPU time.
+    # Imports create a million objects that are never freed. Scanning them during each garbage collection and
+    # at interpreter shutdown took a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
     # Each attempt of a rank gets its own queue, because two clients that share a queue lose points.

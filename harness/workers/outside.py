@@ -1,8 +1,8 @@
-"""Wrap the public functions of Pluto's client to record the calls, without changes to the workers.
+"""Record calls to the Pluto client by wrapping its public functions, without changes to the workers.
 
 `outside_sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
 imports the client, the recorder wraps the client's functions (outside_client.py). It also records the
-identity of the process and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
+process's identity and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from types import ModuleType
 from typing import Any
 
 CLIENT = "pluto.op"
-"""The module of the client that defines the class of a run."""
+"""The client module that defines the run class."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 MODE = "HARNESS_RECORDER_MODE"
-"""The variable of a recorder's mode. An admission policy sets it to ADMITTED."""
+"""The environment variable with the recorder's mode. An admission policy sets it to ADMITTED."""
 ADMITTED = "admitted"
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS", "HARNESS_CPU_FREQUENCY", MODE)
-"""Variables of the launch. A process with a clean environment copies them from an ancestor."""
+"""Environment variables that the launch sets. A process with a clean environment copies them from an
+ancestor."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""Modules that launch ranks, with the launcher's name."""
+"""Module that launches ranks → the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""Variable with the process that records a rank, as "<pid>:<rank>". Child processes inherit it."""
+"""Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Inherited by
+children."""
 
 
 _inherited: dict[str, str] = {}
-"""The environment of the nearest ancestor with the launch's variables, if this process lacks them."""
+"""The environment of the nearest ancestor that has the launch variables, if this process lacks them."""
 _given: dict[str, str] = {}
-"""The launch's variables at the start of this process. A program can clear its environment later."""
+"""The launch variables at process start. The program may clear its environment later."""
 _installed = False
 
 
 def install() -> None:
-    """Wrap the client as soon as this process imports it. Do nothing outside a launch of the harness.
+    """Wrap the client as soon as this process imports it. Do nothing outside a harness launch.
 
     This function is called twice if both the .pth file and PYTHONPATH load it. A process whose HARNESS_NONCE
     is empty is not recorded.
@@ -58,8 +60,8 @@ def install() -> None:
     _installed = True
     _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # Exit handlers run in reverse order, so this one is registered early in order to run late. `is_rank` is
-    # computed now, because the parent process can end before this one.
+    # Exit handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed
+    # now, because the parent process can end before this one.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _wrapped():
         if name in sys.modules:
@@ -75,9 +77,10 @@ def install() -> None:
 
 
 def _inherit() -> bool:
-    """Copy the launch's variables from an ancestor, for a process with a clean environment.
+    """Copy the launch variables from an ancestor into a process with a clean environment.
 
-    Returns whether an ancestor has them. The variables of the rank are not copied into the environment.
+    Returns whether an ancestor has them. The variables that contain the rank are not copied into the
+    environment.
     """
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
@@ -97,13 +100,14 @@ def _inherit() -> bool:
     for name in LAUNCH:
         if name in found:
             os.environ.setdefault(name, found[name])
-    # The init sets HARNESS_LOG after its start, so its /proc/<pid>/environ lacks it.
+    # The container's init process sets HARNESS_LOG only after it has started, so its /proc/<pid>/environ
+    # lacks it.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
 
 
 class _Finder:
-    """An import finder that delegates to the other finders and wraps some of the modules that they find."""
+    """An import finder that delegates to the other finders and wraps certain modules."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -135,7 +139,10 @@ def _after_loading(spec: ModuleSpec) -> None:
 
 
 def _wrap(module: ModuleType) -> None:
-    """Wrap the functions of a module. If the module has an unexpected form, write a message to the log."""
+    """Wrap a module's functions.
+
+    If the module does not have the expected functions, write a message to the log.
+    """
     for ours, function in _wrapped()[module.__name__]:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
@@ -151,12 +158,12 @@ _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
-"""Module → its wrappers, as (module of this package, function). They are imported only when needed."""
+"""Module → its wrappers as (module in this package, function). Wrappers are imported only when needed."""
 _WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("outside_client", "wrap"),)}
 
 
 def admitted() -> bool:
-    """Return whether an admission policy, and not a launch of the harness, brought the recorder."""
+    """Return whether an admission policy, rather than a harness launch, added the recorder to the pod."""
     return variable(MODE) == ADMITTED
 
 
@@ -165,9 +172,9 @@ def _wrapped() -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
-    """End the record of this process. A rank that created no run records that it logged nothing.
+    """Finish recording this process. A rank that created no run records that it logged nothing.
 
-    In a forked child that runs exit handlers, this ends the child's own record.
+    In a forked child that runs exit handlers, this finishes the child's own recording.
     """
     is_rank = is_rank and os.getpid() == process
     try:
@@ -184,7 +191,7 @@ def _at_exit(process: int, is_rank: bool) -> None:
 def ended_at_once(complete: bool) -> None:
     """Write pending records before this process ends without running its exit handlers.
 
-    `complete` means that no point can be lost. Only then does the ground truth get an end frame.
+    `complete` means that no point can be lost. Only then is an end frame written to the ground truth.
     """
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
@@ -200,7 +207,10 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Record the outcome of all points in a child of a rank that has finished its runs. Never raises."""
+    """Record the outcome of all points, in a child process of a rank that has finished its runs.
+
+    Never raises.
+    """
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
     if recording is None or not recording.here or recording.stream.parent is None:
@@ -228,12 +238,15 @@ def rank_here() -> int | None:
 
 
 def variable(name: str) -> str:
-    """Return an environment variable, even if the program has cleared its environment, or ""."""
+    """Return an environment variable or "".
+
+    Launch variables survive if the program clears its environment.
+    """
     return os.environ.get(name) or _given.get(name, "")
 
 
 def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
-    """Return the pid of the rank that started this process as a child, or None if this process is a rank."""
+    """Return the pid of the rank that is an ancestor of this process, or None if this is a rank itself."""
     process, _, of_rank = environment.get(RECORDED_BY, "").partition(":")
     if not process.isdecimal() or int(process) == os.getpid() or of_rank != str(rank):
         return None
@@ -253,7 +266,7 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
 def launcher(words: Sequence[str]) -> str:
     """Return the name of the launcher (such as torchrun) that a command line runs, or "".
 
-    A launcher is recorded as soon as it starts, because it can fail or end before it has read its options.
+    A launcher is recorded as soon as it starts, because it may fail or exit before it parses its options.
     """
     left = iter(words[1:])
     for word in left:
@@ -280,10 +293,10 @@ def command_line() -> list[str]:
 
 
 def log_of_the_container() -> int:
-    """Return a file descriptor of the container's own stdout, even if the program's stdout is redirected.
+    """Return a file descriptor for the container's own stdout, even if the program's stdout is redirected.
 
     Each process opens the descriptor once, and its child processes do not inherit it. If the program has
-    closed the descriptor, as daemons do, or reused its number, this function opens a new one.
+    closed the descriptor, as daemons do, or reused its number, a new one is opened.
     """
     global _log  # noqa: PLW0603
     if _log is None or _file(_log[0]) != _log[1]:
@@ -308,6 +321,6 @@ _log: tuple[int, tuple[int, int] | None] | None = None
 
 
 def say(text: str) -> None:
-    """Write one line to the log. Errors of the write are ignored."""
+    """Write one line to the log. Write errors are ignored."""
     with contextlib.suppress(OSError):
         os.write(2, f"[harness] the recorder around Pluto's client {text}\n".encode())

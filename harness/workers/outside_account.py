@@ -1,8 +1,8 @@
-"""Record for every value passed to `run.log` whether Pluto's client queued it, and if not, why.
+"""Record whether the Pluto client queued each value that was passed to `run.log`, and if not, why.
 
-`leaves` lists the values of a call, a `Queue` records what the client adds to its own queue during the call,
-and `Account.close_call` compares the two. The outcome is observed, not predicted: the client's rules
-(client_rules.py) only provide the wording of the reason. Standard library only, Python 3.9 and later.
+`leaves` lists the values in a call, a `Queue` records what the client adds to its own queue during the call,
+and `Account.close_call` compares the two. The outcome is observed, not predicted: client_rules.py only
+provides the wording for the reasons. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from . import client_rules
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
 """Containers in a value are examined up to this nesting depth and this number of leaves."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries for keys and reasons. All further values share one entry."""
+"""Maximum number of entries, one per key and reason. All further values share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
 NOTHING_QUEUED = "the client queued nothing of it"
 
 
 class Queued:
-    """What the client queued during one call of `log`: numbers by metric name, and names of other values."""
+    """What the client queued during one `log` call: numbers keyed by metric name, and other values."""
 
     __slots__ = ("metrics", "others", "steps")
 
@@ -34,7 +34,7 @@ class Queued:
 
 
 class Queue:
-    """Records what one run of the client adds to its queue (pluto.sync.store.SyncStore)."""
+    """Records what the client adds to a run's queue (pluto.sync.store.SyncStore)."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Queue:
     ) -> None:
         """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a supported client.
 
-        `past` is called for each record that is queued outside a call of `log`, with its numbers, step and
-        time (ms). `queued` is called for each record after it was queued.
+        `past` is called for each record that is queued outside a `log` call, with the record's numbers, step
+        and time (ms). `queued` is called with the same arguments after each record has been queued.
         """
         self._calls = threading.local()
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
@@ -84,7 +84,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Start to collect what this thread queues. Return the object that collects it."""
+        """Start collecting what this thread queues. Return the object in which it is collected."""
         self._calls.now = queued = Queued()
         return queued
 
@@ -114,7 +114,10 @@ class Leaf:
 
 
 def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
-    """Return the leaves of a value. `read` returns the number that the client reads from a leaf, or None."""
+    """Return the leaves of a value: the value itself, or the innermost items if it is a container.
+
+    `read` returns the number that the client reads from a leaf, or None.
+    """
     found: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):
@@ -166,7 +169,7 @@ class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` is called with an entry when its key and reason first occur."""
+        """`tell` is called with an entry when its key and reason occur for the first time."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
@@ -177,7 +180,7 @@ class Account:
         """Whether the client has queued at least one value."""
 
     def same(self, data: Mapping[str, Any], queued: Queued, step: Any) -> bool:
-        """Count a call's values and return True if the client queued exactly these numbers."""
+        """Return whether the client queued exactly the call's numbers. If so, count them."""
         if queued.metrics != data or len(queued.steps) != 1 or type(step) is not int or step < 0:
             return False
         if queued.steps[0] != step or step > client_rules.MAX_STEP:
@@ -190,7 +193,7 @@ class Account:
     def close_call(
         self, came: list[Leaf], queued: Queued | None, step: Any, otherwise: str, asked_by: Exception | None
     ) -> None:
-        """Compare the values of a call with those that the client queued, and count them.
+        """Compare a call's values with those that the client queued, and count them.
 
         `otherwise` is the reason why this run queues nothing, or "". `asked_by` is the exception that the
         client raised, or None.
@@ -217,7 +220,7 @@ class Account:
         self._queued = True
 
     def frames(self) -> tuple[list[list[Any]], dict[str, Any]]:
-        """Return the entries of dropped values, by key and reason, and the totals."""
+        """Return the entries for dropped values, one per key and reason, and the totals."""
         entries = list(self._left.values())
         unseen = self.unseen
         silent = [e for e in entries if e[2] == NOTHING_QUEUED]
@@ -277,7 +280,10 @@ class Account:
 
 
 def _equal(queued: Any, number: Any) -> bool:
-    """Return whether the queued value is the given number. False for a bool, which is dropped at upload."""
+    """Return whether the queued value equals the number.
+
+    Returns False for a bool, which is dropped at upload.
+    """
     if isinstance(queued, bool) or not isinstance(queued, (int, float)):
         return False
     return queued is number or queued == number or (queued != queued and number != number)  # noqa: PLR0124

@@ -1,12 +1,13 @@
-"""The recorder of a pod that an admission policy admitted: digests in place of the points themselves.
+"""Record digests of the points, rather than the points themselves, in a pod with the recorder policy.
 
-The policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The log then gets one line
-each minute and a summary at the end (admitted_lines.py), so a training of a week stays below 1.5 MB. The
-digests are those of the values that the client queues, with the client's own names, steps and times. The
-account (outside_account.py) compares them with the values that the program passed to the client.
+The admission policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
+then writes one line per minute to the log and a summary at the end (admitted_lines.py), so a week of training
+adds less than 1.5 MB. The digests cover the values that the client queues, with the client's own names, steps
+and times. The account (outside_account.py) compares them with the values that the program passed to the
+client.
 
-Nothing else of the process is changed: no exit handler of other modules, no request, no file. Standard
-library only, Python 3.9 and later.
+The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
+send requests or write files. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from .point_digests import Digests, Metric
 
 LINE_SECONDS = 60.0
 MAX_AT_FINISH = 3
-"""Number of summaries that are written at the end of `run.finish()`. Another one follows at the exit."""
+"""Maximum number of summaries that are written after `run.finish()`. Another one is written at exit."""
 MAX_NAME = 400
-"""Metrics with longer names are only in a group."""
+"""Metrics with longer names are only recorded in a group."""
 MAX_OMITTED, MAX_MERGED, MAX_RENAMED = 20, 20, 1000
 OWN_METRICS = "sys/"
-"""Prefix of the client's own metrics, which no rank logs."""
+"""Prefix for the client's own metrics, which ranks do not log."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes the lines of one process. It has the methods of outside_client.Stream that Outside calls."""
+    """Writes one process's lines. Has the methods of outside_client.Stream that Outside calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -53,7 +54,7 @@ class Lines:
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
-        """Write the line of this minute."""
+        """Write the line for this minute."""
         self._next = time.monotonic() + LINE_SECONDS
         total = sum(one.total() for one in digests.values()) & point_digests.MASK
         points = sum(one.count for one in digests.values())
@@ -65,11 +66,11 @@ class Lines:
 
     @property
     def due(self) -> bool:
-        """Return whether a minute has passed since the last line."""
+        """Return whether LINE_SECONDS have passed since the last line."""
         return time.monotonic() >= self._next
 
     def summary(self, runs: list[dict[str, Any]], account: dict[str, Any]) -> None:
-        """Write a summary, in at most MAX_SUMMARY bytes."""
+        """Write a summary of at most MAX_SUMMARY bytes."""
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
             "start": self._began,
@@ -93,27 +94,27 @@ class Lines:
         for text in texts:
             os.write(descriptor, (text + "\n").encode())
 
-    # -- what a stream of frames does at once, and this one in its summary -----------------------------------
+    # -- methods of Stream that do nothing here, or only contribute to the summary ---------------------------
     def call(self, *_: Any) -> None:
-        """Record nothing, because the digests are those of the client's queue."""
+        """Do nothing, because the digests cover the client's queue."""
 
     def settings(self, *_: Any, **__: Any) -> None:
-        """Record nothing: the settings are in the summary."""
+        """Do nothing, because the settings are in the summary."""
 
     def rounded(self, *_: Any) -> None:
-        """Record nothing, because the digests have the rounded value."""
+        """Do nothing, because the digests cover the rounded value."""
 
     def left_out(self, entry: list[Any]) -> None:
-        """Record nothing: the account is in the summary."""
+        """Do nothing, because the account is in the summary."""
 
     def flush(self) -> None:
-        """Do nothing, because no line is kept back."""
+        """Do nothing, because lines are not buffered."""
 
     def code(self) -> None:
-        """Record nothing about the code of the process."""
+        """Do nothing. The process's code is not recorded."""
 
     def fault(self, text: str) -> None:
-        """Remember why points may be missing."""
+        """Store the first reason why points may be missing, for the summary."""
         self.fault_text = self.fault_text or text[:300]
 
 
@@ -121,7 +122,7 @@ _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
 
 
 class Admitted(Outside):
-    """The recording of one process of an admitted pod. Thread-safe."""
+    """Records one process in an admitted pod. Thread-safe."""
 
     def __init__(self, stream: Lines) -> None:
         super().__init__(stream)  # type: ignore[arg-type]
@@ -130,7 +131,7 @@ class Admitted(Outside):
         """Run id → its digests."""
         self._uploads: dict[str, bool] = {}
         self._names: dict[str, str] = {}
-        """The names of metrics that the client changed → their names in the run."""
+        """Metric name that the client changed → its name in the run."""
         self._at_finish = 0
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:
@@ -153,13 +154,13 @@ class Admitted(Outside):
             super().past(op, own, step, time_ms)
 
     def queued(self, run: str, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
-        """Add the numbers that the client queued. Never raises."""
+        """Add numbers that the client queued to the digests. Never raises."""
         if not self.here:
             return
         try:
             meant = client_rules.whole(step or 0)
             if meant is None or client_rules.refused(step or 0):
-                return  # The account has these values.
+                return  # The account covers these values.
             with self._lock:
                 digests = self._digests.get(run)
                 if digests is None:
@@ -167,7 +168,7 @@ class Admitted(Outside):
                 for name, value in metrics.items():
                     number = isinstance(value, (int, float)) and not isinstance(value, bool)
                     if number and not name.startswith(OWN_METRICS):
-                        with contextlib.suppress(OverflowError):  # Pluto refuses what no double can hold.
+                        with contextlib.suppress(OverflowError):  # Pluto rejects it: it exceeds a double.
                             digests.put(name, meant, float(value), int(time_ms))
                 if self.lines.due:
                     self.lines.line(self._digests)
@@ -178,14 +179,14 @@ class Admitted(Outside):
         self._uploads[str(getattr(op.settings, "_op_id", ""))] = bool(op.settings.sync_process_enabled)
 
     def finished(self) -> None:
-        """Write a summary after `run.finish()`, because the process may be killed before its end."""
+        """Write a summary after `run.finish()`, because the process may be killed before it exits."""
         with self._lock:
             if self._at_finish < MAX_AT_FINISH and not self._ended:
                 self._at_finish += 1
                 self._summary()
 
     def end(self) -> None:
-        """Write the summary. After an exception too: the digests are those of the queued points."""
+        """Write the summary, also after an uncaught exception, because the digests cover queued points."""
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -196,7 +197,7 @@ class Admitted(Outside):
 
     def failed(self, error: Exception) -> None:
         super().failed(error)
-        if self._ended:  # A handler that ran after the summary has logged.
+        if self._ended:  # A handler that ran after the summary was written has logged points.
             with self._lock:
                 self._summary()
 
@@ -230,7 +231,7 @@ class Admitted(Outside):
 
 
 def sections(digests: Digests, room: int) -> dict[str, Any]:
-    """Return the metrics and groups of a summary, as JSON of at most `room` bytes."""
+    """Return a summary's metrics and groups, in at most `room` bytes of JSON."""
     single: list[list[Any]] = []
     groups: dict[int, list[Any]] = {}
     left = room - 60 * lines.GROUPS
@@ -241,7 +242,7 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             left -= size
             single.append(entry)
             continue
-        left = min(left, 0)  # All further metrics are in groups, so that the first ones stay the same.
+        left = min(left, 0)  # Further metrics go into groups, so the first ones stay the same.
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1
         group[1] += metric.count
@@ -266,7 +267,7 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
 
 
 def _entry(metric: Metric) -> list[Any]:
-    """Return the entry of a metric without the digests of its nodes."""
+    """Return a metric's entry without the node digests."""
     digest = "" if metric.unknown else lines.short(sum(metric.all_nodes().values()) & point_digests.MASK)
     steps = [metric.count, metric.first, metric.last, metric.began_ms, metric.ended_ms]
     return [metric.name, *steps, metric.level, digest, ""]
@@ -289,7 +290,7 @@ def wrap_finish(module: ModuleType) -> None:
 
 
 def begin(rank: int | None, parent: int | None) -> Admitted:
-    """Return the recording of this process, after its first line was written."""
+    """Write the first line, and return the recording of this process."""
     return Admitted(Lines(outside.variable("HARNESS_NONCE"), rank, parent))
 
 

@@ -1,7 +1,7 @@
-"""Record what a program passes to Pluto's client, with wrappers that do not change the client's behaviour.
+"""Record what a program passes to the Pluto client, with wrappers that do not change the client's behaviour.
 
 A point is recorded before the client receives it, with the caller's metric name and the value that the client
-would send. If the caller passes no step, the recorder computes the step that the client would assign
+will send. If the caller does not pass a step, the recorder computes the step that the client will assign
 (pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned,
 the recorder determines which values were queued (outside_account.py). Standard library only, Python 3.9 and
 later.
@@ -27,14 +27,17 @@ from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """Writes the frames of the recorder that wraps the client. The rows of one `log` call share a frame."""
+    """Writes frames for the recorder that wraps the client. The rows from one `log` call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
     _run = 0
 
     def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
-        """`parent` is the rank's pid if this process is a child of a rank, otherwise None."""
+        """Write the start frame.
+
+        `parent` is the rank's pid if this process is a child of a rank, otherwise None.
+        """
         self.parent = parent
         super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
@@ -56,10 +59,10 @@ class Stream(Recorder):
     def call(
         self, rows: list[tuple[str, int, float]], time_ms: int, run: int = 0, same_run: bool = True
     ) -> None:
-        """Record the points of one `log` call.
+        """Record the points from one `log` call.
 
-        `run` is the index of the run object, in order of `init`. `same_run` is true if that object logs to
-        the same run as the first one.
+        `run` is the index of the run object, in the order of the `init` calls. `same_run` is true if that
+        object logs to the same run as the first one.
         """
         if run != self._run:
             self.flush()
@@ -77,9 +80,10 @@ class Stream(Recorder):
             self.flush()
 
     def settings(self, mode: str, uploads: bool, queue: str, cpu_frequency: bool) -> None:
-        """Record the client's settings: its mode, whether it uploads, and the file of its queue.
+        """Record the client's settings: its mode, whether it uploads, and the path of its queue.
 
-        `cpu_frequency` is false if the kernel reports no CPU frequency, so that the client got one here.
+        `cpu_frequency` is false if the kernel reports no CPU frequency, in which case `wrap_system` provided
+        one.
         """
         more = {} if cpu_frequency else {"cpu_frequency": False}
         self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500], **more})
@@ -91,11 +95,11 @@ class Stream(Recorder):
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
     def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Record, and write to the log, that the run will contain a different number."""
+        """Record and log a warning that the run will contain a different number than the one logged."""
         self._tell(metric, step, value, sent)
 
     def left_out(self, entry: list[Any]) -> None:
-        """Record at once, and write to the log, that the client dropped a value for a new reason."""
+        """Record immediately, and log a warning, that the client dropped a value for a new reason."""
         key, kind, why, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
@@ -112,23 +116,23 @@ class Stream(Recorder):
 
 
 class Handed(dict):  # type: ignore[type-arg]
-    """The data passed to the client: the caller's entries, with each tensor replaced by its number."""
+    """The data passed on to the client: the caller's entries, with each tensor replaced by its number."""
 
     def __init__(self, entries: list[tuple[Any, Any]]) -> None:
         super().__init__(entries)
         self._entries = entries
 
     def items(self) -> Any:
-        return self._entries  # Unlike a dict, this list can have duplicate keys.
+        return self._entries  # Unlike a dict, this list can contain duplicate keys.
 
 
 class Call:
-    """One call of `log`: the data and step for the client, and the values that the caller passed."""
+    """One call to `log`: the data and step for the client, and the values that the caller passed."""
 
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
         self.came: list[Leaf] | None = None
-        """None for a dictionary of plain numbers, because its values need no individual check."""
+        """None for a dictionary of plain numbers, because its values need not be checked individually."""
         self.queued: Queued | None = None
 
 
@@ -136,30 +140,30 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """The recording of one process. Thread-safe. A forked child creates its own instance."""
+    """Records one process. Thread-safe. A forked child creates its own instance."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.queue: str | None = None
-        """The path of the client's own queue, a database."""
+        """The path of the client's queue, which is an SQLite database."""
         self.counting = threading.RLock()
-        """Locked while `log` is called without a step."""
+        """Held during calls to `log` without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._account = Account(stream.left_out)
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """Run object → the step of its last call."""
+        """Run object → the step of the last `log` call."""
         self._runs: weakref.WeakKeyDictionary[Any, tuple[int, bool, Queue | None]] = (
             weakref.WeakKeyDictionary()
         )
-        """Run object → its number, whether it logs to the same run as the first one, its queue."""
+        """Run object → (its index, whether it logs to the same run as the first one, its queue)."""
         self._first_run: list[Any] = []
         self._failed = False
         self._ended = False
 
     @property
     def here(self) -> bool:
-        """Return whether the current process created this object, and did not inherit it through a fork."""
+        """Return whether the current process created this object, rather than inheriting it by fork."""
         return self._pid == os.getpid()
 
     def known(self, op: Any) -> tuple[int, bool, Queue | None]:
@@ -184,10 +188,10 @@ class Outside:
         return Queue(manager.store, functools.partial(self.past, op))
 
     def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
-        """Record one call of `log`, and return the call to pass to the client.
+        """Record one call to `log`, and return the call to pass to the client.
 
-        In the returned data, each tensor is replaced by the number that the client would read. Tensors are
-        read only once, here, because each read waits for the device.
+        In the returned data, each tensor is replaced by the number that the client would read. Each tensor is
+        read only here, because every read waits for the device.
         """
         number, same_run, queue = self.known(op)
         manager, mode = op._sync_manager, op.settings.mode
@@ -224,7 +228,7 @@ class Outside:
         return call
 
     def close(self, op: Any, call: Call, raised: Exception | None) -> None:
-        """Record the outcome of each value after the client has returned from a call. Never raises."""
+        """Record the outcome of each value after the client has returned from a `log` call. Never raises."""
         try:
             queue = self._runs[op][2]
             if queue is not None:
@@ -257,7 +261,7 @@ class Outside:
             self.failed(error)
 
     def made(self, op: Any) -> None:
-        """Record whether the client of a run object uploads, and where its queue is."""
+        """Record whether the run object's client uploads, and where its queue is."""
         mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
         queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
         frequencies = getattr(op.settings._sys, "cpu_freq", None)
@@ -265,7 +269,7 @@ class Outside:
             self.stream.settings(mode, uploads, queue, cpu_frequency=frequencies is not _NO_FREQUENCY)
 
     def failed(self, error: Exception) -> None:
-        """Report once, in the log and in the evidence, that rows may be missing. Never raises."""
+        """Report in the log and in the evidence, but only once, that rows may be missing. Never raises."""
         if self._failed:
             return
         self._failed = True
@@ -278,7 +282,7 @@ class Outside:
             outside.say(f"could not even record that: {another!r}")
 
     def end(self) -> None:
-        """End the record. After an uncaught exception, omit the end frame, because points may be missing."""
+        """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""
         with self._lock:
             if self._ended:
                 return
@@ -291,7 +295,7 @@ class Outside:
             self.stream.end()
 
     def pause(self) -> None:
-        """Record the outcome of all values so far, because a pool can kill this child process at any time."""
+        """Record the outcome of all values so far. A process pool may kill this child process at any time."""
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)
@@ -305,14 +309,15 @@ class Outside:
 
 _recording: Outside | None = None
 _NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
-"""The CPU frequency that Pluto's client uses on its own if psutil raises an exception."""
+"""The CPU frequency that the Pluto client itself uses as a fallback if psutil raises an exception."""
 
 
 def wrap_system(module: ModuleType) -> None:
-    """Let Pluto's client start on a kernel that reports no CPU frequency (`pluto.sys`).
+    """Allow the Pluto client to start on a kernel that reports no CPU frequency (`pluto.sys`).
 
-    psutil then returns an empty list, and version 0.0.29 of the client takes the minimum of it in `init`.
-    Without HARNESS_CPU_FREQUENCY, which is set only on clusters that the harness creates, nothing changes.
+    There, psutil returns an empty list, and version 0.0.29 of the client fails in `init` because it computes
+    the list's minimum. Without HARNESS_CPU_FREQUENCY, which is set only on clusters that the harness creates,
+    nothing changes.
     """
     system: Any = module.System
     original = system.__init__
@@ -327,7 +332,7 @@ def wrap_system(module: ModuleType) -> None:
 
 
 def wrap(module: ModuleType) -> None:
-    """Wrap the run class of the client's module `pluto.op`. Raises AttributeError if the class is missing."""
+    """Wrap the run class in the client's module `pluto.op`. Raises AttributeError if the class is missing."""
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
     if outside.admitted():
@@ -337,7 +342,7 @@ def wrap(module: ModuleType) -> None:
 
 
 def at_exit(is_rank: bool) -> None:
-    """End the record of this process. A rank that created no run records that it logged nothing."""
+    """Finish recording this process. A rank that created no run records that it logged nothing."""
     if is_rank and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
@@ -345,7 +350,7 @@ def at_exit(is_rank: bool) -> None:
 
 
 def crashed() -> bool:
-    """Return whether an uncaught exception ends this process."""
+    """Return whether an uncaught exception is ending this process."""
     return (getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)) is not None
 
 
@@ -372,7 +377,10 @@ def begin() -> None:
 
 
 def _begin_admitted(rank: int | None) -> None:
-    """Start recording in a pod that an admission policy admitted. Its process may have no rank."""
+    """Start recording in a pod to which an admission policy added the recorder.
+
+    The process may not have a rank.
+    """
     global _recording  # noqa: PLW0603
     from . import outside_admitted
 
@@ -383,7 +391,10 @@ def _begin_admitted(rank: int | None) -> None:
 
 
 def recording_here() -> Outside | None:
-    """Return the recording of this process, or None. A forked child starts its own. Never raises."""
+    """Return the recording of this process, or None.
+
+    A forked child starts its own recording. Never raises.
+    """
     if _recording is not None and not _recording.here:
         try:
             begin()
@@ -417,8 +428,8 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
         recording = recording_here()
         if recording is not None:
             # The client stores the step in the run object until it queues the point, so another thread could
-            # change it meanwhile. The lock prevents that for steps that the client assigns. For a step that
-            # the caller passed, the recorder must detect the change, not prevent it.
+            # change it in the meantime. The lock prevents that for steps that the client assigns. If the
+            # caller passed the step, the recorder must detect such a change, not prevent it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
@@ -440,7 +451,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unsent(mode: str, finished: bool) -> str:
-    """Return why a run without an upload process sends nothing."""
+    """Return the reason why a run without an upload process sends nothing."""
     if finished:
         return "it was logged after run.finish(), so the client sends nothing"
     if mode == "noop":
@@ -476,7 +487,7 @@ def _number(read: dict[int, Any], value: Any) -> Any:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # The value is no tensor, or has several numbers. The client drops it too.
+    except Exception:  # The value is not a tensor or contains several numbers. The client drops it too.
         return None
     if isinstance(number, (int, float)):
         if not isinstance(number, bool):  # The client queues a tensor of a bool, but not a bool.

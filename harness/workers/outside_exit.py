@@ -1,4 +1,4 @@
-"""Determine the exit code with which this interpreter shuts down. Python does not pass it to exit handlers.
+"""Determine the interpreter's exit code for exit handlers, because Python does not pass it to them.
 
 From Python 3.12 on, sys.monitoring reports each exception that leaves a frame, including the SystemExit that
 leaves the main module. In earlier versions, this module replaces `sys.exit`, `exit` and `quit` with functions
@@ -19,9 +19,9 @@ from types import CodeType
 from typing import Any, NoReturn
 
 MAX_MODULES, MAX_SOURCE = 500, 2_000_000
-"""Maximum number of a program's modules that are searched, and maximum number of bytes of each."""
+"""Maximum number of modules to search in a program, and maximum number of bytes to read from each."""
 _TOOLS = (4, 3)
-"""Tool ids of sys.monitoring that Python does not reserve."""
+"""The sys.monitoring tool ids that Python does not reserve."""
 _RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
 """Matches a line that names SystemExit, except in an `except` clause."""
 _asked: object = None
@@ -30,7 +30,7 @@ _watched = _watching = False
 
 
 def watch() -> None:
-    """Start to watch for the exit code. Call this early, in the main thread."""
+    """Start watching for the exit code. Call this early, in the main thread."""
     global _watched, _watching  # noqa: PLW0603
     if not _watched:
         _watched = True
@@ -40,14 +40,17 @@ def watch() -> None:
 
 
 def code() -> int | None:
-    """Return the exit code of the interpreter if no exception ends it, or None if the code is unknown."""
+    """Return the interpreter's exit code, or None if it is unknown.
+
+    Call this only if no exception ends the program.
+    """
     if _asked is None and not _watching and _raises_by_itself():
         return None
     return exit_code(_asked)
 
 
 def exit_code(asked: object) -> int:
-    """Return the exit code of `sys.exit(asked)`."""
+    """Return the exit code that `sys.exit(asked)` results in."""
     if asked is None:
         return 0
     return asked & 0xFF if isinstance(asked, int) else 1
@@ -55,7 +58,7 @@ def exit_code(asked: object) -> int:
 
 # -- Python 3.12 and later -----------------------------------------------------------------------------------
 def _watch_frames() -> bool:
-    """Register a callback for each exception that leaves a frame. Return whether this was possible."""
+    """Register a callback for exceptions that leave a frame. Return whether sys.monitoring allowed it."""
     monitoring: Any = getattr(sys, "monitoring", None)
     free = [tool for tool in _TOOLS if monitoring is not None and monitoring.get_tool(tool) is None]
     if not free:
@@ -81,7 +84,7 @@ def _left(left: CodeType, _: int, error: BaseException) -> None:
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
 class _Leaving(SystemExit):
-    """A SystemExit that detects when the interpreter reads its code. The interpreter does so at shutdown."""
+    """A SystemExit that detects when the interpreter reads its code, which happens at shutdown."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]
@@ -89,7 +92,7 @@ class _Leaving(SystemExit):
         asked = self.args[0] if self.args else None
         try:
             sys._getframe(1)
-        except ValueError:  # The caller is no Python frame, so it is the interpreter.
+        except ValueError:  # The caller is not a Python frame, so it is the interpreter.
             _asked = asked
         return asked
 
@@ -106,7 +109,7 @@ def _watch_calls() -> None:
     sys.exit = _exit
     quitter: Any = type(getattr(builtins, "exit", None))
     if quitter.__name__ != "Quitter":
-        return  # Python runs without `site`, or the program has replaced `exit`.
+        return  # Python was started without `site`, or the program has replaced `exit`.
 
     def leave(_: Any, code: object = None) -> NoReturn:
         with contextlib.suppress(Exception):
@@ -117,7 +120,7 @@ def _watch_calls() -> None:
 
 
 def _raises_by_itself() -> bool:
-    """Return whether a module of the program itself, not of an installed package, raises SystemExit."""
+    """Return whether one of the program's own modules (not an installed package) raises SystemExit."""
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) is None and _command_raises_it():
         return True
@@ -136,9 +139,9 @@ def _raises_by_itself() -> bool:
 
 
 def _command_raises_it() -> bool:
-    """Return whether the program of `python -c` raises SystemExit.
+    """Return whether the code passed to `python -c` raises SystemExit.
 
-    Returns True for a program from stdin, which cannot be read again.
+    Also returns True for a program that was read from stdin, because it cannot be read again.
     """
     words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     return b"-c" not in words or _RAISED.search(b"\n".join(words)) is not None

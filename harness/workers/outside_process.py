@@ -1,10 +1,10 @@
-"""Record a process's identity, rank, world size and end. Also record what torchrun's agent does.
+"""Record a process's identity, rank, world size and how it ends. Also record what torchrun's agent does.
 
 Each event is one line on the container's own stdout, even if the script redirects its output:
 
     @process1 <base64 of compact JSON> <MAC>        (framed as in truth_frames.py)
 
-The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fields that depend on the kind:
+The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fields specific to the kind:
     {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
                                and, if it runs under `timeout N`, "limit":"timeout N","limit_since_ms":ms
     {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
@@ -33,7 +33,7 @@ from typing import Any
 from . import outside, outside_exit
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Maximum length in characters of a command line and of each of its words, so that they fit into a frame."""
+"""Maximum length in characters of a command line and of each argument, so that they fit into a frame."""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
@@ -41,25 +41,25 @@ WORLD = (
 )
 """Environment variables that contain a process's rank, world size and rendezvous."""
 HEADER = "X-Harness-Process"
-"""The request header with the identity of the process (harness/tracker/api/http.py)."""
+"""The request header that identifies the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Files that count the OOM kills in the container, for cgroup v2 and v1."""
+"""Files with the number of OOM kills in the container, for cgroup v2 and v1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """What this process has recorded about itself. A forked child starts with a new state."""
+    """What this process has already recorded about itself. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started = self.ended = False
         self.open: set[int] = set()
-        """The ids of Pluto's run objects that this process created and has not finished."""
+        """The ids of the Pluto run objects that this process created and has not finished."""
         self.group: tuple[int, int] | None = None
-        """The rank and world size of torch.distributed."""
+        """The rank and world size in torch.distributed."""
 
 
 _state = _State()
@@ -88,10 +88,10 @@ def _identity_of(pid: str) -> str:
 
 
 def start(role: str = "python") -> None:
-    """Record that this process runs, and make sure that its end is recorded. Never raises.
+    """Record that this process is running, and make sure that its exit is recorded. Never raises.
 
     `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
-    launcher. Any other process is recorded when it initialises torch.distributed or starts Pluto's client.
+    launcher. Any other process is recorded when it initialises torch.distributed or starts the Pluto client.
     """
     state = _here()
     if state.started:
@@ -107,7 +107,7 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends, if its start was recorded. Never raises."""
+    """Record how this process ends. Do nothing if its start was not recorded. Never raises."""
     state = _here()
     if not state.started or state.ended:
         return
@@ -125,13 +125,13 @@ def at_exit() -> None:
 
 
 def group_rank() -> int | None:
-    """Return the rank of this process in torch.distributed, or None before it is initialised."""
+    """Return this process's rank in torch.distributed, or None before it is initialised."""
     group = _here().group
     return group[0] if group else None
 
 
 def finished_all() -> bool:
-    """Return whether this process has finished every run of Pluto's client that it started."""
+    """Return whether this process has finished every Pluto run that it started."""
     return not _here().open
 
 
@@ -159,7 +159,7 @@ def _arguments() -> list[str]:
 
 
 def _limit() -> dict[str, Any]:
-    """Return the command and start time of a `timeout N` process that is an ancestor of this one, or {}."""
+    """Return the command and start time of the nearest ancestor that is a `timeout N` process, or {}."""
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
         try:
@@ -183,12 +183,12 @@ def _limit() -> dict[str, Any]:
 
 
 def _is_option(words: list[str], at: int) -> bool:
-    """Return whether a word is the value of an option of `timeout`, as in -k 5 or -s 9."""
+    """Return whether a word is the value of a `timeout` option, as in -k 5 or -s 9."""
     return words[at - 1] in {"-k", "-s", "--kill-after", "--signal"}
 
 
 def _oom_kills() -> int:
-    """Return how many processes of this container the kernel killed for lack of memory, or 0 if unknown."""
+    """Return how many of this container's processes the OOM killer has killed, or 0 if unknown."""
     for path in _MEMORY_EVENTS:
         with contextlib.suppress(OSError, ValueError, KeyError):
             counts = dict(line.split() for line in Path(path).read_text().splitlines())
@@ -198,7 +198,7 @@ def _oom_kills() -> int:
 
 def _exit_at_once(status: int) -> None:
     if _state.pid == os.getpid() and _state.started:
-        # Points of an unfinished run may be lost, so its record gets no end frame.
+        # Points in an unfinished run may be lost, so no end frame is written.
         outside.ended_at_once(complete=status == 0 and finished_all())
         end("os._exit", outside_exit.exit_code(status))
     _PROCESS_EXIT(status)
@@ -214,9 +214,10 @@ def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-# -- wrappers for the functions of other modules, applied at their import ------------------------------------
+# -- wrappers for functions in other modules, applied when they are imported
+# ------------------------------------
 def wrap_group(module: ModuleType) -> None:
-    """Record rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
+    """Record the rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
     distributed: Any = module
     original = distributed.init_process_group
 
@@ -237,7 +238,7 @@ def wrap_group(module: ModuleType) -> None:
 
 
 def wrap_run(module: ModuleType) -> None:
-    """Record that this process uses Pluto's client, and track its unfinished runs (`pluto.op`)."""
+    """Record that this process uses the Pluto client, and track its unfinished runs (`pluto.op`)."""
     run: Any = module.Op
     begin, finish = run.__init__, run.finish
 
@@ -259,7 +260,7 @@ def wrap_run(module: ModuleType) -> None:
 
 
 def wrap_interface(module: ModuleType) -> None:
-    """Add this process's identity to each request of the client (`pluto.iface`)."""
+    """Add this process's identity to each of the client's requests (`pluto.iface`)."""
     interface: Any = module.ServerInterface
     original = interface.__init__
 
@@ -273,7 +274,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add to each upload the identity of the process that logged the points (`pluto.sync.process`)."""
+    """Add the identity of the process that logged the points to each upload (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 
@@ -296,7 +297,7 @@ def uploads_for() -> str:
 def wrap_agent(module: ModuleType) -> None:
     """Record what torchrun's agent does (`torch.distributed.elastic.agent.server.local_elastic_agent`).
 
-    The wrapped methods are the same in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
+    The wrapped methods exist in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
     """
     agent: Any = module.LocalElasticAgent
     for name, told in (("_start_workers", _workers), ("_monitor_workers", _failed)):
@@ -337,7 +338,7 @@ def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None
 
 
 def _workers(agent: Any, pids: dict[int, int]) -> None:
-    """Record the ranks that an agent started, with the rank numbers from its rendezvous."""
+    """Record the processes that an agent started, with the ranks that the rendezvous assigned to them."""
     start("agent")
     group = agent.get_worker_group()
     spec = group.spec
@@ -351,7 +352,7 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
 
 
 def _failed(agent: Any, result: Any) -> None:
-    """Record the ranks whose failure an agent detected."""
+    """Record the rank failures that an agent detected."""
     if not result.is_failed():
         return
     del agent
@@ -363,7 +364,7 @@ def _failed(agent: Any, result: Any) -> None:
 
 
 def _message(failure: Any) -> str:
-    """Return the message in a failed rank's error file, or torchrun's description of its exit code."""
+    """Return the message from a failed rank's error file, or torchrun's description of its exit code."""
     given = failure.message
     while isinstance(given, dict) and "message" in given:
         given = given["message"]

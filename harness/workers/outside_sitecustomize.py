@@ -1,8 +1,8 @@
-"""Python imports this as `sitecustomize` when it starts in a rank's container.
+"""Install the recorder when Python starts in a rank's container. Python imports this file as `sitecustomize`.
 
 The harness mounts it in a folder at the front of PYTHONPATH (harness/launch/mounts/recorder.py). This module
-installs the recorder around Pluto's client, restores sys.path, and runs the image's own sitecustomize. It
-must not end or change the program that Python runs. Standard library only, Python 3.9 and later.
+wraps the Pluto client with the recorder, restores sys.path, and runs the image's own sitecustomize. It must
+not stop or alter the program that Python runs. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _prepare() -> None:
 
 
 def _run_the_image_s_own() -> None:
-    """Run the sitecustomize that this module hides. Its exceptions propagate to `site`."""
+    """Run the sitecustomize module that this one shadows. Its exceptions propagate to `site`."""
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return

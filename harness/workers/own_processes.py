@@ -1,8 +1,8 @@
-"""Find the container's own processes: those in the cgroup of this process or in a cgroup below it.
+"""Find the container's own processes: those in this process's cgroup or in a cgroup below it.
 
-With hostPID or shareProcessNamespace, /proc also lists processes of other containers, which the harness must
-not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. Standard
-library only, Python 3.9.
+With hostPID or shareProcessNamespace, /proc also lists processes in other containers, which the harness must
+not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. Standard library
+only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ PROC = Path("/proc")
 class OwnProcesses:
     """The container in which this process runs. `proc` is the mount point of the proc filesystem.
 
-    The cgroups are read at each call, because they change when a hierarchy is mounted or the container moves.
+    Each call reads the cgroups again, because they change when a hierarchy is mounted or the container is
+    moved to a different cgroup.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -26,7 +27,7 @@ class OwnProcesses:
             self._told_apart = False  # The cgroups do not distinguish the containers.
 
     def has(self, pid: int) -> bool:
-        """Return whether a process belongs to the container. False for a process that has ended."""
+        """Return whether a process belongs to the container. Returns False if the process has ended."""
         return self._has(self._own(), pid)
 
     def pids(self) -> list[int]:

@@ -1,15 +1,15 @@
-"""Digests of the points that Pluto keeps of each metric, in bounded memory.
+"""Compute digests of the points that Pluto keeps for each metric, in bounded memory.
 
-The recorder of an admitted pod (outside_admitted.py) updates them while a rank logs, and the judge computes
-the same from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest of the points of
-one metric in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is their sum modulo
-2**128, so it does not depend on the order in which the blocks were completed. Standard library only, Python
-3.9 and later.
+The recorder in an admitted pod (outside_admitted.py) updates the digests while a rank logs. The judge
+computes the same digests from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest
+of one metric's points in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is
+their sum modulo 2**128, so it does not depend on the order in which the blocks were completed. Standard
+library only, Python 3.9 and later.
 
-For each step, Pluto keeps the point with the latest time, and of points with equal times the last one. Recent
-blocks therefore keep their points. If they have more than `max_rows` points in all, the oldest blocks are
-reduced to their digests. A point that comes later into such a block cannot be added to its digest. The block
-is then unknown, and all other blocks stay exact.
+For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal.
+Recent blocks therefore keep their points. If they contain more than `max_rows` points in total, the oldest
+blocks are reduced to their digests. If another point for such a block arrives later, it cannot be added to
+the digest. The block is then unknown, while all other blocks remain exact.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 BLOCK_STEPS = 1000
 MAX_ROWS = 50_000
-"""Maximum number of points in recent blocks, for all metrics together."""
+"""Maximum number of points in recent blocks, over all metrics."""
 MAX_METRICS = 10_000
-"""Maximum number of metrics. Of further metrics, only the number of points is counted."""
+"""Maximum number of metrics with digests. For all further metrics, only the points are counted."""
 MAX_NODES = 2048
-"""Maximum number of digests of a metric. Beyond it, the digests of two neighbouring nodes are added."""
+"""Maximum number of digests per metric. Above it, the digests of pairs of neighbouring nodes are added."""
 MAX_ALL_NODES = 100_000
 MASK = (1 << 128) - 1
 NAN = float("nan")
@@ -35,7 +35,7 @@ _ROW = Struct("<qd")
 
 
 def start(metric: str, block: int) -> Any:
-    """Return the hash object of a leaf before its first point."""
+    """Return a leaf's hash object before the first point."""
     return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
 
 
@@ -44,9 +44,9 @@ def finish(leaf: Any) -> int:
 
 
 def leaf_of(metric: str, block: int, steps: Sequence[int], values: Sequence[float]) -> int:
-    """Return the digest of a block's points. The steps must rise.
+    """Return the digest of a block's points. The steps must be in ascending order.
 
-    Every NaN has the same digest, and so have 0.0 and -0.0, because the judges take them for equal.
+    All NaNs have the same digest, and so do 0.0 and -0.0, because the judge treats them as equal.
     """
     rows = array("q", bytes(16 * len(steps)))
     rows[0::2] = array("q", steps)
@@ -62,20 +62,20 @@ _BIG_ENDIAN = array("q", [1]).tobytes()[0] == 0
 
 
 class Block:
-    """The points of one metric in one block of steps, or their hash if memory was needed."""
+    """The points of one metric in one block of steps, or only their hash, to save memory."""
 
     __slots__ = ("_digest", "_hash", "_last", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[float, int]] | None = {}
-        """step → (value, time), or None once the points were hashed."""
+        """step → (value, time), or None after the points have been hashed."""
         self._hash: Any = None
         self._last: tuple[int, float, int] = (0, 0.0, 0)
-        """The last point, if the others were hashed."""
+        """The last point, if the other points have been hashed."""
         self._digest: int | None = None
 
     def put(self, step: int, value: float, time_ms: int) -> int:
-        """Add a point. Return 1 if its step is new, 0 if not, and -1 if it cannot be added any more."""
+        """Add a point. Return 1 if its step is new, 0 if not, and -1 if it can no longer be added."""
         rows = self.rows
         if rows is None:
             return self._put_last(step, value, time_ms)
@@ -99,7 +99,7 @@ class Block:
         return int(step > last)
 
     def hash_rows(self, metric: str, block: int) -> int:
-        """Hash the points and forget all but the last one. Return how many were forgotten."""
+        """Hash the points and discard all but the last one. Return how many points the block contained."""
         assert self.rows
         *head, last = sorted(self.rows)
         self._hash = start(metric, block)
@@ -127,25 +127,25 @@ def _packed(step: int, value: float) -> bytes:
 
 
 class Metric:
-    """The digests of one metric, and its counts."""
+    """The digests and counts for one metric."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.count = 0
-        """Number of distinct steps. A point in an unknown block does not count."""
+        """Number of distinct steps. Points that could not be added are not counted."""
         self.first = self.last = 0
         self.began_ms = self.ended_ms = 0
         self.open: dict[int, Block] = {}
         self.level = 0
-        """A node has the leaves of 2**level neighbouring blocks."""
+        """A node is the sum of the leaves for 2**level neighbouring blocks."""
         self.nodes: dict[int, int] = {}
         self.unknown: set[int] = set()
-        """Nodes with a point that could not be added."""
+        """The nodes to which a point could not be added."""
         self._closed = -1
-        """The highest block that was closed, or -1."""
+        """The highest block number that was closed, or -1."""
 
     def at(self, block: int, step: int, time_ms: int) -> Block | None:
-        """Return the block for a new point, or None if it was closed."""
+        """Return the block for a new point, or None if it has been closed."""
         if self.began_ms:
             self.first, self.last = min(self.first, step), max(self.last, step)
             self.began_ms, self.ended_ms = min(self.began_ms, time_ms), max(self.ended_ms, time_ms)
@@ -167,13 +167,13 @@ class Metric:
             self.coarsen()
 
     def coarsen(self) -> None:
-        """Add the digests of two neighbouring nodes each."""
+        """Halve the number of nodes by adding the digests of each pair of neighbouring nodes."""
         self.level += 1
         self.nodes = merged(self.nodes)
         self.unknown = {node >> 1 for node in self.unknown}
 
     def all_nodes(self) -> dict[int, int]:
-        """Return the digest of each node, including the recent blocks."""
+        """Return node → digest, including the recent blocks."""
         nodes = dict(self.nodes)
         for block, points in self.open.items():
             node = block >> self.level
@@ -182,7 +182,7 @@ class Metric:
 
 
 def merged(nodes: dict[int, int]) -> dict[int, int]:
-    """Return the nodes of the next level."""
+    """Return the nodes for the next level, each the sum of two neighbouring nodes."""
     above: dict[int, int] = {}
     for node, digest in nodes.items():
         above[node >> 1] = (above.get(node >> 1, 0) + digest) & MASK
@@ -195,19 +195,19 @@ class Digests:
     def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
-        """Number of points of metrics beyond `max_metrics`."""
+        """Number of points in metrics beyond `max_metrics`."""
         self._max_rows, self._max_metrics = max_rows, max_metrics
         self._rows = 0
         self._by_age: dict[tuple[str, int], None] = {}
-        """(metric, block) of each block that has its points, in the order in which they were begun."""
+        """(metric, block) for each block that still has its points, in order of their first point."""
 
     @property
     def count(self) -> int:
-        """Return the number of points that Pluto keeps. Points that cannot be counted are left out."""
+        """Return the number of points that Pluto keeps, excluding points that cannot be counted."""
         return sum(metric.count for metric in self.metrics.values())
 
     def put(self, name: str, step: int, value: float, time_ms: int) -> None:
-        """Add a point that the client queued. `step` is from 0 to 2**63 - 1."""
+        """Add a point that the client queued. `step` must be between 0 and 2**63 - 1."""
         metric = self.metrics.get(name)
         if metric is None:
             if len(self.metrics) >= self._max_metrics:
@@ -229,7 +229,7 @@ class Digests:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Reduce the oldest blocks to their digests until half of the rows are left."""
+        """Reduce the oldest blocks to their digests until at most half of `max_rows` are left."""
         while self._rows > self._max_rows // 2 and self._by_age:
             name, block = next(iter(self._by_age))
             del self._by_age[name, block]
@@ -245,12 +245,12 @@ class Digests:
             max(self.metrics.values(), key=lambda metric: len(metric.nodes)).coarsen()
 
     def total(self) -> int:
-        """Return the sum of all leaves."""
+        """Return the sum of all leaf digests, modulo 2**128."""
         return sum(sum(metric.all_nodes().values()) for metric in self.metrics.values()) & MASK
 
 
 def nodes_of(metric: str, steps: Sequence[int], values: Sequence[float]) -> dict[int, int]:
-    """Return the digest of each block of a metric's points. The steps must rise."""
+    """Return block → digest of a metric's points in it. The steps must be in ascending order."""
     return {
         block: leaf_of(metric, block, steps[begin:end], values[begin:end])
         for block, begin, end in _blocks(steps)
@@ -258,7 +258,7 @@ def nodes_of(metric: str, steps: Sequence[int], values: Sequence[float]) -> dict
 
 
 def _blocks(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield each block with the range of its places in `steps`."""
+    """Yield (block, begin, end) for each block, where begin:end is its range of indices in `steps`."""
     begin = 0
     while begin < len(steps):
         block = steps[begin] // BLOCK_STEPS

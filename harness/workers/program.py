@@ -1,10 +1,10 @@
 """Run a generated training program, and write a journal of its calls: python3 program.py PROGRAM.
 
-PROGRAM is base64 of the JSON that harness/faults/programs/generator.py generates. Each process writes a
-journal below FOLDER, on a disk that outlives the container. The journal has a line for the start of the
-process, for each call of `run.log` with all its values, and for the end with the exit code. Each line is
-synced to disk before its event. If the journal has no "end" line, the process was killed from outside.
-Only the oracle reads the journals (harness/faults/programs/oracle.py).
+PROGRAM is the base64-encoded JSON from harness/faults/programs/generator.py. Each process writes a journal
+below FOLDER, on a disk that outlives the container. The journal contains one line for the start of the
+process, one for each `run.log` call with all its values, and one for the end of the process with its exit
+code. Each line is synced to disk before its event. If the journal has no "end" line, the process was killed
+from outside. Only the oracle reads the journals (harness/faults/programs/oracle.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Maps each way to end the process with a failure to the exit code."""
+"""Way to end the process with a failure → its exit code."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Prefixes of the variables that a clean environment keeps, because the client needs them for the tracker."""
+"""Prefixes of the variables that remain in a clean environment, because the client needs them."""
 
 
 class OnlyItems:
@@ -48,7 +48,7 @@ class OnlyItems:
 
 
 class Journal:
-    """The journal of one process."""
+    """One process's journal."""
 
     def __init__(self, folder: str, role: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -66,7 +66,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and the list of its numbers, with None for each non-number."""
+    """Return a value of the given kind, and a list of the numbers in it, with None for each non-number."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -116,9 +116,9 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
 def entries_of(
     spec: list[Any], prefix: str, own: str, number: float
 ) -> tuple[dict[str, Any], list[list[Any]]]:
-    """Return the mapping for one call of `log`, and [name, kind, number] for each value in it.
+    """Return the mapping for one `log` call, and [name, kind, number] for each value in it.
 
-    An entry of `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
+    An entry in `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
     """
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []
@@ -135,12 +135,12 @@ def entries_of(
 
 
 def encoded(number: float | None) -> float | str | None:
-    """Return a number in a form that JSON supports: non-finite numbers become strings."""
+    """Return a value that JSON can represent: non-finite numbers become strings."""
     return number if number is None or math.isfinite(number) else str(number)
 
 
 def wrapped(data: dict[str, Any], container: str) -> Any:
-    """Return the mapping of a call, converted to the given type of mapping."""
+    """Return a call's data, converted to the given type of mapping."""
     kinds: dict[str, Any] = {
         "dict": dict,
         "ordered": collections.OrderedDict,
@@ -152,7 +152,7 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 
 
 def step_of(kind: str, step: int) -> Any:
-    """Return a step of the given kind. If it is None, the client counts the steps."""
+    """Return a step of the given kind. If it is None, the client assigns the step."""
     import numpy
 
     kinds: dict[str, Any] = {
@@ -167,7 +167,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process of a generated program."""
+    """One process in a generated program."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder
@@ -186,7 +186,7 @@ class Program:
         self.run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"program-{self.rank}")
 
     def log(self, call: dict[str, Any], own: str, offset: int = 0) -> None:
-        """Write a call of `log` to the journal, then make the call."""
+        """Write a `log` call to the journal, then make the call."""
         step = call["step"] + offset
         data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
         given = step_of(call["step_kind"], step)
@@ -200,7 +200,7 @@ class Program:
             self.run.log(wrapped(data, call["container"]), step=given)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
-        """Make the calls in this thread and in each additional thread. Each thread has its own metrics."""
+        """Make the calls in this thread and in each additional thread. Each thread logs its own metrics."""
         own = f"/{name}{self.rank}"
         threads = [
             threading.Thread(target=self.one_by_one, args=(part, f"{own}.{at}", offset))
@@ -222,7 +222,7 @@ class Program:
     def close_run(self) -> None:
         """Finish the run, and wait until the client's upload process has ended.
 
-        With several ranks, `finish` itself does not wait.
+        With several ranks, `finish` itself does not wait for it.
         """
         if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process without a handler.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
@@ -231,10 +231,11 @@ class Program:
             self.wait_until(lambda: not self.uploads())
 
     def uploads(self) -> list[Path]:
-        """Return the /proc folders of the upload processes of this process's queue.
+        """Return the /proc folders of the upload processes for this process's queue.
 
-        If containers share /proc, this also reads the command lines in other containers. It does not select
-        processes there, because only this process's upload processes have the queue's folder as an argument.
+        If containers share /proc, this also reads the command lines of processes in other containers. It
+        never returns these processes, because only this process's upload processes have the queue's folder as
+        an argument.
         """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
@@ -246,7 +247,7 @@ class Program:
 
     # -- processes ---------------------------------------------------------------------------------------
     def words(self, role: str) -> list[str]:
-        """Return the arguments of the command for another process of this program."""
+        """Return the interpreter's arguments for starting another process of this program."""
         return [os.path.abspath(__file__), sys.argv[1], role, self.folder]
 
     def child(self, kind: str) -> None:
@@ -284,7 +285,7 @@ class Program:
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
     def forked(self) -> None:
-        """Log to the parent's run, and exit without running the parent's exit handlers."""
+        """Log to the parent's run in a forked child, and exit without running the parent's exit handlers."""
         self.journal, self.role = Journal(self.folder, "child"), "child"
         try:
             for call in self.spec["child_calls"]:
@@ -293,9 +294,9 @@ class Program:
             self.journal.write("end", how="os._exit", code=0)
             os._exit(0)
 
-    # -- the end -----------------------------------------------------------------------------------------
+    # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names. Return if the script is to continue to its end."""
+        """End the process in the way that `how` names. Return if the script should run to its end."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
@@ -322,7 +323,7 @@ class Program:
             raise KeyboardInterrupt
 
     def main(self) -> None:
-        """Run the generated program in a rank."""
+        """Run the generated program as a rank."""
         spec = self.spec
         if spec["group"]:
             import torch.distributed as dist
@@ -362,7 +363,7 @@ class Program:
         self.journal.write("end", how="return", code=0)
 
     def again(self) -> None:
-        """Log the second half of the calls after the rank has replaced itself by exec."""
+        """Log the second half of the calls after the rank has replaced itself with exec."""
         self.open_run()
         self.calls(self.spec["calls"][len(self.spec["calls"]) // 2 :], "rank")
         self.close_run()
@@ -370,7 +371,7 @@ class Program:
 
 
 def started(spec: dict[str, Any], folder: str) -> None:
-    """Run the program in a child process of `multiprocessing`."""
+    """Run the program in a `multiprocessing` child process."""
     Program(spec, "child", folder).as_child()
 
 

@@ -1,4 +1,4 @@
-"""The ground-truth wire format: authenticated lines on a rank's stdout that record what it logged.
+"""Encode and decode ground truth: authenticated lines on a rank's stdout that record what it logged.
 
 Standard library only, because ranks import this module in their pods. The harness imports it to read logs.
 
@@ -6,13 +6,14 @@ A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 
     @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
 
-The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and fields that depend on the kind:
+The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and fields specific to the kind:
     {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n,"world":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
-        and "ordered": whether the metric's steps have only risen so far. With "kept": true, the block has the
-        rows that Pluto keeps of a metric whose steps fell or repeated, sorted by step. "again" is then the
-        number of points with different values, and "older" the number of points that keep an older value.
+        and "ordered": whether the metric's steps have been strictly ascending so far. With "kept": true, the
+        block contains the rows that Pluto keeps of a metric whose steps went back or repeated, sorted by
+        step. "again" is then the number of steps with different values, and "older" the number of steps
+        for which Pluto keeps an older value.
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"settings","mode":text,"uploads":bool,"queue":path}    and "cpu_frequency":false if there was none
@@ -24,16 +25,15 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and f
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
     {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    only for an attempt with blocks, before its end
     {"k":"end","count":rows_in_all,"sha256":root}
-A "left" frame is written when the client drops a value for a new reason, and once more, with all counts,
-before the "account" frame (outside_account.py). "init" is written when rows come from a different init than
-the previous rows. A "fault" with a negative "q" was written by a child process of the rank, and
-is not part of the sequence.
-Frames of the recorder around the client (outside_client.py) also have "s":"outside".
-A rank has several attempts if torchrun restarts it or its pod is created again. Each attempt has its own id;
-"restart" is torchrun's restart count, or null without torchrun.
-"q" counts an attempt's frames from 0, so a gap means a lost frame. Blocks represent the rows beyond the row
-limit, which are not in the log. A line whose MAC does not match the launch's nonce is not ground truth.
-Finite values are JSON numbers. Other values are the strings "NaN", "Infinity", "-Infinity".
+A "left" frame is written when the client drops a value for a new reason. Before the "account" frame, all
+"left" entries are written again with their final counts (outside_account.py). "init" is written when rows
+come from a different init than the previous rows. A "fault" with a negative "q" was written by one of the
+rank's child processes, and is not part of the sequence. Frames from the recorder that wraps the client
+(outside_client.py) also have "s":"outside". A rank has several attempts if torchrun restarts it or its pod is
+recreated. Each attempt has its own id; "restart" is torchrun's restart count, or null without torchrun. "q"
+numbers an attempt's frames, starting at 0, so a gap means that a frame was lost. Rows beyond the row limit
+are not in the log; blocks represent them. A line whose MAC does not match the launch's nonce is not ground
+truth. Finite values are JSON numbers. Other values are the strings "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from typing import Any
 
 MARK = "@truth1 "
 PROCESS_MARK = "@process1 "
-"""Prefix of the lines in which outside_process.py records a process's identity and end."""
+"""Prefix of the lines in which outside_process.py records a process's identity and how it ends."""
 EXIT_MARK = "@exit1 "
-"""Prefix of a line from harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
+"""Prefix of worker_init.sh's line "@exit1 <nonce> <the command's exit code>" (harness/launch/files)."""
 MAX_LINE = 4000
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _FRAMES = {
@@ -60,7 +60,7 @@ _FRAMES = {
 
 
 def encode_value(value: float) -> float | str:
-    """Return a float in a form that JSON supports: non-finite values become strings."""
+    """Return a value that JSON can represent: non-finite floats become strings."""
     value = float(value)
     if math.isnan(value):
         return "NaN"
@@ -75,12 +75,12 @@ def decode_value(value: float | str) -> float:
 
 
 def row_bytes(metric: str, step: int, value: float) -> bytes:
-    """Return the canonical bytes of one row, for digests. Identical doubles give identical bytes."""
+    """Return the canonical encoding of a row for digests. Identical doubles have identical encodings."""
     return _compact([metric, int(step), encode_value(value)]).encode() + b"\n"
 
 
 def digest(rows: Iterable[tuple[str, int, float]]) -> str:
-    """Return SHA-256 hex over the canonical bytes of rows (metric, step, value), in order."""
+    """Return the SHA-256 hex digest of the canonical encodings of rows (metric, step, value), in order."""
     total = hashlib.sha256()
     for metric, step, value in rows:
         total.update(row_bytes(metric, step, value))
@@ -92,7 +92,7 @@ def _mac(nonce: str, body: str) -> str:
 
 
 def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
-    """Return one frame line without its newline. Raises ValueError if it would exceed MAX_LINE bytes."""
+    """Return a frame as one line without a newline. Raises ValueError if it would exceed MAX_LINE bytes."""
     body = base64.b64encode(_compact(payload).encode()).decode()
     line = f"{mark}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
@@ -101,7 +101,7 @@ def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
 
 
 def decode(nonce: str, lines: Iterable[str], mark: str = MARK) -> Iterator[dict[str, Any]]:
-    """Yield the payload of every authentic frame in log lines, and skip everything else.
+    """Yield the payload of each authentic frame in the log lines. Everything else is skipped.
 
     Other text may precede a frame on its line, because several processes share one pipe.
     """

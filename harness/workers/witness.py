@@ -3,9 +3,10 @@
     torchrun … /workspace/witness.py BEHAVIOUR RANK
 
 BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
-harness), or a fault of faulty.py or faulty_client.py on rank RANK. The files are in a folder that is mounted
-from the node. Only the harness's oracle reads them (harness/faults/random/oracle.py). Each row is written as
-JSON before the client receives it: rank, metric, step and value.
+harness), or the name of a fault in faulty.py or faulty_client.py, which then occurs on rank RANK. The files
+are in a folder that is mounted from the node. Only the harness's oracle reads them
+(harness/faults/random/oracle.py). Each line is the JSON list [rank, metric, step, value], and is written
+before the client receives the value.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _main = multinode.main
 
 
 class Unaided:
-    """A replacement for the ground truth's recorder that records nothing."""
+    """A replacement for the ground-truth recorder that records nothing."""
 
     nonce = "0"
 
@@ -37,7 +38,7 @@ class Unaided:
 
 
 def witnessed(log: multinode.Log = multinode.plain_log) -> int:
-    """Run the worker, and write the rows of each step to the file before `log` is called."""
+    """Run the worker, and write each step's rows to the file before calling `log`."""
     rank, folder = int(os.environ["RANK"]), f"{FOLDER}/{os.environ['HARNESS_NONCE']}"
     os.makedirs(folder, exist_ok=True)
     file = os.open(f"{folder}/{rank}-{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -116,7 +116,7 @@ def test_a_shell_needs_a_cluster_that_was_kept(env: dict[str, str], tmp_path: Pa
     """Contract: there is no shell for a launch that never was, or for a rank that it does not have."""
     harness("run", str(JOB), env=env)
     wrong(harness("shell", "runs/latest", env=env), "the cluster of")
-    wrong(harness("logs", "runs/latest", "--rank", "1", env=env), "no pod of rank 1")
+    wrong(harness("logs", "runs/latest", "--rank", "1", env=env), "no pod for rank 1")
 
 
 def test_no_runs_yet(env: dict[str, str]) -> None:

@@ -207,6 +207,7 @@ def test_a_value_refused_by_the_tracker_is_recorded(ran: Run, kept: Callable[...
     assert kept() == {}
 
 
+@pytest.mark.nightly
 def test_steps_that_the_client_counts_are_right_with_many_threads(
     ran: Run, kept: Callable[..., Points]
 ) -> None:
@@ -232,6 +233,7 @@ def test_steps_that_the_client_counts_are_right_with_many_threads(
     assert done.points() == kept()
 
 
+@pytest.mark.nightly
 def test_with_and_without_the_recorder_the_tracker_gets_the_same(
     ran: Run, kept: Callable[..., Points], tmp_path: Path
 ) -> None:
@@ -272,6 +274,7 @@ def test_an_ordered_end_is_an_end(ran: Run, last: str, ends: bool) -> None:
     assert done.points() == {("loss", 0): "1.0"}
 
 
+@pytest.mark.nightly
 def test_children_of_a_rank_record_what_they_log(ran: Run) -> None:
     """Each has a record of its own with its own end, and says whose child it is."""
     done = ran("""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,10 +83,8 @@ def test_nodes_are_filtered(large: Path) -> None:
         page.open(large)
         assert page.ask(SHOWN) == 64
         assert page.ask("document.querySelectorAll('.node[open]').length") == 1
-        start = time.monotonic()
         page.type("#nodes-filter", "compute.wrong")
         assert page.ask(SHOWN) == 1
-        assert time.monotonic() - start < 5
         assert page.ask("document.querySelector('#nodes-found').innerText") == "1 of 64 nodes"
         page.ask("document.querySelector('#nodes-filter').select()")
         page.type("#nodes-filter", "worker64")

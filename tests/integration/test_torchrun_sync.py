@@ -170,6 +170,7 @@ def test_pods_on_one_volume_get_it_once(here: Path, tmp_path: Path) -> None:
         each.end()
 
 
+@pytest.mark.nightly
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 4 << 20), max_size=4), hidden=st.booleans())
 def test_a_cut_connection_goes_on_where_it_was(cuts: list[int], hidden: bool) -> None:
@@ -435,7 +436,7 @@ def _write(top: Path, inside: dict[str, tuple[object, ...]]) -> None:
             (top / name).chmod(int(str(what[1])))
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(versions=st.lists(st.dictionaries(NAMES, TREES, max_size=4), min_size=2, max_size=3))
 def test_any_tree_comes_as_it_is_after_any_other(versions: list[dict[str, tuple[object, ...]]]) -> None:
     """Contract: after each sync the pod has exactly the folder, whatever was there before; contents that it

@@ -202,6 +202,7 @@ def test_a_file_is_what_was_announced_and_its_link_ends(
         assert bare.get(f"{start}/{int(until) + 1}/{seal}").status_code == 403
 
 
+@pytest.mark.nightly
 def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Client) -> None:
     """Contract: 1100 connections that ask for nothing leave room for one that does, and are closed."""
     idle = [connected(server) for _ in range(1100)]
@@ -253,7 +254,7 @@ def test_another_protocol_is_refused_at_once(
         while part := there.recv(65536):
             answer += part
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert answer.endswith(b"This server speaks HTTP/1.1 alone: send no Upgrade header.")
+    assert answer.endswith(b"This server only supports HTTP/1.1. Do not send an Upgrade header.")
     assert list(EmbeddedAudit(client).points([run_id])) == []
 
 
@@ -266,6 +267,7 @@ def test_a_body_in_parts_of_one_byte_is_taken(client: httpx.Client, run_id: int)
     assert len(list(EmbeddedAudit(client).points([run_id]))) == 4000
 
 
+@pytest.mark.nightly
 def test_one_slow_query_keeps_nobody_waiting(server: Server, client: httpx.Client, run_id: int) -> None:
     """Contract: reads of a run's list do not wait behind reads of its points."""
     rows = b"\n".join(

@@ -342,7 +342,7 @@ def test_a_manifest_that_leaves_its_folder_is_refused(
     there = tmp_path / "other" / "train"
     there.parent.mkdir()
     found = transferred(server, "down", there, f"s3://{BUCKET}/{prefix}")
-    assert "is no file of a checkpoint" in found["torn"][0]
+    assert "is not a file in a checkpoint" in found["torn"][0]
     assert not (tmp_path / "evil").exists()
 
 

@@ -17,9 +17,9 @@ FOLDER = Path(__file__).parent / "guides"
 ROOT = FOLDER.parents[2]
 _PREAMBLE = """# Guides and what their commands do here
 
-Published guides for multinode jobs, command by command and promise by promise, and what each does with the
-harness. `pytest tests/k8s/test_guide_commands.py` types each row that names no other test in its last column.
-A row in *italics* is a promise of the guide, and the test types a command that shows it.
+This page lists the commands and promises in published guides for multinode jobs, and what each of them does
+with the harness. `pytest tests/k8s/test_guide_commands.py` runs each row that does not name another test in
+its last column. A row in *italics* is a promise in the guide, and the test runs a command that shows it.
 """
 
 

@@ -12,7 +12,7 @@ from harness_command import containers, environment, harness
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
-from harness.provision.kind import storage
+from harness.provision.kind import pod_disk_use
 
 pytestmark = pytest.mark.nightly
 WRITES = "head -c {} /dev/zero >/tmp/filling\n"
@@ -34,7 +34,7 @@ def test_a_large_ended_pod_is_deleted_after_collection(
     large = launch(job.with_(run=WRITES.format("1200M") + str(job.document["run"])))
     assert [small.verdict.verdict, large.verdict.verdict] == ["PASS", "PASS"], large.verdict.explanation
     assert "removed pod" in capfd.readouterr().err
-    left = {pod.namespace for pod in storage.pods(cluster.kube)}
+    left = {pod.namespace for pod in pod_disk_use.pods(cluster.kube)}
     stays, gone = (f"e2e-{outcome.bundle.name.rpartition('-')[2]}" for outcome in (small, large))
     assert stays in left
     assert gone not in left

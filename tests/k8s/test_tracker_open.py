@@ -68,7 +68,7 @@ def test_the_link_of_a_kept_cluster_opens_the_run(
         page.until("document.querySelectorAll('.chart svg .curve').length >= 2")
         page.go(page.ask("location.href") + "/ranks")
         told = page.ask("document.querySelector('#unified').innerText")
-        assert "2 processes attached to this run, 1 of them created it" in told
+        assert "2 processes attached to this run; 1 of them created it" in told
         assert "Ranks 0, 1: none is missing" in told
         assert page.errors == []
     assert httpx.get(link, trust_env=False).status_code == 403

@@ -207,7 +207,7 @@ def test_another_writer_and_another_model_are_refused_at_once(
     """Contract: exit code 2 of every rank before the first step, in one sentence."""
     subprocess.run(["cp", "-a", f"{undisturbed[1]}", f"{tmp_path}/a"], check=True)
     other = train(run, tmp_path, "--width", "64", ranks=2)
-    assert "the weights are of another model" in other.out
+    assert "the weights belong to a different model" in other.out
     assert other.out.count("exitcode  : 2") >= 1
     lock = RunLock(tmp_path / "a", print)
     lock.acquire()
@@ -264,7 +264,7 @@ def test_another_order_of_the_data_is_refused(
     subprocess.run(["cp", "-a", f"{undisturbed[1]}", f"{tmp_path}/a"], check=True)
     ran = train(run, tmp_path, "--seed", "7")
     assert ran.code != 0
-    assert "Another --run-name begins anew" in ran.out
+    assert "Use another --run-name to start over" in ran.out
 
 
 def test_the_smoke_test(run: Run, tmp_path: Path) -> None:
@@ -464,8 +464,8 @@ def test_the_best_hugging_face_checkpoint_loads_in_transformers(run: Run, tiny: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--model-local-dir", "/nothing"), "--model-local-dir is a folder; /nothing is none"),
-        ((*TINY, "--context", "65"), "--context is 64 at most for this model; seen 65"),
+        (("--model-local-dir", "/nothing"), "--model-local-dir must be a folder; /nothing is not one"),
+        ((*TINY, "--context", "65"), "--context can be at most 64 for this model; found 65"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(

@@ -64,7 +64,7 @@ ROOT = tempfile.TemporaryDirectory(prefix="bundles-")
 """Removed when the interpreter ends."""
 NIGHTLY = settings.get_current_profile_name() == "nightly"
 slow = settings(
-    max_examples=300 if NIGHTLY else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=300 if NIGHTLY else 20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -37,7 +37,7 @@ def test_a_cluster_name_that_kind_refuses_is_refused_first(folder: Path, name: s
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[tool.harness\n", "pyproject.toml is no TOML"),
+        ("[tool.harness\n", "pyproject.toml is not valid TOML"),
         ("[tool]\nharness = 7\n", "harness must be a table, not 7"),
         ("tool = 'x'\n", "tool must be a table, not 'x'"),
         ("[tool.harness]\nworkers = 99999999999999999999\n", "workers: "),
@@ -133,7 +133,7 @@ def test_a_variable_that_is_nearly_a_setting(
         monkeypatch.setenv(f"HARNESS_{name}", "x")
     load()
     monkeypatch.setenv(f"HARNESS_{variable}", "3")
-    with pytest.raises(UsageError, match=f"HARNESS_{variable} is no setting") as error:
+    with pytest.raises(UsageError, match=f"HARNESS_{variable} is not a setting") as error:
         load()
     assert error.value.hint == f"did you mean HARNESS_{meant}?"
 

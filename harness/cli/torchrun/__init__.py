@@ -1,1 +1,1 @@
-"""`harness torchrun`, also `kubectl torchrun`: submit jobs with the code of a folder, and manage them."""
+"""`harness torchrun`, also `kubectl torchrun`: submit jobs with a folder's code, and manage them."""

@@ -27,11 +27,12 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds that the supervisor of a failed command waits for new code after the last renewal by `--watch`."""
+"""How long, in seconds, the supervisor of a failed command waits for new code after `--watch` last renewed
+the wait."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""Seconds for which a failed sync is retried. The controller lets pods wait just as long for their code."""
+"""How long a failed sync is retried, in seconds. The controller lets pods wait just as long for code."""
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
@@ -42,7 +43,7 @@ DETACHED = 130
 
 @dataclass
 class Attached:
-    """A job to follow. `walker` reads the folder with the code of the job. If it is None, no code is sent."""
+    """A job to follow. `walker` reads the folder with the job's code. If it is None, no code is sent."""
 
     jobs: Jobs
     name: str
@@ -102,7 +103,7 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once to the pods that run or wait for it. Raises WaitError after `seconds`.
+        """Send the code once to the pods that run it or wait for it. Raises WaitError after `seconds`.
 
         For a job without pods, storing the code in the cluster is enough.
         """
@@ -250,7 +251,7 @@ class Attached:
         return synced
 
     def _follow(self, pods: Sequence[Object]) -> None:
-        """Start to print the log of each trainer that has started."""
+        """Start printing the log of each trainer that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []

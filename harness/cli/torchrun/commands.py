@@ -24,7 +24,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="run new code in the same p
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="follow until the job ends, and exit with its exit code")
 ]
-torchrun_app = typer.Typer(help="Train on a cluster with the code of this folder.", no_args_is_help=True)
+torchrun_app = typer.Typer(help="Train on a cluster with the code in this folder.", no_args_is_help=True)
 
 
 def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Jobs":
@@ -40,7 +40,7 @@ def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -
 @torchrun_app.command()
 def submit(
     command: Annotated[
-        str, typer.Argument(metavar="COMMAND", help="command of each rank, e.g. 'python train.py'")
+        str, typer.Argument(metavar="COMMAND", help="command that each rank runs, e.g. 'python train.py'")
     ],
     queue: Annotated[str, typer.Option("--queue", help="the TorchrunQueue")],
     name: Annotated[
@@ -58,14 +58,14 @@ def submit(
     processes: Annotated[
         int | None, typer.Option(min=1, help="ranks per pod, for a job without GPUs")
     ] = None,
-    image: Annotated[str | None, typer.Option("--image", help="image that replaces the queue's")] = None,
+    image: Annotated[str | None, typer.Option("--image", help="image to use instead of the queue's")] = None,
     setup: Annotated[
         str | None, typer.Option(help="a command that each pod runs before its ranks start")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, set in every rank; may be repeated")
     ] = None,
-    priority: Annotated[str | None, typer.Option(help="PriorityClass that replaces the queue's")] = None,
+    priority: Annotated[str | None, typer.Option(help="PriorityClass to use instead of the queue's")] = None,
     rdzv_backend: Annotated[
         str | None,
         typer.Option(help="rendezvous backend: c10d, static or etcd-v2 (default: the queue's, or c10d)"),
@@ -74,14 +74,14 @@ def submit(
         int | None, typer.Option(min=0, help="maximum number of restarts of a failed job (default: 3)")
     ] = None,
     deadline: Annotated[
-        int | None, typer.Option(min=1, help="seconds after its admission until the job is ended")
+        int | None, typer.Option(min=1, help="seconds from the job's admission until it is ended")
     ] = None,
     ttl: Annotated[
         int | None,
-        typer.Option(min=0, help="seconds after its end until its pods are deleted (default: 3600)"),
+        typer.Option(min=0, help="seconds from the job's end until its pods are deleted (default: 3600)"),
     ] = None,
     folder: Folder = Path(),
-    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="send the code of this folder")] = True,
+    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="send the code in this folder")] = True,
     watch: Watch = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="exit as soon as the cluster has the code")
@@ -91,7 +91,7 @@ def submit(
         bool,
         typer.Option(
             "--dry-run",
-            help="print the job as the cluster validates it, and which files are not sent; create nothing",
+            help="print the validated job and the files that are not sent, without creating anything",
         ),
     ] = False,
     namespace: Namespace = None,
@@ -99,7 +99,7 @@ def submit(
     context: options.Context = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Run the code of this folder in a TorchrunJob, and stay attached until it ends.
+    """Run the code in this folder in a TorchrunJob, and stay attached until it ends.
 
     Files that git ignores, or that match .torchrunignore, are not sent. The exit
     code is that of the job. Ctrl-C detaches with exit code 130, and the job continues.
@@ -163,7 +163,7 @@ def submit(
 
 
 def _walker(folder: Path) -> "Walker":
-    """Return the walker of a folder. Its warnings are printed before the folder's files are sent."""
+    """Return the walker for a folder. Its warnings are printed before the folder's files are sent."""
     from harness.torchrun_sync.tree import Walker
 
     return Walker(folder, lambda warning: print(warning, file=sys.stderr, flush=True))
@@ -223,7 +223,7 @@ def list_jobs(
     context: options.Context = None,
     as_json: options.Json = False,
 ) -> int:
-    """List the jobs of a namespace with their phase."""
+    """List the jobs in a namespace with their phases."""
     from harness.cli.torchrun.jobs import table
 
     jobs = _jobs(namespace, kubeconfig, context).all()
@@ -295,7 +295,7 @@ def suspend(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Stop the pods of a job and release its GPUs. The data on its volume claims is kept."""
+    """Stop a job's pods and release its GPUs. The data on its volume claims is kept."""
     from harness.cli.torchrun.jobs import PROGRAM
 
     _jobs(namespace, kubeconfig, context).change(name, suspend=True)
@@ -345,7 +345,7 @@ def sync(
     context: options.Context = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Send the code of this folder to the pods of a job, and run it there.
+    """Send the code in this folder to a job's pods, and run it there.
 
     Only changes are sent. Either all pods receive them, or none. With --watch, the
     command stays attached until the job ends, and exits with the job's exit code.

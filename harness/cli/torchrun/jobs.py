@@ -30,15 +30,15 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""The command with which this process was started. Messages that suggest a command begin with it."""
+"""The command that started this process. Messages that suggest a command begin with it."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
-"""The exit code for a failed job if its pods, and so the trainers' exit codes, no longer exist."""
+"""The exit code for a failed job whose pods, and so the trainers' exit codes, no longer exist."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
-    """Return a client for the cluster that kubectl would use, or for the cluster of the given kubeconfig."""
+    """Return a client for the cluster that kubectl would use, or for the cluster in the given kubeconfig."""
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     settings = load(kubeconfig=kubeconfig)
     path = settings.kubeconfig or (Path(named) if named else home() / ".kube" / "config")
@@ -54,7 +54,7 @@ def namespace_of(kube: Kube, named: str | None) -> str:
 
 @dataclass(frozen=True)
 class Jobs:
-    """The TorchrunJobs of a namespace."""
+    """The TorchrunJobs in a namespace."""
 
     kube: Kube
     namespace: str
@@ -120,12 +120,12 @@ class Jobs:
         return ""
 
     def change(self, name: str, **spec: Any) -> Object:
-        """Change fields of a job's spec."""
+        """Change fields in a job's spec."""
         self.get(name)
         return self._patch(name, {"spec": spec})
 
     def annotate(self, name: str, annotations: dict[str, str]) -> Object:
-        """Change annotations of a job."""
+        """Change a job's annotations."""
         return self._patch(name, {"metadata": {"annotations": annotations}})
 
     def _patch(self, name: str, change: Object) -> Object:
@@ -144,7 +144,7 @@ class Jobs:
         answered(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
 
     def pods(self, name: str) -> list[Object]:
-        """Return the job's pods, in the order of their node ranks."""
+        """Return the job's pods, ordered by node rank."""
         label = f"{names.JOB_LABEL}={name}"
         pods = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
@@ -209,7 +209,7 @@ def _message(error: Any) -> str:
 
 
 def rank(pod: Object) -> int:
-    """Return the node rank of a pod."""
+    """Return a pod's node rank."""
     annotations = pod["metadata"].get("annotations") or {}
     return int(annotations.get("batch.kubernetes.io/job-completion-index", 0))
 
@@ -223,7 +223,7 @@ def finished(job: Object) -> bool:
 
 
 def reason(job: Object) -> str:
-    """Return the controller's message in the job's status, or ""."""
+    """Return the controller's message from the job's status, or ""."""
     return str((job.get("status") or {}).get("message") or "")
 
 
@@ -234,7 +234,7 @@ def name_of(folder: Path) -> str:
 
 
 def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
-    """Return NAME=VALUE pairs as environment variables of a container. Raises UsageError."""
+    """Return NAME=VALUE pairs as environment variables for a container. Raises UsageError."""
     for pair in pairs:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
             raise UsageError(f"expected NAME=VALUE, not {pair!r}", hint="--env NAME=VALUE")
@@ -242,7 +242,7 @@ def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
 
 
 def refused_by_models(spec: Object) -> str:
-    """Return the first error in a job's spec, or "" if the spec is valid. This needs no cluster."""
+    """Return the first error in a job's spec, or "" if the spec is valid. No cluster is needed."""
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -263,7 +263,7 @@ _Quoting.add_representer(str, _quoted)
 
 
 def yaml_of(document: Object) -> str:
-    """Return an object as YAML that every parser reads in the same way."""
+    """Return an object as YAML that every parser reads the same way."""
     return yaml.dump(document, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
 
 

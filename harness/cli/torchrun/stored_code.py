@@ -1,6 +1,6 @@
-"""Store the code of a job in Secrets in the job's namespace.
+"""Store a job's code in Secrets in the job's namespace.
 
-The job's pods fetch the code from these Secrets, even if no client runs.
+The job's pods fetch the code from these Secrets, even if no client is running.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
 """Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs. Its image must be pulled and its volume claim bound before that."""
+"""Maximum seconds until that pod runs, including the time to pull its image and bind its volume claim."""
 PART_BYTES = 1_000_000
-"""Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
+"""Maximum bytes of code stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A snapshot of the code of a folder."""
+    """A snapshot of a folder's code."""
 
     tree: Tree
     parts: tuple[bytes, ...] | None
@@ -56,7 +56,7 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Creates, replaces and deletes the Secrets of one namespace that contain the code of jobs."""
+    """Creates, replaces and deletes the Secrets in one namespace that contain the code of jobs."""
 
     jobs: Jobs
     progress: Progress
@@ -129,7 +129,7 @@ class Keeper:
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
         with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
             synced = fleet.sync(walker, generation=generation)
-        return "" if synced.tree == packed.tree.digest else "a file changed meanwhile: sync again"
+        return "" if synced.tree == packed.tree.digest else "a file changed during the upload: sync again"
 
     def _has_none(self, job: Object) -> bool:
         """Return whether the controller has reconciled the job without creating a pod to store its code."""
@@ -184,12 +184,12 @@ class Keeper:
 
 
 def _holder(job: Object) -> str:
-    """Return the name of the pod that stores the code of a job."""
+    """Return the name of the pod that stores a job's code."""
     return f"{names.holder(job['metadata']['name'])}-0"
 
 
 def _largest(tree: Tree) -> str:
-    """Return the largest files of a tree, with their sizes."""
+    """Return the largest files in a tree, with their sizes."""
     files = sorted(tree.by_digest().values(), key=lambda entry: -int(entry["size"]))[:SHOWN]
     return ", ".join(f"{entry['path']} {entry['size'] / 1e6:.1f} MB" for entry in files)
 
@@ -200,7 +200,7 @@ def _whose(secret: Object | None) -> str | None:
 
 
 def parts_of(job: Object) -> int:
-    """Return the number of Secrets that store the code of a job."""
+    """Return the number of Secrets that store a job's code."""
     count = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
     return int(count) if count.isdecimal() else 0
 

@@ -1,10 +1,10 @@
 """Functions used by most commands, which import the rest of the harness only when they are called.
 
-To show the help of one command, typer imports the modules of all commands. These modules therefore import
+To show the help for one command, typer imports the modules of all commands. These modules therefore import
 only typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
-also omit `from __future__ import annotations`, which turns 600 annotations into strings. Typer would compile
-each string, which takes an eighth of the time of `harness --help`. tests/unit/cli/test_startup.py checks
-these imports.
+also omit `from __future__ import annotations`, which turns 600 annotations into strings. Typer would have to
+compile each string, which would take an eighth of the time for `harness --help`.
+tests/unit/cli/test_startup.py checks these imports.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from harness.workers import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""Maximum number of characters of a log line that are read, counted from its end."""
+"""Maximum number of characters read from a log line, counted from its end."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Pod:
 
 @dataclass
 class _Rank:
-    """Progress of a rank, from its ground-truth frames."""
+    """A rank's progress, according to its ground-truth frames."""
 
     step: int = -1
     loss: float | None = None
@@ -59,7 +59,7 @@ class _Rank:
 class Live:
     """A progress function and a listener in one: `with Live(console) as live: run(…, live, live)`.
 
-    Lines of progress stay on the screen. The live part is below them, and disappears when the block ends.
+    Progress lines stay on the screen. The live part is below them, and disappears when the block ends.
     """
 
     console: Console
@@ -116,7 +116,7 @@ class Live:
             pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
 
     def _index(self, pod: dict[str, Any]) -> int | None:
-        """Return the node index of a pod, or None if it has no rank."""
+        """Return a pod's node index, or None if the pod has no rank."""
         launch = self._manifest.launch if self._manifest else None
         if launch is not None and launch.attached:
             return group_index(launch.pods, pod)
@@ -157,7 +157,7 @@ class Live:
 
     # -- rendering -------------------------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """Return the current state for the screen."""
+        """Return the current state, for display on the screen."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
@@ -186,9 +186,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks of a node: from its process records, or otherwise by node order.
+        """Return the ranks on a node, from its process records if there are any, or else by node order.
 
-        -1 stands for an unknown rank: the rank expected by node order is recorded on another node.
+        -1 stands for an unknown rank, if the rank expected by node order is recorded on another node.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))

@@ -14,7 +14,7 @@ EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 
 
 def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    """Print a verdict and the paths of its bundle and report. Return the exit code.
+    """Print a verdict and the paths to its bundle and report. Return the exit code.
 
     Paths in JSON are absolute, because the program that reads them can run in another folder. Without a
     report, `report` is null.

@@ -1,4 +1,4 @@
-"""Write many rows to column files.
+"""Write and read column files, which store large numbers of rows.
 
 A rank's ground truth is written once the rank has ended. The tracker's points are written as they arrive.
 """
@@ -29,17 +29,17 @@ from harness.evidence.schema.tracker import Point, PointColumns
 TRUTH_LINES = 2_000
 """If a rank has fewer rows, each row gets its own JSON line, so that people can read it."""
 POINT_LINES = 10_000
-"""The first POINT_LINES points of the tracker get one JSON line each; the rest go to the column file."""
+"""The tracker's first POINT_LINES points get one JSON line each, and the rest go to the column file."""
 MOST_ROWS = 65_536
-"""The maximum number of rows in one record of a rank. A damaged byte makes only that record unreadable."""
+"""The maximum number of rows per record. A damaged byte makes only its own record unreadable."""
 MOST_BUFFERED = 500_000
 """The maximum number of points in the write buffer, about 20 MB."""
 Put = Callable[[bytes], int]
-"""A function that appends bytes to a file and returns their offset in the file."""
+"""A function that appends bytes to a file and returns the offset at which they were written."""
 
 
 def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
-    """Write the columns to the file, and return the fields of the record that refers to them."""
+    """Write the columns to the file, and return the fields for the record that refers to them."""
     data = columns.packed()
     return {
         "file": path,
@@ -76,11 +76,11 @@ def _packed(rows: list[TruthRow], path: str, put: Put, least: int) -> Iterable[T
 
 @dataclass
 class _Sender:
-    """Buffered points of one sender."""
+    """Buffered points from one sender."""
 
     rows: list[tuple[str, int, float, int]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
-    """(number of points, time when the tracker received these points)"""
+    """Pairs of (number of points, time at which the tracker received them)."""
 
     def extend(self, rows: PointRows) -> None:
         self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
@@ -93,15 +93,15 @@ class _Sender:
 
 
 Whose = tuple[int, str | None, str | None, str | None]
-"""(run, sender, peer, launch) of a point."""
+"""A point's (run, sender, peer, launch)."""
 
 
 @dataclass
 class PointWriter:
     """Writes the tracker's first points as JSON lines, and the rest to a column file, grouped by sender.
 
-    Points of one metric keep their arrival order, because the later of two points with the same step takes
-    precedence. Therefore, if a second sender sends points of a metric, the first sender's points are written
+    A metric's points keep their arrival order, because the later of two points with the same step takes
+    precedence. Therefore, if a second sender sends points for a metric, the first sender's points are written
     before them.
     """
 
@@ -115,7 +115,7 @@ class PointWriter:
     _buffered: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
-    """(run, metric) → the sender of the metric's buffered points."""
+    """The sender of the buffered points, per (run, metric)."""
 
     def add(self, point: Point) -> None:
         """Add the next point. Points must be added in arrival order."""
@@ -134,14 +134,14 @@ class PointWriter:
                 (self._extend if _fit((*one.steps, *one.times_ms)) else self._alone)(one)
 
     def _alone(self, rows: PointRows) -> None:
-        """Write one line for each point."""
+        """Write one line per point."""
         self._count += len(rows)
         self._flush()
         for record in rows.records():
             self.line(record)
 
     def _extend(self, rows: PointRows) -> None:
-        """Add points to the buffer of their sender."""
+        """Add points to their sender's buffer."""
         self._count += len(rows)
         whose: Whose = rows.run_id, rows.sender, rows.peer, rows.launch
         while len(rows):
@@ -190,14 +190,14 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A point, or (record, columns) for many points of one sender."""
+"""A point, or (record, columns) for many points from one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
 
 
 def point_record(line: bytes) -> Point | PointColumns:
-    """Return a parsed line of tracker/points.jsonl. Raises ValidationError if the line is malformed."""
+    """Parse a line of tracker/points.jsonl. Raises ValidationError if the line is malformed."""
     if _COLUMNS.match(line):
         return _POINT_COLUMNS.validate_json(line)
     return _POINT.validate_json(line)

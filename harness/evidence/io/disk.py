@@ -15,13 +15,13 @@ from harness.evidence.io.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 256 * 1024
-"""Space reserved for the final manifest and the verdict."""
+"""The size of the reserved space."""
 
 
 class Disk:
-    """The disk of a bundle. `full` is the error of the first record that did not fit, or None.
+    """The disk of a bundle. `full` is the error for the first record that did not fit, or None.
 
-    If the disk is full, every method except `last_words` raises HarnessError with the cause
+    If the disk is full, all methods except `last_words` raise HarnessError with the cause
     run.evidence_disk_full.
     """
 
@@ -41,7 +41,7 @@ class Disk:
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Guard the writing of one record. Once the disk is full, every call raises the same error."""
+        """Guard the writing of one record. Once the disk is full, all calls raise the same error."""
         if self.full is not None:
             raise self.full
         try:
@@ -58,9 +58,9 @@ class Disk:
             replace_file(path, text)
 
     def last_words(self, path: Path, text: str) -> None:
-        """Write the manifest or the verdict, in the reserved space if the disk is full.
+        """Write the manifest or the verdict, using the reserved space if the disk is full.
 
-        If the disk is full, set `full` and raise no error.
+        If the disk is full, `full` is set, but no error is raised.
         """
         try:
             self.replace(path, text)

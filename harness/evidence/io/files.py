@@ -1,4 +1,4 @@
-"""Write files record by record or line by line. A full disk raises HarnessError with a cause of its own."""
+"""Write files record by record or line by line. A full disk raises HarnessError with its own cause."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def on_disk(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that nobody reads an incomplete file, even if the disk is full."""
+    """Replace a file atomically, so that readers never see an incomplete file, even if the disk is full."""
     temporary = path.with_name(f".{path.name}.tmp")
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     """Return the number of lines in a file, and its last `count` lines, including their line endings.
 
-    Earlier lines are counted but not kept in memory, because a log can be several gigabytes large.
+    Earlier lines are counted but not kept in memory, because a log can contain several gigabytes.
     """
     kept: deque[tuple[int, bytes]] = deque()
     total = have = 0
@@ -78,7 +78,7 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return `folder` joined with a relative path. Raises ValueError if the path leads out of the folder."""
+    """Return `folder` joined with a relative path. Raises ValueError if the path would leave the folder."""
     path = Path(relative_path)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{relative_path!r} is not a path inside the bundle")
@@ -132,15 +132,15 @@ class LogFile:
     def write(self, chunk: str | bytes) -> str:
         """Append a chunk of log text from the kubelet, and return the redacted text that was written.
 
-        A secret that is split over chunks or over lines is redacted too. If a line can end with the beginning
-        of a secret, this end is written together with the next line.
+        Secrets that are split across chunks or lines are redacted too. If a line might end with the beginning
+        of a secret, its end is written together with the next line.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:
             return self._put(self._stream.feed(text))
 
     def close(self) -> None:
-        """Write the unfinished last line, if any, and close the file."""
+        """Write the incomplete last line, if any, and close the file."""
         with self._lock:
             self._put(self._stream.flush())
             if not self._ended:

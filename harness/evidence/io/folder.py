@@ -1,7 +1,7 @@
-"""Manage a folder of bundles: list and remove bundles, measure their size, and maintain the link `latest`.
+"""Manage a folder of bundles: list and remove bundles, measure their size, and maintain `latest`.
 
-The writer of a bundle locks it (from `BundleWriter.create` to `release`). If a bundle is not locked and its
-manifest has no end time, the bundle was cut off, which means that its writer was killed.
+A bundle is locked by its writer from `BundleWriter.create` to `release`. If a bundle is not locked and its
+manifest has no end time, its state is "cut off", which means that its writer was killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DOOMED = ".removing-"
 
 @dataclass(frozen=True)
 class Past:
-    """A bundle in the folder. It can be damaged, or its launch can still be running."""
+    """A bundle in the folder, which may be damaged or belong to a launch that is still running."""
 
     path: Path
 
@@ -47,7 +47,7 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, or None if the bundle has no verdict."""
+        """Return the recorded verdict, or None if there is none."""
         return self._bundle.recorded_verdict
 
     @cached_property
@@ -65,7 +65,7 @@ class Past:
     def is_locked(self) -> bool:
         """Return whether a process holds the bundle's write lock.
 
-        Return False if the current user has no permission to open the bundle.
+        Returns False if the current user does not have permission to open the bundle.
         """
         try:
             return in_use(self.path)
@@ -74,7 +74,7 @@ class Past:
 
     @property
     def started(self) -> datetime:
-        """Return the start time from the manifest, else from the name, else from the modification time."""
+        """Return the start time from the manifest, or else the name, or else the modification time."""
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
         if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
@@ -83,7 +83,7 @@ class Past:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds from the launch's start to its end, or None if the manifest has no end time."""
+        """Return the launch's duration in seconds, or None if the manifest has no end time."""
         ended = _moment(self.manifest.ended_at or "") if self.manifest else None
         return (ended - self.started).total_seconds() if ended else None
 
@@ -91,7 +91,7 @@ class Past:
     def job(self) -> str:
         """Return the job's name in the job file, or "" if nothing was launched.
 
-        For a bundle of an older harness, return the name of the launched object instead.
+        For a bundle from an older harness, this is the launched object's name.
         """
         if self.manifest is None:
             return ""
@@ -100,7 +100,7 @@ class Past:
 
     @property
     def own(self) -> bool:
-        """Return whether the harness created the bundle and nobody renamed it.
+        """Return whether the harness created the bundle and it has not been renamed.
 
         A user who renames a bundle wants to keep it.
         """
@@ -109,7 +109,7 @@ class Past:
 
 
 def past(runs_dir: Path) -> list[Past]:
-    """Return every bundle in the folder, oldest first. Symbolic links to bundles are ignored."""
+    """Return all bundles in the folder, oldest first. Symbolic links to bundles are ignored."""
     bundles = [Past(path) for path in _folders(runs_dir)]
     return sorted(bundles, key=lambda one: (one.started, one.path.name))
 
@@ -123,9 +123,9 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
 
 
 def remove(bundle: Path) -> int:
-    """Remove a bundle and return the bytes that it used.
+    """Remove a bundle and return its size in bytes.
 
-    The bundle is renamed first, so that nobody reads a half-removed bundle. Raises HarnessError if the
+    The bundle is renamed first, so that nobody reads a partially removed bundle. Raises HarnessError if the
     operating system does not allow the removal.
     """
     size = disk_use.bytes_used(bundle)
@@ -144,16 +144,16 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Complete the removal of bundles that a killed process had started to remove."""
+    """Finish removing bundles whose removal was interrupted because a process was killed."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
 
 
 def name_latest(bundle: Path) -> None:
-    """Point the link `latest` in the bundle's parent folder to the bundle.
+    """Point the symlink `latest` in the bundle's parent folder to the bundle.
 
-    The link is replaced atomically, so it always exists.
+    The symlink is replaced atomically, so it always exists.
     """
     link = bundle.with_name(f".{LATEST}-{bundle.name}")
     link.unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def name_latest(bundle: Path) -> None:
 def mend_latest(runs_dir: Path) -> None:
     """Point `latest` to the newest bundle if its target no longer exists.
 
-    If the folder contains no bundle, remove the link.
+    If the folder does not contain any bundles, the symlink is removed.
     """
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
@@ -187,14 +187,14 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """How many bundles with the verdict PASS to keep. The newest ones are kept."""
+    """How many bundles with a PASS verdict to keep. The newest ones are kept."""
 
     last: int | None
-    """The number of bundles to keep. None keeps all bundles."""
+    """The number of bundles to keep. None means all."""
 
     @classmethod
     def parse(cls, text: str) -> Keep:
-        """Parse `all`, `failed` (keep no bundle that passed) or `last:N`.
+        """Parse `all`, `failed` (remove all bundles that passed) or `last:N`.
 
         Raises UsageError for any other text.
         """
@@ -211,7 +211,7 @@ class Keep(BaseModel):
 
 @dataclass(frozen=True)
 class Removed:
-    """A removed bundle, and the bytes that it used."""
+    """A removed bundle, and its size in bytes."""
 
     bundle: Path
     bytes: int
@@ -220,7 +220,7 @@ class Removed:
 def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
     """Remove the bundles that exceed `keep`, except the target of `latest` and the bundles in `spare`.
 
-    A bundle is removed only if the harness created it, its verdict is PASS, and no process writes it.
+    A bundle is removed only if the harness created it, its verdict is PASS, and no process is writing to it.
     Symbolic links and bundles that were renamed, damaged or cut off are kept. Raises HarnessError if the
     operating system does not allow the removal.
     """

@@ -1,4 +1,4 @@
-"""Decode log lines into the ground truth of each rank, by attempt. A missing frame becomes a gap."""
+"""Decode log lines into each rank's ground truth, by attempt. A missing frame becomes a gap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers import truth_frames
 
 OUTSIDE = "outside"
-"""The value of the field "s" in frames of the recorder around Pluto's client."""
+"""The value of the field "s" in frames written by the recorder around the Pluto client."""
 
 
 _AsItIs = (
@@ -58,7 +58,7 @@ _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "metrics": TruthMetrics,
     "rewrite": TruthRewrite,
 }
-"""Kind of frame → record type, for kinds whose frames have the same fields as the record."""
+"""The record type for each kind of frame that has the same fields as its record."""
 
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
@@ -90,7 +90,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
 
 @dataclass
 class _Attempt:
-    """The frames of one attempt by sequence number, and the pod whose log contains them."""
+    """One attempt's frames by sequence number, and the pod whose log contains them."""
 
     pod: str = ""
     outside: bool = False
@@ -101,7 +101,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # The frames of the rank's child processes are not part of the sequence.
+            if seq < 0:  # Frames from the rank's child processes are not part of the sequence.
                 lines.extend(decoded)
                 continue
             if seq != last + 1:
@@ -112,7 +112,7 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # If the start frame was lost, add a start, so that the rows do not count as the previous attempt's.
+        # If the start frame was lost, add one, so that the rows are not attributed to the previous attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._assumed_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
@@ -135,7 +135,7 @@ class _Attempt:
 class TruthCollector:
     """Collects the frames in log lines. Lines can be added in any order, and repeatedly.
 
-    One frame is kept for each rank, attempt and sequence number.
+    One frame is kept per rank, attempt and sequence number.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -143,7 +143,7 @@ class TruthCollector:
         self._attempts: dict[int, dict[str, _Attempt]] = {}
 
     def feed(self, line: str, pod: str = "") -> None:
-        """Add the frames in one line of a pod's log. A malformed frame becomes a gap in the sequence."""
+        """Add the frames in one line from a pod's log. A malformed frame becomes a gap in the sequence."""
         try:
             frames = list(truth_frames.decode(self._nonce, [line]))
         except ValueError:
@@ -165,7 +165,7 @@ class TruthCollector:
         """Map each rank to its lines, sorted by the attempt's start time and the sequence number.
 
         A TruthGap marks missing frames, and conflicting frames with the same number. If a worker writes its
-        own ground truth, the recorder's attempts are left out.
+        own ground truth, the recorder's attempts are omitted.
         """
         return {
             rank: self._of(_recorded_by(attempts, self._outside(rank)))
@@ -182,7 +182,7 @@ class TruthCollector:
         }
 
     def _outside(self, rank: int) -> bool:
-        """Return whether all attempts of the rank were written by the recorder around the client."""
+        """Return whether all of the rank's attempts were written by the recorder around the client."""
         return all(attempt.outside for attempt in self._attempts[rank].values())
 
     @staticmethod
@@ -196,7 +196,7 @@ def _recorded_by(attempts: dict[str, _Attempt], outside: bool) -> dict[str, _Att
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:
-    """Map each rank to the ground truth in the log lines of any number of containers.
+    """Map each rank to the ground truth found in log lines from any number of containers.
 
     The lines must be unredacted.
     """

@@ -1,11 +1,12 @@
-"""Find known secrets in text, in every encoding in which programs print them.
+"""Find known secrets in text, in any encoding in which programs print them.
 
 The search covers secrets in plain text, base64, base64url and hex, even if they are encoded twice and at any
-alignment. Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. Line ends
-are removed, together with the prefixes of the lines after them, to find secrets that are split over lines.
+alignment. Before the search, nested escape sequences (%xx, HTML entities, backslashes) are decoded. Line
+endings are removed, together with the prefix of the following line, to find secrets that are split across
+lines.
 
-The search has two steps. A pattern for RE2 finds the few lines that can contain a part of a secret. It takes
-linear time, at several hundred MB/s. The exact search is then limited to these lines and their neighbours.
+The search has two steps. First, an RE2 pattern finds the few lines that might contain part of a secret, in
+linear time and at several hundred MB/s. The exact search is then limited to these lines and their neighbours.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from urllib.parse import quote, quote_plus
 from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, merged, without
 
 MIN_LENGTH = 4
-"""The minimum length of a secret. A shorter one would match ordinary text."""
+"""The minimum length of a secret. Shorter secrets would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length of a secret that is searched for in every form.
+"""The minimum length for searching for a secret in all its forms.
 
-Shorter secrets are searched for only in plain text, base64 and the usual escapes, because their other forms
-and parts of them would match ordinary text.
+Shorter secrets are searched for only in plain text, base64 and the usual escapes, because their other forms,
+or parts of them, would match ordinary text.
 """
 _SHORT, _LONG = 16, 32
 """Lengths that determine which part of a form (a secret in one encoding) triggers the exact search.
@@ -40,25 +41,25 @@ _LONG characters also triggers it with either half anywhere, and a longer form w
 _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
 """Block lengths: for forms up to twice _LONG, for longer encoded forms, and for longer plain forms."""
 _PART = 2 * _LONG_BLOCK - 1
-"""The minimum length of a part of an encoded form that is replaced too. Each such part contains a block."""
+"""The minimum length for also replacing part of an encoded form. Each such part contains a block."""
 _DEPTH = 4
-"""How many nested levels of escapes are decoded."""
+"""How many nested levels of escape sequences are decoded."""
 _MAX_QUOTED = 256
 """The maximum length of a secret whose quoted forms are also searched for in base64 and hex."""
 _MAX_SPLIT = 512
-"""The maximum number of encoded forms that are searched for in three or more short lines."""
+"""The maximum number of encoded forms that are searched for across three or more short lines."""
 _MAX_UNFINISHED = 16_384
-"""How many characters at the end of a stream can wait for the rest of a secret."""
+"""How many characters at the end of a stream can be held back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
 _SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
-"""The characters around the parts of a string literal that is split over lines."""
+"""The characters around the parts of a string literal that is split across lines."""
 _JOINTS = (
     re.compile(rf"(?:{LINE_END}(?:{STAMP} ?)?)+"),
     re.compile(rf"(?:{LINE_END}{PREFIX})+"),
     re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
 )
-"""Patterns for line ends. Each removes more of the text around them than the previous one. Removing too much
-would remove a part of the secret, so every pattern is tried."""
+"""Patterns for line endings. Each removes more of the surrounding text than the previous one. Removing too
+much would remove part of the secret, so all patterns are tried."""
 _TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
@@ -66,15 +67,16 @@ _ESCAPE = re.compile(
     r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
-"""Like `_ESCAPE`, except that `\\\\` is a backslash, not another level of escapes."""
+"""Like `_ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters that often follow a backslash in logs and so are no hint. `_quoted` covers secrets with them."""
+"""Characters that often follow a backslash in logs, so they are not a hint. `_quoted` covers secrets with
+them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 
 
 def _decoded(match: re.Match[str]) -> str:
-    """Return the character of an escape sequence, or the sequence itself if it has none."""
+    """Return the character for an escape sequence, or the sequence itself if it is not valid."""
     text = match[0]
     body = text.lstrip("\\")
     if text[0] in "&'":
@@ -92,17 +94,17 @@ def _decoded(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _View:
-    """A changed copy of a text that maps its positions back to the original text."""
+    """A modified copy of a text that maps its positions back to the original text."""
 
     text: str
     source: _View | None = None
     at: list[int] = field(default_factory=list)
     """Positions in `text` before and after each replaced sequence, in order."""
     origin: list[int] = field(default_factory=list)
-    """The same positions in the text of `source`."""
+    """The corresponding positions in the text of `source`."""
 
     def replaced(self, pattern: re.Pattern[str], replacement: Any) -> _View:
-        """Return a view in which the matches of a pattern are replaced, or this one if there are none."""
+        """Return a view with the pattern's matches replaced, or this view if there are none."""
         parts: list[str] = []
         at, origin = [0], [0]
         low = length = 0
@@ -118,7 +120,7 @@ class _View:
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
     def place(self, start: int, end: int) -> Span:
-        """Return the position of a part of this view in the original text."""
+        """Return the position in the original text of a part of this view."""
         view = self
         while view.source is not None:
             before = bisect_right(view.at, start) - 1
@@ -132,7 +134,7 @@ class _View:
 
 
 def _encodings(raw: bytes) -> Iterator[str]:
-    """Yield the part of each encoding that does not depend on the bytes around `raw`: base64 and hex."""
+    """Yield the part of each base64 and hex encoding that does not depend on the bytes around `raw`."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for offset in range(3):
             text = encode(b"\0" * offset + raw).decode().rstrip("=")
@@ -143,7 +145,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret as URLs, JSON, HTML, Python and the shell escape it, and joined into one line."""
+    """Yield a secret as escaped in URLs, JSON, HTML, Python and the shell."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)
@@ -168,7 +170,7 @@ def _quoted(secret: str) -> Iterator[str]:
 
 
 def _one_line(secret: str) -> Iterator[str]:
-    """Yield a multi-line secret as it looks after a shell has replaced or removed the line ends."""
+    """Yield a multi-line secret as it appears after a shell has replaced or removed the line endings."""
     for joint in ("", " "):
         yield re.sub(r"\s*\n\s*", joint, secret)
         yield secret.replace("\n", joint)
@@ -187,7 +189,7 @@ class KnownSecrets:
         self._plain: set[str] = set()
         self._encoded: set[str] = set()
         self._once: set[str] = set()
-        """The forms in `_encoded` that are encoded once."""
+        """The forms in `_encoded` that are encoded only once."""
         for secret in secrets:
             quoted = {*_quoted(secret), *_one_line(secret)} - {""}
             if len(secret) < MIN_ENCODED:
@@ -213,7 +215,7 @@ class KnownSecrets:
     # -- the first step --------------------------------------------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
-        """Return a pattern for RE2, in Latin-1, that matches wherever a form, or a part of one, can be."""
+        """Return an RE2 pattern, in Latin-1, that matches wherever a form, or part of one, might be."""
         special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
         anywhere, ends, starts, middles = [], [], [], []
         if self._plain:
@@ -246,7 +248,7 @@ class KnownSecrets:
 
     # -- the second step -------------------------------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
-        """Return the positions of the secrets in a text, in order."""
+        """Return the positions of all secrets in the text, in order."""
         found: list[Span] = []
         short = self._short_pattern
         if short is not None:
@@ -300,7 +302,7 @@ class KnownSecrets:
 
     @cached_property
     def _blocks(self) -> dict[str, list[tuple[str, int]]]:
-        """Map each block of the long encoded forms to the forms that contain it and its positions in them."""
+        """Map each block in the long encoded forms to the forms that contain it, with its positions."""
         blocks: dict[str, list[tuple[str, int]]] = {}
         for form in sorted(self._encoded):
             if len(form) > _LONG:
@@ -316,7 +318,7 @@ class KnownSecrets:
 
     @cached_property
     def _beginnings(self) -> set[str]:
-        """Return all substrings of MIN_LENGTH characters of the forms. Unfinished text can end with one."""
+        """Return all substrings of the forms with MIN_LENGTH characters. Incomplete text can end with one."""
         return {
             form[at : at + MIN_LENGTH]
             for form in (*self._plain, *self._encoded)
@@ -326,7 +328,7 @@ class KnownSecrets:
     def unfinished(self, text: str, end: int) -> int:
         """Return the position at which an incomplete secret at the end of `text[:end]` may begin, or `end`.
 
-        The beginning of a secret can be split over several lines. All of these lines except the first then
+        The beginning of a secret can be split across several lines. All of these lines except the first then
         contain nothing else.
         """
         hold = at = end
@@ -347,7 +349,7 @@ class KnownSecrets:
         return hold
 
     def _can_end(self, word: str, whole: bool) -> bool:
-        """Return whether a word, or a `whole` line, can end with the beginning of a form."""
+        """Return whether a word, or a `whole` line, might end with the beginning of a form."""
         last = word[-MIN_LENGTH:]
         if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
             return True
@@ -355,12 +357,12 @@ class KnownSecrets:
 
 
 def compiled(pattern: bytes) -> Any:
-    """Compile a pattern with RE2, for bytes in Latin-1. RE2 matches in linear time."""
+    """Compile a pattern for Latin-1 bytes with RE2, which matches in linear time."""
     import re2
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = 1 << 30  # an upper limit, so that hundreds of secrets compile
+    options.max_mem = 1 << 30  # an upper limit that is high enough for hundreds of secrets
     options.log_errors = False
     return re2.compile(pattern, options)
 
@@ -370,14 +372,14 @@ def _nothing(_: re.Match[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a pattern for RE2 in Latin-1 that matches a text encoded in UTF-8."""
+    """Return an RE2 pattern in Latin-1 that matches the UTF-8 encoding of a text."""
     return "".join(
         chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in _raw(text)
     )
 
 
 def _nested(parts: list[str], reverse: bool = False) -> str:
-    """Return a pattern that matches any prefix of a sequence or, with `reverse`, any suffix."""
+    """Return a pattern that matches any prefix of a sequence, or any suffix if `reverse` is set."""
     pattern = ""
     for part in parts if reverse else reversed(parts):
         pattern = f"(?:{pattern}{part})?" if reverse else f"(?:{part}{pattern})?"
@@ -385,10 +387,10 @@ def _nested(parts: list[str], reverse: bool = False) -> str:
 
 
 def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
-    """Yield the position and the length of each block of a long form.
+    """Yield the position and length of each block in a long form.
 
     Any part of the form that is twice as long as a block contains a whole block. In the forms of long
-    secrets, such as private keys, every whole line of 64 characters contains one.
+    secrets, such as private keys, every full line of 64 characters contains one.
     """
     long = _LONG_BLOCK if encoded else _LONG_PLAIN_BLOCK
     size = _BLOCK if len(form) <= 2 * _LONG else long
@@ -403,7 +405,7 @@ def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _grown(text: str, form: str, at: int, offset: int) -> Span:
-    """Return the longest span of the text around `at` that equals the part of the form around `offset`."""
+    """Return the longest span of text around `at` that equals the part of the form around `offset`."""
     start, low = at, offset
     while start > 0 and low > 0 and text[start - 1] == form[low - 1]:
         start, low = start - 1, low - 1

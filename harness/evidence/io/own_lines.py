@@ -1,4 +1,4 @@
-"""Recognise the log lines that ranks write for the harness. These lines are never shown to users."""
+"""Recognise log lines that ranks write for the harness. These lines are never shown to users."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
     *(admitted_lines.LINE_MARK, admitted_lines.SUMMARY_MARK),
 )
-"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, results of
-acceptance tests, and the digests of an admitted recorder."""
+"""The marks for lines that contain logged points, processes, a command's exit code, netcheck diagnoses,
+acceptance test results, and an injected recorder's digests."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
@@ -25,9 +25,10 @@ def is_own(line: str) -> bool:
 
 
 def without_own(line: str) -> str | None:
-    """Return a log line without the part that was written for the harness, or None if nothing else remains.
+    """Return a log line without the part that was written for the harness, or None if nothing remains.
 
-    A line has other text if a program wrote it without a line end. A prefix such as "[rank0]: " is ignored.
+    A line contains other text if a program printed it without a line ending. A prefix such as "[rank0]: " is
+    ignored.
     """
     if not is_own(line):
         return line

@@ -72,7 +72,8 @@ _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 class Bundle:
     """A bundle on disk. Each file is read on first access.
 
-    Small files are kept in memory. Logs, ground truth and points can be large and are read at every access.
+    Small files are kept in memory. Logs, ground truth and points can be large, so they are read on every
+    access.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +93,7 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "file:line reason" for each record that was read so far and could not be parsed."""
+        """Return "file:line reason" for each record read so far that could not be parsed."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
@@ -100,7 +101,7 @@ class Bundle:
         return (self.path / relative_path).is_file()
 
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbered lines of a file, or nothing if the file does not exist.
+        """Yield a file's numbered lines, or nothing if the file does not exist.
 
         A last line without a line ending counts as damage.
         """
@@ -170,13 +171,13 @@ class Bundle:
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:
-        """Return the verdict that the harness recorded at the end of the launch. Judges never read it."""
+        """Return the verdict that the harness recorded at the end of the launch. The judge never reads it."""
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:
-        """Return the recorded states of all objects of a kind, in the order of arrival.
+        """Return the recorded states of all objects of a kind, in order of arrival.
 
-        The kind "event" returns the core/v1 Events.
+        For the kind "event", these are the core/v1 Events.
         """
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._states:
@@ -187,13 +188,13 @@ class Bundle:
         return self._states[path]
 
     def read_objects(self) -> None:
-        """Read the objects of every kind, so that `damaged` lists the problems in all objects."""
+        """Read the objects of all kinds, so that `damaged` lists the problems in all of them."""
         for path in sorted((self.path / "objects").glob("*.jsonl")):
             self.history(path.stem)
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Remove values of wrong types from an object. Report each problem once per file."""
+        """Remove values that have the wrong type from an object. Each problem is reported once per file."""
         file = state.ref.partition(":")[0]
         for problem in typed(state.object):
             field = (file, problem)
@@ -203,7 +204,7 @@ class Bundle:
         return state
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
-        """Map the uid of each object of a kind to its states, in the order of resource versions.
+        """Map the uid of each object of a kind to its states, ordered by resource version.
 
         Each version appears once.
         """
@@ -234,7 +235,7 @@ class Bundle:
     def ranks(self) -> dict[int, Pod]:
         """Map each rank to its pod, using the recorded processes.
 
-        If no world of the job's size is recorded, assume that node i runs the ranks i·p to i·p+p-1, where p
+        If no world of the job's size was recorded, node i is assumed to run the ranks i·p to i·p+p-1, where p
         is the number of processes per node.
         """
         expected = self.manifest.expected if self.manifest else None
@@ -248,7 +249,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded lifetime of each rank in its pod, or return {}."""
+        """Map each node index to the last recorded lifetime of each rank in its pod. Can be empty."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}
@@ -266,27 +267,27 @@ class Bundle:
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
-        """Return the snapshots of processes and connections in containers, with line numbers, in order."""
+        """Return the snapshots of processes and connections in containers, in order, with line numbers."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 
     def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
-        """Return the diagnoses that netcheck printed in the pods, with line numbers, in order."""
+        """Return the diagnoses printed by netcheck in the pods, in order, with line numbers."""
         return list(self._records("netcheck.jsonl", _NETCHECK))
 
     def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
-        """Return the results of the acceptance tests in the pods, with line numbers, in order."""
+        """Return the results of acceptance tests in the pods, in order, with line numbers."""
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return the dry runs of objects that controllers did not create, with line numbers, in order."""
+        """Return the dry runs for objects that controllers did not create, in order, with line numbers."""
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
-        """Return the pods that hold devices that a pod of the launch is waiting for, with line numbers."""
+        """Return the pods using devices that one of the launch's pods is waiting for, with line numbers."""
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the exits of commands in containers that are kept alive, each with its line number."""
+        """Return the command exits in containers that are kept alive, with line numbers."""
         return self._exits
 
     @cached_property
@@ -294,7 +295,7 @@ class Bundle:
         return list(self._records("exits.jsonl", _EXIT))
 
     def processes(self) -> list[tuple[int, ProcessLine]]:
-        """Return the events that processes recorded, with line numbers, in the order of their logs."""
+        """Return the events recorded by processes, in log order, with line numbers."""
         return self._processes
 
     @cached_property
@@ -304,7 +305,8 @@ class Bundle:
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
         """Yield a rank's ground truth with line numbers. The suffix ".outside" selects the recorder's lines.
 
-        Rows in a column file are yielded one by one, with the number of the line that refers to the columns.
+        Rows in a column file are yielded individually, with the number of the line that refers to the
+        columns.
         """
         return column_files.truth_lines(self.truth_parts(rank, suffix))
 
@@ -322,15 +324,15 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return the calls with which processes attached to runs, with line numbers, in order."""
+        """Return the calls by which processes attached to runs, in order, with line numbers."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Yield every raw row of the tracker, with line numbers. Rows of one metric are in arrival order."""
+        """Yield all of the tracker's raw rows with line numbers. Each metric's rows are in arrival order."""
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield every raw row of the tracker, with line numbers.
+        """Yield all of the tracker's raw rows with line numbers.
 
         Rows in a column file are yielded as (record, columns).
         """
@@ -347,15 +349,15 @@ class Bundle:
                 yield number, (record, columns)
 
     def writers(self) -> list[tuple[int, RunWriter]]:
-        """Return the writers of each run, with line numbers, sorted by run and time."""
+        """Return the writers of all runs, sorted by run and time, with line numbers."""
         return list(self._records("tracker/writers.jsonl", _WRITER))
 
     def log(self, pod: str, container: str) -> str:
-        """Return the path of a container's log in the bundle."""
+        """Return the path of a container's log within the bundle."""
         return f"logs/{pod}-{container}.log"
 
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
-        """Return the last `count` lines of a log with line numbers.
+        """Return the last `count` lines of a log, with line numbers.
 
         A last line without a line ending counts as damage.
         """

@@ -1,8 +1,8 @@
 """Replace secrets with *** before evidence is written.
 
-Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
-secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
-can contain one. Only these lines and their neighbours are searched in detail.
+Two kinds of secrets are replaced: known secrets in any encoding (`known_secrets.py`), and values that look
+like secrets because of their name or form (`harness/core/secret_rules.py`). An RE2 pattern finds the lines
+that might contain a secret. Only these lines and their neighbours are searched in detail.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_n
 from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
 _LINES = 3
-"""How many lines before and after a match are also searched, because a secret can be split over lines."""
+"""How many lines before and after a match are also searched, because a secret can be split across lines."""
 _CONTEXT = 24_576
-"""How many of the characters that a stream has returned are kept, to find secrets that began there."""
+"""How many of the characters already returned by a stream are kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""Minimum number of characters that a stream keeps of an unfinished line longer than _LONGEST_LINE."""
+"""Minimum number of characters that a stream keeps from an incomplete line longer than _LONGEST_LINE."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
 _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
-"""An environment variable in a pod's spec whose value is already replaced, or that refers to a value stored
-elsewhere. Every pod of the harness has variables of both kinds."""
+"""An environment variable in a pod spec whose value is already replaced, or that refers to a value stored
+elsewhere. All of the harness's pods have variables of both kinds."""
 _PREFIX = re.compile(secret_rules.PREFIX)
 _NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
@@ -39,7 +39,7 @@ _ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\
 
 
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose name denotes a secret, or whose value contains a secret."""
+    """Return the variables whose names denote a secret or whose values contain a secret."""
     return {name: value for name, value in variables.items() if is_secret_name(name) or secrets_in(value)}
 
 
@@ -47,7 +47,7 @@ def secrets_in(text: str) -> set[str]:
     """Return the secrets in a text.
 
     A secret is a password in a URL, or a value that a shell command assigns to a variable whose name denotes
-    a secret. A reference such as `$TOKEN` does not count.
+    a secret. References such as `$TOKEN` do not count.
     """
     secrets = set(_URL_PASSWORD.findall(text))
     secrets |= {value.strip("\"'") for name, value in _ASSIGNMENT.findall(text) if is_secret_name(name)}
@@ -65,7 +65,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact a secret from now on, and all secrets inside it.
+        """Redact a secret, and all secrets inside it, from now on.
 
         Secrets shorter than MIN_LENGTH are ignored.
         """
@@ -82,7 +82,7 @@ class Redactor:
 
     @property
     def search(self) -> _Search:
-        """Return the search for the secrets that are known now."""
+        """Return the search for the currently known secrets."""
         search = self._search
         if search is None:
             with self._lock:
@@ -95,13 +95,13 @@ class Redactor:
         return masked(text, found) if found else text
 
     def stream(self) -> RedactedStream:
-        """Return a redactor for a text that arrives in parts."""
+        """Return a redactor for text that arrives in parts."""
         return RedactedStream(self)
 
     def encoded(self, encoded: str) -> str | None:
         """Return compact JSON with every secret replaced, or None if only `value()` can replace them all.
 
-        This method takes a third of the time of `value()`.
+        This method takes a third of the time that `value()` takes.
         """
         if not self.search.in_document(encoded):
             return encoded
@@ -136,14 +136,14 @@ class Redactor:
 
 
 class RedactedStream:
-    """Redacts a text that arrives in parts, as if it had arrived at once."""
+    """Redacts text that arrives in parts as if it had arrived all at once."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._context = self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the complete lines, redacted. Text that can be the start of a secret is returned later."""
+        """Return the complete lines, redacted. Text that might be the start of a secret is returned later."""
         start, whole = len(self._context), self._context + self._held + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
@@ -161,7 +161,7 @@ class RedactedStream:
         if until == start:
             self._held = whole[start:]
             return ""
-        # A secret that began in an earlier line continues after the prefix of its next line.
+        # A secret that began on an earlier line continues after the prefix of the next line.
         prefix = _PREFIX.match(whole, start) if whole[start - 1 : start] == "\n" else None
         rest = prefix.end() if prefix else start
         found = [
@@ -174,7 +174,7 @@ class RedactedStream:
 
 
 def _inner(secret: str) -> Iterator[str]:
-    """Yield the secrets inside a secret that is itself a document: named values, and the lines of a key."""
+    """Yield the secrets inside a secret that is itself a document: named values, and a key's lines."""
     yield secret.strip()
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:
@@ -184,7 +184,7 @@ def _inner(secret: str) -> Iterator[str]:
 
 
 def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a JSON document that can denote a secret, each with its value if it is a string."""
+    """Yield (key, value) for string values in a JSON document whose keys can denote a secret."""
     data, at = encoded.encode("utf-8", "surrogatepass"), 0
     while (match := _strings().search(data, at)) is not None:
         name, value = match.group(1).decode(), match.group(2).decode("utf-8", "surrogatepass")
@@ -209,11 +209,11 @@ class _Search:
         self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
 
     def in_document(self, encoded: str) -> bool:
-        """Return whether a JSON document can contain a secret, or the name of one."""
+        """Return whether a JSON document might contain a secret or the name of one."""
         return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the positions of the secrets in a text, in order. Those before `start` can be missing."""
+        """Return the positions of the secrets in a text, in order. Those before `start` may be missing."""
         found: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
@@ -229,7 +229,7 @@ class _Search:
         return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the parts of a text that can contain a secret: the lines with hits, and their neighbours."""
+        """Yield the parts of a text that might contain a secret: lines with hits, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))
@@ -244,7 +244,7 @@ class _Search:
             yield first, character
 
     def _hits(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the byte range of the lines around each line that the pattern matches."""
+        """Yield the byte range of the lines around each line matched by the pattern."""
         while at >= 0 and (hit := self._hint.search(data, at)) is not None:
             low, high = hit.span()
             last = high
@@ -256,7 +256,7 @@ class _Search:
 
 
 def _joined(windows: Iterable[Span]) -> Iterator[Span]:
-    """Yield the windows, after merging those that overlap or touch. `windows` must be in order."""
+    """Yield the windows with overlapping or adjacent ones merged. `windows` must be in order."""
     low = high = -1
     for first, last in windows:
         if first > high:

@@ -1,4 +1,4 @@
-"""Write the bundle during a launch. Lines are redacted and written immediately. All threads can write."""
+"""Write the bundle during a launch. Lines are redacted and written immediately, from any thread."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 
 
 class ProgressListener(Protocol):
-    """The interface of an object that receives the evidence of a launch as it arrives.
+    """The interface for an object that receives a launch's evidence as it arrives.
 
-    The methods are called from any thread. They must return immediately and must not raise.
+    The methods can be called from any thread. They must return immediately and must not raise.
     """
 
     def manifest(self, manifest: Manifest) -> None:
@@ -53,10 +53,10 @@ class ProgressListener(Protocol):
         """Handle one watch event."""
 
     def processed(self, event: ProcessLine) -> None:
-        """Handle an event that a process recorded."""
+        """Handle an event recorded by a process."""
 
     def logged(self, pod: str, text: str) -> None:
-        """Handle complete, redacted lines of a pod's log, each in the form "<RFC 3339 time> <line>"."""
+        """Handle complete, redacted lines from a pod's log, each in the form "<RFC 3339 time> <line>"."""
 
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
@@ -67,7 +67,7 @@ class BundleWriter:
     """Writes the files of a bundle. All code that writes to a bundle uses this class.
 
     If the disk is full, methods set `full` and raise HarnessError with the cause run.evidence_disk_full. No
-    record is written afterwards, because records with a gap prove nothing. The manifest and the verdict are
+    records are written after that, because records with a gap prove nothing. The manifest and the verdict are
     still written.
     """
 
@@ -88,7 +88,7 @@ class BundleWriter:
         )
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """The names of the stages, in all threads, that have begun but not ended."""
+        """The names of all stages, in any thread, that have begun but not ended."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
@@ -120,14 +120,14 @@ class BundleWriter:
 
     @property
     def current(self) -> Manifest:
-        """Return the last written manifest. To change the manifest, pass a changed copy to `manifest()`."""
+        """Return the last written manifest. To change it, pass a modified copy to `manifest()`."""
         with self._lock:
             return self._current
 
     def manifest(self, manifest: Manifest) -> None:
         """Replace manifest.json atomically.
 
-        Stages recorded by `stage()` are kept even if `manifest` lacks them.
+        Stages recorded by `stage()` are kept even if they are missing from `manifest`.
         """
         with self._lock:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
@@ -137,7 +137,7 @@ class BundleWriter:
                 self.listener.manifest(self._current)
 
     def update(self, **changes: Any) -> Manifest:
-        """Change fields of the manifest by name and return the new manifest. Thread-safe."""
+        """Change the given manifest fields and return the new manifest. Thread-safe."""
         with self._lock:
             self.manifest(self._current.model_copy(update=changes))
             return self._current
@@ -151,14 +151,14 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Record the duration of the block as a stage. An error is recorded with its cause and re-raised."""
+        """Record the block's duration as a stage. An error is recorded with its cause and re-raised."""
         self._open.append(name)
         with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Measure one attempt of an operation that callers retry. Only success records it as a stage."""
+        """Measure one attempt at an operation that callers retry. Only success is recorded as a stage."""
 
         def ended(stage: Stage, failed: BaseException | None) -> None:
             if failed is None:
@@ -179,9 +179,9 @@ class BundleWriter:
             self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Append one watch event to the file of its kind.
+        """Append one watch event to the file for its kind.
 
-        `kind` is lower-case and singular, for example "pod". Events are appended to events.jsonl.
+        `kind` is lower-case and singular, for example "pod". Kubernetes Events are appended to events.jsonl.
         """
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
         if self.listener is not None:
@@ -192,19 +192,19 @@ class BundleWriter:
         self._append("inspections.jsonl", inspection)
 
     def netcheck(self, record: NetcheckRecord) -> None:
-        """Append a diagnosis that netcheck printed in a pod."""
+        """Append a diagnosis printed by netcheck in a pod."""
         self._append("netcheck.jsonl", record)
 
     def acceptance(self, record: AcceptanceRecord) -> None:
-        """Append a result of an acceptance test in a pod, or the pod's final report."""
+        """Append an acceptance test result from a pod, or the pod's final report."""
         self._append("acceptance.jsonl", record)
 
     def dry_run(self, record: DryRun) -> None:
-        """Append the dry run of an object that a controller did not create."""
+        """Append a dry run for an object that a controller did not create."""
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append a pod that holds devices that a pod of the launch is waiting for."""
+        """Append a pod that uses devices that one of the launch's pods is waiting for."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
@@ -212,13 +212,13 @@ class BundleWriter:
         self._append("exits.jsonl", exit_)
 
     def process(self, event: ProcessLine) -> None:
-        """Append an event that a process recorded."""
+        """Append an event recorded by a process."""
         self._append("processes.jsonl", event)
         if self.listener is not None:
             self.listener.processed(event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
-        """Open a container's log for writing. `close()` writes an unfinished last line."""
+        """Open a container's log for writing. `close()` writes an incomplete last line."""
         return LogFile(
             Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
@@ -228,36 +228,36 @@ class BundleWriter:
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
-        """Append all lines of a rank's ground truth. Long sequences of rows are written to a column file."""
+        """Append a rank's complete ground truth. Long sequences of rows are written to a column file."""
         path = f"truth/{rank}{suffix}.columns"
         for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
             self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
-        """Append a record of the tracker. Points can stay buffered until `tracker_summary()` is called."""
+        """Append a record from the tracker. Points may stay buffered until `tracker_summary()` is called."""
         if isinstance(record, Point):
             self.points.add(record)
         else:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows of the tracker. Rows can stay buffered until `tracker_summary()` is called."""
+        """Append raw rows from the tracker. They may stay buffered until `tracker_summary()` is called."""
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """Write the number of records of each kind on the tracker.
+        """Write how many records of each kind the tracker has.
 
-        Call this method last, because readers use the numbers to detect a truncated file in tracker/.
+        Call this method last, because readers use these numbers to detect truncated files in tracker/.
         """
         self.points.flush()
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
-        """Redact a text and write it to a file of the bundle."""
+        """Redact a text and write it to a file in the bundle."""
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
-        """Redact in place the files that another program wrote into a folder of the bundle."""
+        """Redact, in place, files that another program wrote to a folder in the bundle."""
         for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")
@@ -274,9 +274,9 @@ class BundleWriter:
         self._disk.free()
 
     def discard(self) -> None:
-        """Remove the bundle of a run that launched nothing.
+        """Remove the bundle of a run that did not launch anything.
 
-        `latest` then points to the newest other bundle.
+        `latest` then points to the newest remaining bundle.
         """
         self.release()
         shutil.rmtree(self.path, ignore_errors=True)
@@ -289,7 +289,7 @@ class BundleWriter:
             self._bundle_lock.release()
 
     def close(self) -> None:
-        """Close every file. A later write reopens its file."""
+        """Close all files. A later write reopens its file."""
         with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
             self.points.flush()
         with self._lock:
@@ -323,7 +323,7 @@ class BundleWriter:
 def timed(
     name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
 ) -> Iterator[None]:
-    """Call `begun()` before the block, and `ended(stage, error)` after the block. `error` can be None."""
+    """Call `begun()` before the block and `ended(stage, error)` after it. `error` can be None."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
         begun()  # inside `try`, so that `ended` is called even if a signal arrives during this call

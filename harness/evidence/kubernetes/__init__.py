@@ -1,1 +1,1 @@
-"""Interpret recorded objects and messages of Kubernetes."""
+"""Interpret recorded Kubernetes objects and messages."""

@@ -1,8 +1,8 @@
-"""Determine which GPUs a node has, how many it can give to pods, and whether they are shared or split.
+"""Determine which GPUs a node has, how many it can provide to pods, and whether they are shared or split.
 
-Four facts must be distinguished: the capacity of a node, its allocatable part, the requests of other pods
-(harness/observe/device_holders.py), and the labels of the device plugin, which say how often each GPU is
-offered. The labels are those of NVIDIA's GPU feature discovery 0.17 and of GKE.
+Four values must be distinguished: a node's capacity, its allocatable resources, the requests from other pods
+(harness/observe/device_holders.py), and the device plugin's labels, which show how many times each GPU is
+offered. The labels are those set by NVIDIA GPU Feature Discovery 0.17 and by GKE.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.evidence.kubernetes.unschedulable import quantity
 
 GPU = "nvidia.com/gpu"
 SHARED = f"{GPU}.shared"
-"""The resource that the device plugin offers for shared GPUs if renameByDefault is set."""
+"""The resource name for shared GPUs if renameByDefault is set in the device plugin."""
 _MIG = "nvidia.com/mig-"
 _LIKE_GPU = re.compile(r"gpu|^nvidia\.com/", re.IGNORECASE)
 _COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
@@ -37,20 +37,20 @@ _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
-"""Labels of nodes that do not offer their GPUs to pods, but for example to virtual machines."""
+"""Labels on nodes that do not offer their GPUs to pods but, for example, to virtual machines."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Why the devices that a node offers are not whole GPUs."""
+    """Why the devices offered by a node are not whole GPUs."""
 
     cause: Literal["gpu.shared", "gpu.mig"]
     text: str
-    """A predicate of the node, such as "has 1 GPU, shared by 15 (time-slicing)"."""
+    """A predicate for the node, such as "has 1 GPU, shared by 15 (time-slicing)"."""
 
 
 REJECTED = "UnexpectedAdmissionError"
-"""The reason in the status of a pod whose devices the kubelet could not allocate. It never starts."""
+"""The status reason of a pod for which the kubelet could not allocate devices. It never starts."""
 _OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's message if failRequestsGreaterThanOne is set. MPS implies this setting."""
@@ -58,21 +58,21 @@ _SHARED_ONCE = "maximum request size for shared resources"
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a node cannot give a pod the GPUs that it requests. `text` is a predicate of the node."""
+    """Why a node cannot provide the GPUs that a pod requests. `text` is a predicate for the node."""
 
     cause: CauseId
     text: str
     small: bool = False
-    """Whether the node simply has fewer devices than requested, or none."""
+    """Whether the node simply has no devices, or fewer than requested."""
 
 
 def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable") -> int:
-    """Return the number of devices of a resource in a node's `part`: "capacity" or "allocatable"."""
+    """Return the number of devices for a resource in a node's `part`, "capacity" or "allocatable"."""
     return int(quantity(mapping(node, "status", part).get(resource, 0)))
 
 
 def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
-    """Map the resources that a node has for GPUs, or parts of GPUs, to their capacity."""
+    """Map a node's resources for GPUs, or parts of GPUs, to their capacity."""
     names = mapping(node, "status", "capacity")
     counts = {name: offered(node, name, part="capacity") for name in names if _LIKE_GPU.search(name)}
     return {name: count for name, count in counts.items() if count}
@@ -81,7 +81,7 @@ def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
 def is_gpu_node(node: Mapping[str, Any]) -> bool:
     """Return whether a node has NVIDIA GPUs, according to its capacity or its labels.
 
-    A node whose device plugin does not run has no GPU capacity, but it still has its labels.
+    If a node's device plugin is not running, the node has no GPU capacity but still has its labels.
     """
     if any(name in (GPU, SHARED) or name.startswith(_MIG) for name in gpu_resources(node)):
         return True
@@ -93,20 +93,20 @@ def is_gpu_node(node: Mapping[str, Any]) -> bool:
 
 
 def parts(node: Mapping[str, Any]) -> Parts | None:
-    """Return why the devices that a node offers are shared GPUs or parts of GPUs, or None."""
+    """Return why the devices offered by a node are shared GPUs or parts of GPUs, or None."""
     return _mig(node) or _shared(node)
 
 
 def proved_whole(node: Mapping[str, Any]) -> bool:
-    """Return whether the labels of a node prove that it offers each of its GPUs once."""
+    """Return whether a node's labels prove that it offers each of its GPUs once."""
     count = _number(_labels(node), _COUNT)
     return parts(node) is None and count is not None and count >= offered(node, GPU, part="capacity") > 0
 
 
 def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage | None:
-    """Return why a node can never give `requested` devices to a pod, or None if it can.
+    """Return why a node can never provide `requested` devices to a pod, or None if it can.
 
-    The requests of other pods are ignored, because other pods can end.
+    Requests from other pods are ignored, because other pods can end.
     """
     has, gives = offered(node, resource, part="capacity"), offered(node, resource)
     return None if gives >= requested else _shortage(node, resource, requested, has, gives)
@@ -132,7 +132,7 @@ def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, 
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
-    """Return why the kubelet of a pod's node rejected the pod, or None if it did not."""
+    """Return why the kubelet on a pod's node rejected the pod, or None if it did not."""
     status = mapping(pod, "status")
     if status.get("phase") != "Failed" or status.get("reason") != REJECTED:
         return None
@@ -144,7 +144,7 @@ def rejection(pod: Mapping[str, Any]) -> Shortage | None:
 
 
 def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
-    """Return the GPU resources of NVIDIA among the requests of a pod, with their amounts."""
+    """Return the NVIDIA GPU resources in a pod's requests, with their amounts."""
     return {
         name: int(amount)
         for name, amount in requests.items()
@@ -185,7 +185,7 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
-    # If the node offers each GPU once, the device plugin does not use the configuration in the labels yet.
+    # If the node offers each GPU once, the device plugin is not using the configuration in the labels yet.
     if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
         return None
     each = replicas if replicas > 1 else capacity // count if count and more else 0

@@ -1,4 +1,4 @@
-"""The kinds of objects that are watched and recorded, and the name of each kind's file in objects/."""
+"""The object kinds that are watched and recorded, and the name of each kind's file in objects/."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WatchedKind:
-    """A kind of object that is watched and recorded in objects/<name>.jsonl.
+    """An object kind that is watched and recorded in objects/<name>.jsonl.
 
-    A namespaced kind is watched in `namespace`. If `namespace` is None, it is watched in the launch's
-    namespace.
+    A namespaced kind is watched in `namespace`, or in the launch's namespace if `namespace` is None.
     """
 
     name: str
@@ -20,11 +19,11 @@ class WatchedKind:
     namespaced: bool = True
     namespace: str | None = None
     labels: str = ""
-    """The label selector of the watch."""
+    """The label selector for the watch."""
     own: bool = False
-    """Watch only the object with the same name as the launch's namespace."""
+    """Whether to watch only the object with the same name as the launch's namespace."""
     metadata_only: bool = False
-    """Request only the metadata, which shows who wrote the object and when, and not the content."""
+    """Whether to request only the metadata, which shows who wrote the object and when."""
     optional: bool = False
     """Whether to skip the kind if it cannot be read or is not served, because no verdict depends on it."""
 
@@ -96,4 +95,4 @@ FILES = {
     **{"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"},
     **{"TorchrunJob": "torchrunjob", "PyTorchJob": "pytorchjob", "MPIJob": "mpijob", "Pod": "pod"},
 }
-"""Kind of the launched object → the name of its file in objects/."""
+"""The name of the file in objects/ for each kind of launched object."""

@@ -1,7 +1,7 @@
-"""Map messages of Kueue and the kubelet to a cause, and to whether waiting can help.
+"""Map messages from Kueue and the kubelet to causes, and to whether waiting can help.
 
-The observer uses these tables to decide when to stop waiting, and the judges use them to determine causes.
-The messages come from Kueue 0.19, and from the kubelet and containerd of Kubernetes 1.36.
+The observer uses these tables to decide when to stop waiting, and the judge uses them to determine causes.
+The messages are those of Kueue 0.19, and of the kubelet and containerd in Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from harness.core.causes import CauseId
 
 Prospect = Literal["final", "retried", "open"]
 """Whether waiting can help: "open" means yes, "final" means no, and "retried" means that Kubernetes retries,
-but mostly without success."""
+but usually without success."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The cause that a message indicates, and whether waiting can help."""
+    """The cause indicated by a message, and whether waiting can help."""
 
     cause: CauseId
     prospect: Prospect = "open"
@@ -59,10 +59,10 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Messages of the condition QuotaReserved. The first matching entry determines the cause."""
+"""Messages in the QuotaReserved condition. The first matching entry determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""The message about a flavor that is full at the moment. This flavor might admit the job later, even if no
-other flavor can."""
+"""The message for a flavor that is currently full. This flavor might admit the job later, even if no other
+flavor can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -94,7 +94,7 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""The reason why a container is waiting or could not be started → the meaning of this reason."""
+"""The meaning of each reason why a container is waiting or could not be started."""
 _PULLS = (
     # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -112,17 +112,17 @@ _PULLS = (
     _Text(("no such host",), None, "final"),
     _Text(("lookup",), None, "final"),
 )
-"""Messages of a failed pull, in lower case. The first matching entry determines the cause."""
+"""Messages for failed image pulls, in lower case. The first matching entry determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
-"""Messages of NVIDIA's container runtime, in lower case. It fails if the driver of the node does."""
+"""Messages from NVIDIA's container runtime, in lower case. It fails if the node's driver fails."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
-"""Reasons in the status of a container whose image could not be pulled."""
+"""Container status reasons for images that could not be pulled."""
 
 
 def refusal(message: str, reason: str = "") -> Meaning:
-    """Return why Kueue reserves no quota, given the message and the reason of QuotaReserved=False."""
+    """Return why Kueue did not reserve quota, given the message and reason of QuotaReserved=False."""
     matches = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
@@ -131,7 +131,7 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def eviction(reason: str) -> CauseId:
-    """Return the cause of an eviction, given the reason of Evicted=True."""
+    """Return the cause of an eviction, given the reason in Evicted=True."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 
 

@@ -1,4 +1,4 @@
-"""Find images in the status of a cluster's nodes. A kubelet reports only its 50 largest images."""
+"""Find images in node status. The kubelet reports only its 50 largest images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.kubernetes.unschedulable import in_words
 
 _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/")
-"""Prefixes that a node adds to an image name without a registry."""
+"""Prefixes that a node adds to image names without a registry."""
 
 
 def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
@@ -26,7 +26,7 @@ def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return images on the nodes with another tag of the same repository, or [] if a node has `image`."""
+    """Return images on the nodes with other tags from the same repository, or [] if a node has `image`."""
     there, wanted = holders(nodes), normal(image)
     if wanted in there:
         return []
@@ -42,9 +42,9 @@ def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Return which similar images the nodes have if `node` lacks `image`, and advice for the user.
+    """If `node` lacks `image`, return which similar images the nodes have, and advice for the user.
 
-    Return two empty strings if the nodes have no similar image.
+    Returns two empty strings if the nodes do not have a similar image.
     """
     if having := holders(nodes).get(normal(image), []):
         if node in having:

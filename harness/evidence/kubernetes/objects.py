@@ -15,21 +15,21 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping at a path of keys, or {} if there is no mapping at this path."""
+    """Return the mapping at a path of keys, or {} if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """Return the mappings in the list at a path of keys, or [] if there is no list at this path."""
+    """Return the mappings in the list at a path of keys, or [] if there is no list."""
     entries = mapping(value, *keys[:-1]).get(keys[-1])
     return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """One recorded state of an object. `ref` is a reference to its line in the bundle, as file:line."""
+    """One recorded state of an object. `ref` refers to its line in the bundle, as file:line."""
 
     ref: str
     type: str
@@ -51,10 +51,10 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote the object between two of its states, except for its status.
+    """Return the field managers that wrote to the object, other than its status, between two states.
 
-    If managedFields has no new item, return the managers that it no longer lists, because a manager
-    disappears when it removes the only field that it has written.
+    If managedFields has no new entries, the managers that are no longer listed are returned, because a
+    manager disappears when it removes the only field that it has written.
     """
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
@@ -72,7 +72,7 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 class Pod:
     """A pod of the job.
 
-    `index` is the pod's node index. `history` contains its states in the order of resource versions.
+    `index` is the pod's node index. `history` contains its states, ordered by resource version.
     """
 
     index: int
@@ -121,9 +121,9 @@ class Pod:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """Return the exit code that konduktor wrote into a termination message, and the worker's value.
+    """Return the exit code that konduktor wrote to a termination message, and the worker's value.
 
-    A missing exit code is returned as None, a missing value as {}.
+    A missing exit code is returned as None, and a missing value as {}.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

@@ -1,7 +1,7 @@
-"""Rebuild states of a pod from before it was first read, from the status of its container.
+"""Reconstruct a pod's states from before it was first read, using its container status.
 
-The status of a container has the number of its restarts and how its previous execution ended. A bundle that
-was recorded from the start of the job contains these states itself.
+The container status contains the number of restarts and how the previous instance ended. A bundle that was
+recorded from the start of the job contains these states itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 
 
 def with_earlier(states: list[ObjectState], container: str) -> list[ObjectState]:
-    """Return the states of a pod, preceded by the states that the first one implies for `container`.
+    """Return a pod's states, preceded by the earlier states of `container` that the first state implies.
 
-    The result begins with the last execution before the first state: how it ran and how it ended. Both
-    states refer to the line of the first state and have no resource version.
+    The added states show the container's previous instance, first running and then terminated. Both refer to
+    the same line as the first state and have no resource version.
     """
     if not states:
         return states
@@ -39,7 +39,7 @@ def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
 
 
 def _state(first: ObjectState, container: str, state: dict[str, Any], at: Any) -> ObjectState:
-    """Return an earlier state of the pod, in which the container was in `state`."""
+    """Return an earlier state of the pod with the container in `state`."""
     earlier = copy.deepcopy(first.object)
     earlier["metadata"] = {
         name: value

@@ -1,8 +1,9 @@
-"""Find events about pods or Jobs of a launch that the API server refused, and the rule behind the refusal.
+"""Find events about a launch's pods or Jobs that the API server refused to create, and the rule responsible.
 
-Such an event is a Warning about an object whose controller creates pods, and its reason means that an object
-could not be created. The text of the event determines only whether another attempt can succeed, and which
-rule caused the refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text is final.
+Such an event is a Warning about an object whose controller creates pods, with a reason that means that an
+object could not be created. The event's message determines only whether another attempt can succeed, and
+which rule caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message is
+final.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from harness.evidence.kubernetes.objects import mapping
 _MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
 """Kinds whose controllers create pods, or Jobs that create pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
-"""Event reasons of Kubernetes' controllers and of JobSet 0.12 for an object that could not be created."""
+"""Event reasons used by Kubernetes controllers and JobSet 0.12 for objects that could not be created."""
 _PASSING = (
     "failed calling webhook",
     "no endpoints available",
@@ -36,11 +37,11 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Texts of transient refusals, after which the next attempt can succeed."""
+"""Parts of messages about transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""Denials by JobSet's and Kueue's webhooks, which deny a pod or Job until they have read its owner."""
+"""Denials by the JobSet and Kueue webhooks, which deny a pod or Job until they have read its owner."""
 POD_SECURITY = "Pod Security Standard"
-"""The kind that is reported for rules of Pod Security admission."""
+"""The kind reported for Pod Security admission rules."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -49,14 +50,14 @@ _RULES = (
     (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
     (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
 )
-"""(text of a refusal, kind of the rule, whether `kubectl describe` accepts this kind and name)."""
+"""Entries of (message pattern, kind of rule, whether `kubectl describe` accepts this kind and name)."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal of an object of a launch by the API server.
+    """The API server's refusal to create one of a launch's objects.
 
-    `at` is the time of the last refusal in seconds since the epoch, or 0.0 if the event has no time.
+    `at` is when the last refusal occurred, in seconds since the epoch, or 0.0 if the event has no time.
     """
 
     kind: str
@@ -64,7 +65,7 @@ class Refusal:
     message: str
     at: float
     final: bool
-    """Whether the API server will refuse every further attempt too."""
+    """Whether the API server will also refuse all further attempts."""
 
     @property
     def webhook_down(self) -> bool:
@@ -73,14 +74,14 @@ class Refusal:
 
     @property
     def rule(self) -> tuple[str, str] | None:
-        """Return kind and name of the rule that caused the refusal, or None if the rule is not known.
+        """Return the kind and name of the rule that caused the refusal, or None if the rule is not known.
 
-        The name of a LimitRange is "", because the message does not contain it.
+        For a LimitRange, the name is "", because the message does not contain it.
         """
         return rule_of(self.message)
 
     def kubectl_arguments(self, namespace: str) -> str | None:
-        """Return the arguments of the kubectl command that shows the rule, or None if it is not known."""
+        """Return the arguments for a kubectl command that shows the rule, or None if it is not known."""
         rule = _rule(self.message)
         if rule is None:
             return None
@@ -93,15 +94,15 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return kind and name of the rule in a message of the API server, or None."""
+    """Return the kind and name of the rule in a message from the API server, or None."""
     rule = _rule(message)
     return rule[:2] if rule else None
 
 
 def by_rule(message: str) -> bool:
-    """Return whether a rule of the cluster or its access control refused a request, according to the message.
+    """Return whether, according to the message, a cluster rule or access control refused a request.
 
-    The webhooks of JobSet and Kueue do not count, because they deny objects that lack the fields that these
+    The JobSet and Kueue webhooks do not count, because they deny objects without the fields that these
     controllers set.
     """
     rule = rule_of(message)
@@ -117,7 +118,7 @@ def _rule(message: str) -> tuple[str, str, bool] | None:
 
 
 def refusal(event: object) -> Refusal | None:
-    """Return the refusal that an event reports, or None for any other event."""
+    """Return the refusal reported by an event, or None for any other event."""
     item, about = mapping(event), mapping(event, "involvedObject")
     if (
         item.get("type") != "Warning"
@@ -136,9 +137,9 @@ def refusal(event: object) -> Refusal | None:
 
 
 def final(message: str) -> bool:
-    """Return whether another attempt would be refused too, according to the message.
+    """Return whether, according to the message, another attempt would be refused too.
 
-    Users write the text of a rule, so its words are not interpreted.
+    The text of a rule is written by users, so its wording is not interpreted.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False
@@ -150,16 +151,14 @@ def final(message: str) -> bool:
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
     """Return the latest final refusal, or the latest refusal if none is final, or None.
 
-    Refusals before the creation of the newest pod do not count.
-
-    `newest_pod` is the creation time of the newest pod in seconds since the epoch. All times are whole
-    seconds, so a refusal in the same second as the pod still counts.
+    Refusals before the newest pod was created, at `newest_pod` in seconds since the epoch, do not count. All
+    times are whole seconds, so a refusal in the same second still counts.
     """
     refusals = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
     return max(refusals, key=lambda each: (each.final, each.at), default=None)
 
 
 def created(pods: Iterable[object]) -> float:
-    """Return the creation time of the newest pod in seconds since the epoch, or 0.0 if there is no pod."""
+    """Return when the newest pod was created, in seconds since the epoch, or 0.0 if there are no pods."""
     texts = [mapping(pod, "metadata").get("creationTimestamp") for pod in pods]
     return max((seconds(str(text)) or 0.0 for text in texts if text), default=0.0)

@@ -1,8 +1,8 @@
-"""Find torchrun's agents in a container's process list, with their options and whether they started ranks.
+"""Find torchrun agents in a container's process list, with their options and whether they started ranks.
 
 An agent starts its ranks after the rendezvous, so an agent that never had a child process is still waiting
-for other agents. An agent whose ranks have ended has no child process either. It waits for the other agents
-to end, or reports a failure.
+for other agents. An agent whose ranks have ended does not have a child process either. It is then waiting for
+the other agents to end, or reporting a failure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 
-A waiting agent polls and used 0 to 3 ticks when measured, and several times as many on a slower core. A
-starting agent uses all available CPU.
+In measurements, a waiting agent, which polls, used 0 to 3 ticks, and several times as many on a slower core.
+A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""If the ended children of an agent used more CPU ticks than this, they were ranks. For an agent that waits
-for other agents, 0 ticks were measured."""
+"""If an agent's terminated children used more CPU ticks than this, they were ranks. For agents waiting for
+other agents, 0 ticks were measured."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Agent:
 
     options: dict[str, str]
     started: bool
-    """Whether the agent has started its ranks, even if they have ended since."""
+    """Whether the agent has started its ranks, even if they have since ended."""
     busy: bool = False
-    """Whether the agent uses CPU time. A busy agent might still be starting, not yet waiting for others."""
+    """Whether the agent is using CPU time. A busy agent may still be starting up rather than waiting."""
 
     @property
     def host(self) -> str:
@@ -51,7 +51,7 @@ class Agent:
 
     @property
     def nodes(self) -> str:
-        """Return the number of nodes that the agent expects. For a range, this is the upper end."""
+        """Return the number of nodes that the agent expects. For a range, this is the upper limit."""
         return self.options.get("nnodes", "1").rpartition(":")[2]
 
 
@@ -90,12 +90,12 @@ def options(command: list[str]) -> dict[str, str] | None:
 
 
 def is_agent(process: Process) -> bool:
-    """Return whether a process is a torchrun agent, or a fork of an agent."""
+    """Return whether a process is a torchrun agent or a fork of one."""
     return _arguments(process.command) is not None
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
-    """Return the torchrun agents in a container. Forks of the agents are left out."""
+    """Return the torchrun agents in a container, without their forks."""
     result = []
     ours = {
         process.pid: arguments
@@ -112,5 +112,5 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Map each pod in which an agent has not started its ranks to whether the agent is busy."""
+    """Map each pod whose agent has not started its ranks to whether the agent is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -1,9 +1,9 @@
-"""Check the types of fields in recorded Kubernetes objects. Remove and report values of wrong types.
+"""Check field types in recorded Kubernetes objects, and remove and report values with the wrong type.
 
-The judges read fields in several hundred places and rely on these types. Therefore no judge raises an error
-if, for example, a damaged bundle contains a list instead of a string. The expected type of a field depends
-only on the field's name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has
-several types in these APIs, all of them are accepted. Fields with other names are not checked.
+The judge reads fields in several hundred places and relies on these types, so that it does not raise an error
+if, for example, a damaged bundle contains a list instead of a string. A field's expected type depends only on
+its name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has several types in
+these APIs, all of them are accepted. Fields with other names are not checked.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""Name of a mapping whose keys are chosen by users → the accepted types of its values."""
+"""The accepted value types for each mapping whose keys are chosen by users."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {
@@ -74,15 +74,15 @@ _NAMES = {
 
 
 def typed(document: dict[str, Any]) -> Iterator[str]:
-    """Remove every value of a wrong type from an object, in place. Yield a sentence about each removed value.
+    """Remove values with the wrong type from an object, in place. Yield a sentence about each of them.
 
-    A null is removed silently, because Kubernetes treats it like a missing field.
+    Nulls are removed silently, because Kubernetes treats them like missing fields.
     """
     yield from _mapping(document, "", None)
 
 
 def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
-    """Check one mapping. If users choose its keys, `of` contains the types of its values, otherwise None."""
+    """Check one mapping. If users choose its keys, `of` contains its value types, otherwise `of` is None."""
     odd: list[str] = []
     for name, value in mapping.items():
         types = of or _expected(name, path)

@@ -1,7 +1,7 @@
-"""Find why a pod cannot run on any node, even on an empty node: resources, labels, affinity, taints, cordons.
+"""Find why a pod cannot run on any node, even an empty one: resources, labels, affinity, taints or cordons.
 
-The recorded objects are compared by the rules of the scheduler's filters. Pod affinities, topology spread
-constraints and the requests of other pods are ignored, because other pods can end.
+The recorded objects are compared according to the scheduler's filter rules. Pod affinities, topology spread
+constraints and other pods' requests are ignored, because other pods can end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_NAMES = 6
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
-    """Return why no node can run the pod even if no other pod exists.
+    """Return why no node could run the pod even if there were no other pods.
 
-    Returns None if a node can run the pod, or if no node is known.
+    Returns None if a node can run the pod, or if no nodes are known.
     """
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
@@ -39,12 +39,12 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Return whether a node's labels and taints admit a DaemonSet's pod. Resources are ignored."""
+    """Return whether a node's labels and taints allow a DaemonSet's pod. Resources are ignored."""
     return not exclusions(pod, node)
 
 
 def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
-    """Return one sentence with the obstacles of each node: "a and b have the taint …; c is cordoned".
+    """Return one sentence with each node's obstacles, such as "a and b have the taint …; c is cordoned".
 
     If more than MAX_NAMES nodes have the same obstacle, only the first ones are named.
     """
@@ -56,11 +56,11 @@ def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """Map each resource to the pod's request, as a number of cores, bytes or devices.
+    """Map each resource to the amount that the pod requests, as a number of cores, bytes or devices.
 
-    Native sidecars run beside the containers, so the requests of both are added. Any other init container
-    runs only with the sidecars before it. If the sum of their requests is larger, it counts instead. The
-    overhead of the RuntimeClass is added.
+    Native sidecars run alongside the containers, so their requests are added. Any other init container runs
+    only alongside the sidecars that precede it. If the sum of their requests is larger, it counts instead.
+    The RuntimeClass overhead is added.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
@@ -91,7 +91,7 @@ def _add(total: dict[str, Decimal], container: dict[str, Any]) -> None:
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024. An invalid quantity is 0."""
+    """Return a Kubernetes quantity as a number. "500m" is 0.5 and "1Ki" is 1024. Invalid quantities are 0."""
     match = _QUANTITY.fullmatch(str(text))
     if not match or match[2] not in _UNITS | _BINARY:
         return Decimal(0)
@@ -101,7 +101,7 @@ def quantity(text: object) -> Decimal:
 
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return the reasons why this node cannot run the pod, each as a predicate such as "is cordoned"."""
+    """Return why this node cannot run the pod, as predicates such as "is cordoned"."""
     has = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
@@ -132,7 +132,7 @@ def exclusions(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def _taint(taint: dict[str, Any]) -> str:
-    """Return a taint or toleration in the notation of kubectl: key=value:effect."""
+    """Format a taint or toleration in kubectl notation: key=value:effect."""
     value, effect = taint.get("value"), taint.get("effect")
     return f"{taint.get('key')}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
 
@@ -140,7 +140,7 @@ def _taint(taint: dict[str, Any]) -> str:
 def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
     """Return whether a node matches one term of a nodeAffinity.
 
-    A term without requirements matches no node.
+    A term without requirements does not match any node.
     """
     labels = mapping(node, "metadata", "labels")
     fields = {"metadata.name": mapping(node, "metadata").get("name")}
@@ -195,7 +195,7 @@ def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
 
 
 def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
-    """Return an amount as text: "2.5 cpu", "29Gi memory", "8 nvidia.com/gpu"."""
+    """Format an amount, such as "2.5 cpu", "29Gi memory" or "8 nvidia.com/gpu"."""
     text = f"{amount.normalize():f}"
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
         size, unit_name = (2**30, "Gi") if amount >= 2**30 // 2 else (2**20, "Mi")
@@ -204,9 +204,10 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
 
 
 def in_words(names: list[str], noun: str = "nodes") -> str:
-    """Return names as one phrase: "a, b and c".
+    """Join names into a phrase, such as "a, b and c".
 
-    If there are more than MAX_NAMES names, the phrase ends with their number: "…, e and 3 more nodes".
+    If there are more than MAX_NAMES names, the phrase ends with the number of the rest: "…, e and 3 more
+    nodes".
     """
     if len(names) > MAX_NAMES:
         return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more {noun}"

@@ -1,1 +1,1 @@
-"""The types of the records in a bundle. This package reads and writes no files."""
+"""The types of the records in a bundle. This package does not read or write files."""

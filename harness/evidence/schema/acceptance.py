@@ -1,4 +1,4 @@
-"""The records of acceptance.jsonl: the results of the acceptance tests in each pod (docs/acceptance.md).
+"""The records in acceptance.jsonl: the results of the acceptance tests in each pod (docs/acceptance.md).
 
 The same models are the schema of `summary.json` and `ddp_tests_result.json` (docs/reference/acceptance.json).
 """
@@ -22,14 +22,14 @@ class AcceptanceCheck(Record):
     text: str
     cause: str | None = None
     gpu: str | None = None
-    """UUID of the tested GPU, if the test is about one GPU."""
+    """The UUID of the tested GPU, if the test covers a single GPU."""
     index: int | None = None
     ranks: list[int] = []
-    """Ranks that the test identified as faulty, or to which its result applies."""
+    """The ranks that the test identified as faulty, or to which its result applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The value that is expected of healthy hardware."""
+    """The value expected from healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     limit_kind: str | None = None
@@ -38,7 +38,7 @@ class AcceptanceCheck(Record):
 
 
 class AcceptanceGpu(Record):
-    """One accelerator of a node."""
+    """One of a node's accelerators."""
 
     index: int
     uuid: str
@@ -48,31 +48,31 @@ class AcceptanceGpu(Record):
 
 
 class CollectiveRow(Record):
-    """The measurement of one collective at one message size, like a row in the output of nccl-tests.
+    """The measurement of one collective at one message size, like a row of nccl-tests output.
 
     1 GB is 10⁹ bytes.
     """
 
     collective: str
     size: int
-    """Message size in bytes, as nccl-tests counts it for this collective."""
+    """Message size in bytes, as defined by nccl-tests for this collective."""
     dtype: str
     time: float
     """Median time of one iteration, in seconds."""
     algbw: float
     """Algorithm bandwidth in GB/s: size / time."""
     busbw: float
-    """Bus bandwidth in GB/s: algbw × the factor of the collective."""
+    """Bus bandwidth in GB/s: algbw × the collective's factor."""
     wrong: int
-    """The number of elements with a wrong result."""
+    """The number of elements with wrong results."""
     percentiles: dict[str, float] = {}
-    """p50, p90, p99 and max of the time per iteration of the slowest rank, in seconds."""
+    """The p50, p90, p99 and max of the slowest rank's time per iteration, in seconds."""
     by_rank: dict[int, float] = {}
-    """Rank → median of the rank's own time per iteration, in seconds."""
+    """The median of each rank's own time per iteration, in seconds, keyed by rank."""
 
 
 class PairRow(Record):
-    """The bandwidth measured between two nodes while no other node takes part."""
+    """The bandwidth measured between two nodes without any other node taking part."""
 
     a: int
     b: int
@@ -85,12 +85,12 @@ class PairRow(Record):
 
 
 class AcceptanceReport(Record):
-    """The final report of one pod, about its own node (`kind` "node") or about all nodes (`kind` "ddp")."""
+    """A pod's final report on its own node (`kind` "node") or on all nodes (`kind` "ddp")."""
 
     version: int = 1
     kind: Literal["node", "ddp"]
     node: str
-    """The Kubernetes node, or the hostname if the node's name is not known."""
+    """The Kubernetes node's name, or the hostname if that is not known."""
     pod: str
     device: Literal["cpu", "cuda"]
     mode: Literal["quick", "full"]
@@ -103,7 +103,7 @@ class AcceptanceReport(Record):
     nodes: int = 1
     ranks: int = 1
     hosts: dict[int, str] = {}
-    """Rank → its Kubernetes node. Empty unless `kind` is "ddp"."""
+    """The Kubernetes node of each rank. Empty unless `kind` is "ddp"."""
     collectives: list[CollectiveRow] = []
     pairs: list[PairRow] = []
 

@@ -1,4 +1,4 @@
-"""The evidence bundle: the folder on disk that the launch code writes and the judges read.
+"""The evidence bundle: the folder that the launch code writes and the judge reads.
 
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched, with which versions, and how long each stage took
@@ -51,13 +51,13 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. "nodes"
+"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests. "nodes"
 tests each node by itself, and "ddp" tests collective operations across all nodes.
 """
 
 
 class Stage(Record):
-    """A timed part of a launch. `error` is set if an error in the stage ended the launch."""
+    """A timed part of a launch. `error` is set if an error in this stage ended the launch."""
 
     name: str
     started_at: str
@@ -65,25 +65,26 @@ class Stage(Record):
     ok: bool = True
     error: str | None = None
     cause: str | None = None
-    """The cause of the error (docs/causes.md), if the stage determined the cause."""
+    """The cause of the error (docs/causes.md), if the stage determined one."""
 
 
 class PodGroup(Record):
-    """Some pods of an attached job, and the node index of each of them.
+    """A group of an attached job's pods, and how to determine their node indexes.
 
-    The pods of a JobSet's replicated job, for example, are one group.
+    For example, the pods of one replicated job in a JobSet form a group.
     """
 
     labels: dict[str, str] = {}
-    """The labels of the pods of this group."""
+    """The labels that all pods in this group have."""
     owner: str | None = None
-    """The uid of the controller of the pods, for kinds whose pods have no label with the job's name."""
+    """The uid of the pods' controller, for kinds whose pods do not have a label with the job's name."""
     first: int = 0
     """The node index of the group's first pod."""
     strides: dict[str, int] = {}
-    """Label or annotation of a pod → by how much the node index grows if its value grows by one."""
+    """For each label or annotation that numbers pods: how much the node index increases when its value
+    increases by one."""
     names: dict[str, int] = {}
-    """Name of a pod → its node index, for pods without an index of their own."""
+    """The node index of each pod, keyed by name, for pods without their own index."""
 
 
 class Launch(Record):
@@ -95,46 +96,46 @@ class Launch(Record):
     object_name: str | None = None
     uid: str | None = None
     attached: bool = False
-    """Whether the harness did not launch the job, but only read it (`harness attach`)."""
+    """Whether the harness only read the job and did not launch it (`harness attach`)."""
     pods: list[PodGroup] = []
-    """For an attached job: its pods with ranks. Otherwise, the kind of the workload determines them."""
+    """For an attached job: its pods with ranks. Otherwise, the workload's kind determines them."""
     container: str = "konduktor-container"
     job_name: str | None = None
     """The job name that the ranks' clients send to the tracker. None means `object_name`."""
     held: bool = False
-    """Whether init keeps each container alive after its command has ended, because the controller restarts
-    containers that end. The exit codes are in exits.jsonl."""
+    """Whether init keeps each container alive after its command has ended, because the controller would
+    restart terminated containers. The exit codes are in exits.jsonl."""
     recorder: bool = False
-    """Whether a recorder around Pluto's client was mounted (harness/launch/mounts/recorder.py)."""
+    """Whether a recorder around the Pluto client was mounted (harness/launch/mounts/recorder.py)."""
     accounts: list[str] = []
-    """The kinds of data that the recorder counts completely: "keys" (TruthAccount). Empty in bundles of an
-    older harness."""
+    """The kinds of data that the recorder counts completely: "keys" (TruthAccount). Empty in bundles from
+    older harness versions."""
     processes: bool = False
-    """Whether the worlds, processes and ends of ranks are recorded, by the recorder (processes.jsonl) or, if
-    there is no recorder, by the workers."""
+    """Whether the ranks' worlds, processes and terminations are recorded, either by the recorder
+    (processes.jsonl) or, if there is none, by the workers."""
     netcheck: Literal["before", "alone"] | None = None
-    """"before" if netcheck ran in each pod before the command. "alone" if it ran in a job that logs nothing
-    with Pluto."""
+    """"before" if netcheck ran in each pod before the command, or "alone" if it ran in a job that does not
+    log with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None
-    """The acceptance tests that ran in each pod, or None. Such a launch logs nothing with Pluto."""
+    """The acceptance tests that ran in each pod, or None. Such a launch does not log with Pluto."""
     training: bool = False
     """Whether the ranks run a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
     max_nodes: int | None = None
-    """For a training: the maximum number of nodes to which its StatefulSet can be scaled. None means a fixed
+    """For training: the maximum number of nodes to which the StatefulSet can be scaled. None means a fixed
     number of nodes."""
     reach: float | None = None
-    """For a training: how far the lowest validation loss may exceed the known entropy of the texts.
+    """For training: how far the lowest validation loss may exceed the texts' known entropy.
 
     The value is a fraction of the entropy.
     """
     same_as: str | None = None
-    """For a training: the bundle whose final weights the training must reproduce."""
+    """For training: the bundle whose final weights must be reproduced."""
     same_as_weights: str | None = None
-    """SHA-256 of the final weights in the bundle `same_as`."""
+    """The SHA-256 of the final weights in the bundle `same_as`."""
     upload: str | None = None
-    """For a training: the s3://BUCKET/PREFIX to which its run must be uploaded at the end."""
+    """For training: the s3://BUCKET/PREFIX to which the run must be uploaded at the end."""
     resume_from: str | None = None
-    """For a training: the s3://BUCKET/PREFIX of the run that it must continue."""
+    """For training: the s3://BUCKET/PREFIX of the run that must be continued."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -147,14 +148,14 @@ class Expected(Record):
 
     num_nodes: int = Field(le=MAX_RANKS)
     ranks: int = Field(le=MAX_RANKS)
-    """The world size: num_nodes × processes per node. At most MAX_RANKS, because judges iterate over all
+    """The world size: num_nodes × processes per node. At most MAX_RANKS, because the judge iterates over all
     ranks."""
     most_ranks: int | None = Field(default=None, le=MAX_RANKS)
-    """The highest number of ranks that was expected at any time, if the number of nodes is not fixed.
-    `num_nodes` and `ranks` then apply to the end of the launch. None means the same number as `ranks`."""
+    """The highest number of ranks expected at any time, if the number of nodes is not fixed. `num_nodes` and
+    `ranks` then apply to the end of the launch. None means the same number as `ranks`."""
     ranks_given: bool = True
-    """Whether the job file contains the number of ranks. If not, the job computes the number at run time, and
-    judges use the recorded world size."""
+    """Whether the job file contains the number of ranks. If not, the job computes it at run time, and the
+    judge uses the recorded world size."""
     ranks_from: str = ""
     """For an attached job: where the number of ranks was found, or why it is not known."""
     run_id: str
@@ -163,33 +164,33 @@ class Expected(Record):
     min_nodes_used: int = 1
     """The minimum number of distinct Kubernetes nodes on which the ranks must run."""
     ranks_that_log: list[int] | None = None
-    """The ranks that log. All other ranks must run to their end and log nothing. None means that every rank
-    logs."""
+    """The ranks that log. All other ranks must finish without logging anything. None means that all ranks
+    log."""
     queue: str | None = None
     node_names: list[str] = []
-    """Kubernetes nodes that must report a result, if acceptance tests run on each of them."""
+    """The Kubernetes nodes that must report results, if acceptance tests run on each of them."""
     device: Literal["cpu", "cuda"] | None = None
-    """The device that acceptance tests must test. It is "cuda" if the pods request GPUs."""
+    """The device that acceptance tests must test: "cuda" if the pods request GPUs."""
 
 
 class SentCode(Record):
     """The code that the harness sent to the ranks. The check `code` compares it with the code that ran."""
 
     files: dict[str, str] = {}
-    """Path in the container → SHA-256 of the file there."""
+    """The SHA-256 of each file, keyed by its path in the container."""
     mounted: list[str] = []
-    """The paths in `files` that are not in the image but mounted into the container."""
+    """The paths in `files` that are mounted into the container rather than being in the image."""
     whole: list[str] = []
-    """Folders to which only the harness adds files. Code in these folders must not run unless it is in
+    """Folders to which only the harness adds files. Code in these folders must not run unless it is listed in
     `files`."""
     image: str = ""
-    """The image in the pods' spec."""
+    """The image in the pod spec."""
     ours: bool = False
     """Whether the harness built the image. Such an image contains its own tag."""
     image_id: str | None = None
-    """The image id that the status of the pods must show. None means that no comparison is possible."""
+    """The image id that the pods' status must show. None means that no comparison is possible."""
     versions: dict[str, str] = {}
-    """Package → its version in the image, if known. The only package is pluto."""
+    """Package versions in the image, if known. The only package is pluto."""
 
 
 class Replaced(Record):
@@ -200,15 +201,15 @@ class Replaced(Record):
     """The requested version, range or path."""
     version: str
     digest: str
-    """SHA-256 of the wheel, of the hashes in the package index, or of the Go module. "" if it is unknown."""
+    """The SHA-256 of the wheel, of the hashes in the package index, or of the Go module, or "" if unknown."""
     origin: str
-    """The package index, or the path of the wheel, the sdist, the checkout or the repository with its ref."""
+    """The package index, or the path to the wheel, sdist or checkout, or to the repository with its ref."""
     locked: str | None = None
-    """The version in the lock. None means that the lock does not have the package."""
+    """The version in the lock file. None means that the lock file does not contain the package."""
 
 
 class Retry(Record):
-    """An operation of the harness that was retried."""
+    """A harness operation that was retried."""
 
     at: str
     what: str
@@ -216,16 +217,16 @@ class Retry(Record):
 
 
 class DiskUse(Record):
-    """One consumer of space on a disk that was full."""
+    """Something that uses space on a disk that was full."""
 
     what: str
     bytes: int
     command: str
-    """The command that frees the space."""
+    """A command that frees the space."""
 
 
 class Manifest(Record):
-    """The launch: its job, its requirements, the versions of the stack, and its stages."""
+    """The launch: its job, its requirements, component versions, and its stages."""
 
     schema_version: int = SCHEMA_VERSION
     nonce: str
@@ -234,35 +235,35 @@ class Manifest(Record):
     """The name in the job file. The name of the launched object is `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
-    """The time just before the job was submitted. A run on the tracker that was created earlier is stale."""
+    """The time just before the job was submitted. A run created earlier on the tracker is stale."""
     ended_at: str | None = None
-    """The end of the launch, written last. None means that the harness was killed before the end."""
+    """When the launch ended, written last. None means that the harness was killed before that."""
     interrupted: str | None = None
     """The reason why the harness stopped early: "SIGINT", or the message of a deadline."""
     deadline_seconds: float | None = None
     versions: dict[str, str] = {}
     replaced: list[Replaced] = []
-    """The packages that differ from the lock, because the user replaced them."""
+    """The packages that differ from the lock file because the user replaced them."""
     cluster: dict[str, Any] = {}
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """The code that was sent, or None in bundles of an older harness. The check `code` is then left out."""
+    """The code that was sent, or None in bundles from older harness versions, for which the check `code` is
+    omitted."""
     attached_at: str | None = None
     """When the harness had read the objects of a job that it did not launch. Earlier changes are known only
-    as far as the objects show them."""
+    to the extent that the objects show them."""
     unread: dict[str, str] = {}
-    """Kinds of objects that an attached harness could not read, by the names of their files, with the
-    reason."""
+    """The object kinds (file names in objects/) that an attached harness could not read, with the reasons."""
     watched: list[str] = []
-    """The kinds of objects that were listed once before the launch and watched from then on, by the names of
-    their files in objects/. Empty in bundles of an older harness."""
+    """The object kinds (file names in objects/) that were listed before the launch and watched from then on.
+    Empty in bundles from older harness versions."""
     stages: list[Stage] = []
     in_stage: str | None = None
-    """The current stage. If the harness was killed, it is the last stage that the harness reached."""
+    """The current stage. If the harness was killed, this is the last stage that it reached."""
     retries: list[Retry] = []
     disk: list[DiskUse] = []
-    """The consumers that use most space on a disk that was full, the largest first."""
+    """What uses the most space on a disk that was full, largest first."""
     log_gaps: list[str] = []
     """The incomplete logs, each as "<pod>-<container>: reason"."""
 
@@ -276,12 +277,12 @@ class Observation(Record):
 
 
 class ContainerExit(Record):
-    """The exit code of the command in a rank's container, reported by init. The container can still run."""
+    """The exit code of a rank's command, reported by init. The container may still be running."""
 
     at: str
     pod: str
     uid: str | None = None
-    """The pod's uid. A pod that was deleted by force can end after a new pod with its name was created."""
+    """The pod's uid. A force-deleted pod can end after a new pod with the same name was created."""
     container: str
     exit_code: int
 
@@ -293,16 +294,16 @@ class DryRun(Record):
     kind: str
     name: str
     user: str | None = None
-    """The controller's user that the request impersonated. None means that the harness used its own user."""
+    """The controller's user that the request impersonated. None means the harness's own user."""
     awaited: bool = True
-    """Whether the launch waited for an object of this kind. If not, the request creates a copy of the
+    """Whether the launch was waiting for an object of this kind. If not, the request creates a copy of the
     launched object under another name."""
     message: str | None = None
-    """The message with which the API server refused the request. None means that the server accepted it."""
+    """The message with which the API server refused the request. None means that the request was accepted."""
 
 
 class DeviceHolder(Record):
-    """A pod outside the launch that holds devices on a node while a pod of the launch waits for them."""
+    """A pod outside the launch that uses devices on a node while one of the launch's pods waits for them."""
 
     at: str
     node: str
@@ -311,11 +312,11 @@ class DeviceHolder(Record):
     namespace: str
     pod: str
     owner: str = ""
-    """Kind and name of the pod's controller. Empty if the pod has no controller."""
+    """The kind and name of the pod's controller. Empty if it has none."""
     amount: int
     """The number of devices that the pod requests."""
     allocatable: int
-    """The number of devices that the node can allocate to pods in total."""
+    """The total number of devices that the node can allocate to pods."""
 
     @property
     def sentence(self) -> str:
@@ -330,17 +331,17 @@ class Process(Record):
     pid: int
     parent: int
     command: list[str]
-    """The command line. Empty for a process that is ending."""
+    """The command line. Empty for a process that is exiting."""
     ticks: int = 0
-    """CPU time that the process used during the two seconds of the inspection, in hundredths of a second."""
+    """CPU time used by the process during the two-second inspection, in hundredths of a second."""
     reaped: int = 0
-    """CPU time of the process's children that have ended, in hundredths of a second."""
+    """CPU time used by the process's terminated children, in hundredths of a second."""
     state: str = ""
     """The state letter in /proc/PID/stat. T means stopped by a signal, t means stopped by a debugger."""
 
 
 class ProbeResult(Record):
-    """The result of a netcheck probe of an address from a container (harness/workers/netcheck/ask.py)."""
+    """The result of a netcheck probe to an address from a container (harness/workers/netcheck/ask.py)."""
 
     outcome: str
     """The result: "ok" or a cause."""
@@ -353,19 +354,19 @@ class RendezvousSnapshot(Record):
     at: str
     pod: str
     at_end: bool = False
-    """Whether the snapshot shows a rank that had not ended when the harness stopped waiting for the launch.
-    If not, the snapshot was taken during the launch."""
+    """Whether the snapshot shows a rank that had not ended when the harness stopped waiting. If not, it was
+    taken during the launch."""
     processes: list[Process] = []
     listening: list[int] = []
-    """TCP ports on which a process listens."""
+    """TCP ports on which a process is listening."""
     connected: list[str] = []
     """Remote addresses of established TCP connections, as "address:port"."""
     resolved: dict[str, list[str] | None] = {}
-    """Hostname → its addresses in the container. [] means that the name does not resolve, and None that the
-    name could not be looked up."""
+    """The addresses to which each hostname resolves in the container. [] means that the name does not
+    resolve, and None that it could not be looked up."""
     asked: dict[str, ProbeResult] = {}
-    """Address of a rendezvous ("host:port") → the result of the netcheck probe. Addresses that were not
-    probed are absent."""
+    """The netcheck probe result for each rendezvous address ("host:port"). Addresses that were not probed are
+    absent."""
     error: str | None = None
 
 
@@ -383,7 +384,7 @@ class Check(Record):
     evidence: list[str] = []
     """References to lines in the bundle, each as file:line."""
     advice: str = ""
-    """What the user should do about the result. If empty, the advice for the cause is in docs/causes.md."""
+    """What the user should do about the result. If empty, see the advice for the cause in docs/causes.md."""
 
 
 class Verdict(Record):

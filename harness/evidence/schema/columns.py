@@ -1,11 +1,11 @@
-"""A binary column format for the rows that a rank logged or that the tracker received.
+"""A binary column format for rows logged by a rank or received by the tracker.
 
-With one JSON line per row, parsing would be too slow to judge a launch of hundreds of ranks in seconds. If
-there are more than a few thousand rows, the writer stores them in a binary file beside the JSON file. One
-JSON line (`ColumnsRecord`) contains the offset of the rows in the binary file, the names of their metrics and
-a checksum. For each such line, the binary file contains the steps, the client times and the values as
-little-endian 64-bit numbers. Unless the metrics alternate in a fixed order, the index of each row's metric in
-`names` follows, as a 32-bit number (docs/decisions/022-columns.md).
+With one JSON line per row, parsing would be too slow to judge a launch with hundreds of ranks in seconds. If
+there are more than a few thousand rows, the writer stores them in a binary file next to the JSON file. One
+JSON line (`ColumnsRecord`) contains the rows' offset in the binary file, the names of their metrics and a
+checksum. For each such line, the binary file contains the steps, the client times and the values as
+little-endian 64-bit numbers. Unless the metrics alternate in a fixed order, these are followed by the index
+in `names` of each row's metric, as a 32-bit number (docs/decisions/022-columns.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal
 from harness.evidence.schema.record import Record
 
 WORD, SHORT = 8, 4
-"""The size in bytes of a step, a time or a value (WORD), and of a metric's index (SHORT)."""
+"""The size in bytes of a step, time or value (WORD), and of a metric index (SHORT)."""
 assert array("I").itemsize == SHORT
 
 
@@ -30,7 +30,7 @@ class ColumnsRecord(Record):
 
     kind: Literal["columns"] = "columns"
     file: str
-    """Path of the column file in the bundle."""
+    """The path of the column file within the bundle."""
     offset: int
     count: int
     names: list[str]
@@ -46,7 +46,7 @@ class ColumnsRecord(Record):
 
 
 Part = tuple[str, "array[int]", "array[float]", "array[int]"]
-"""(metric, steps, values, times) of all rows of one metric."""
+"""All rows of one metric, as (metric, steps, values, times)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Columns:
         return zip(self.metrics(), self.steps, self.values, self.times, strict=True)
 
     def series(self) -> Iterator[Part]:
-        """Yield each metric that has rows, with the steps, values and times of its rows, in order."""
+        """Yield (metric, steps, values, times) for each metric that has rows."""
         for place, name in enumerate(self.names):
             if self.which is None:
                 part = slice(place, None, len(self.names))
@@ -93,14 +93,14 @@ class Columns:
                 yield metric
 
     def packed(self) -> bytes:
-        """Return the rows as bytes in the format of the file."""
+        """Return the rows as bytes in the file format."""
         parts: list[array[Any]] = [self.steps, self.times, self.values]
         parts += [] if self.which is None else [self.which]
         return b"".join(_little(part).tobytes() for part in parts)
 
 
 def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
-    """Return (metric, step, value, time_ms) rows as columns, or None if an integer exceeds 64 bits."""
+    """Convert (metric, step, value, time_ms) rows to columns. Returns None if an integer exceeds 64 bits."""
     places: dict[str, int] = {}
     which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
     try:
@@ -113,7 +113,7 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
-    """Return the rows of a record. Raises ValueError if the data was truncated or changed after writing."""
+    """Return a record's rows. Raises ValueError if the data was truncated or changed after it was written."""
     if len(data) != record.size or zlib.crc32(data) != record.crc32:
         raise ValueError("the column data is truncated or corrupt")
     end = WORD * record.count

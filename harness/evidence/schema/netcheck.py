@@ -1,4 +1,4 @@
-"""The records of netcheck.jsonl: the diagnosis that netcheck printed in a pod (docs/networking.md)."""
+"""The records in netcheck.jsonl: the diagnoses printed by netcheck in the pods (docs/networking.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Word = Literal["ok", "failed", "unknown"]
 
 
 class NetcheckCell(Record):
-    """The result of a probe that one rank made of another rank."""
+    """The result of one rank probing another rank."""
 
     outcome: str
     """The result: "ok", "pending" or a cause."""
@@ -18,21 +18,21 @@ class NetcheckCell(Record):
     text: str = ""
     address: str = ""
     sender: str = ""
-    """The address of the machine whose ICMP message ended the connection, or ""."""
+    """The address of the machine whose ICMP message terminated the connection, or ""."""
     rtt: float = 0.0
-    """Round-trip time of a greeting and its response, in seconds."""
+    """The round-trip time for a greeting and its response, in seconds."""
     rate: float = 0.0
-    """Bytes per second during the transfer of 256 KiB in full-size packets."""
+    """Bytes per second while transferring 256 KiB in full-size packets."""
     bandwidth: float = 0.0
-    """Bytes per second of one TCP stream. 0 unless the bandwidth was measured (--bandwidth)."""
+    """Bytes per second over one TCP stream, or 0 if the bandwidth was not measured (--bandwidth)."""
     p50: float = 0.0
-    """Median round-trip time of the bandwidth measurement, in seconds."""
+    """The median round-trip time during the bandwidth measurement, in seconds."""
     p99: float = 0.0
-    """99th percentile of the round-trip times of the bandwidth measurement, in seconds."""
+    """The 99th percentile of round-trip times during the bandwidth measurement, in seconds."""
 
 
 class NetcheckStep(Record):
-    """The result of one step of the diagnosis."""
+    """The result of one diagnosis step."""
 
     step: str
     status: Word
@@ -53,16 +53,16 @@ class NetcheckDiagnosis(Record):
     ranks: list[int] = []
     """Node ranks to which the cause applies."""
     missing: list[int] = []
-    """Node ranks that contacted no other rank."""
+    """Node ranks that did not contact any other rank."""
     findings: list[NetcheckStep]
     rows: dict[int, dict[int, NetcheckCell]] = {}
-    """Sender → receiver → the sender's result. A sender whose results did not arrive is absent."""
+    """The sender's result for each sender and receiver. Senders whose results did not arrive are absent."""
     nodes: int
     rank: int
     """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed the others."""
     whole: bool
-    """Whether the diagnosis covers all pairs. If not, rank 0 gave no verdict, and `rows` contains the results
-    of one rank."""
+    """Whether the diagnosis covers all pairs. If not, rank 0 did not provide a verdict, and `rows` contains a
+    single rank's results."""
     seconds: float
 
 

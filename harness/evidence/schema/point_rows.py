@@ -1,6 +1,6 @@
-"""Raw rows of the tracker, in columns.
+"""Raw rows from the tracker, in columns.
 
-Creating a separate object for each of a million rows would take longer than receiving them from the tracker.
+Creating an object for each of a million rows would take longer than receiving them from the tracker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PointRows:
-    """Rows of one run from one sender, in arrival order.
+    """Rows for one run from one sender, in arrival order.
 
     The fields correspond to those of Point. All columns have the same length.
     """
@@ -55,7 +55,7 @@ class PointRows:
         return self._part(slice(row))
 
     def after(self, row: int) -> PointRows:
-        """Return the rows from the index `row` on."""
+        """Return the rows from the index `row` onwards."""
         return self._part(slice(row, None)) if row else self
 
     def _part(self, part: slice) -> PointRows:
@@ -72,7 +72,7 @@ class PointRows:
 def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
     """Yield points as columns of at most AT_ONCE rows.
 
-    Each yielded object contains the rows of one run and one sender.
+    Each yielded object contains rows for one run from one sender.
     """
     for (run_id, sender, peer, launch), group in groupby(
         points, lambda point: (point.run_id, point.sender, point.peer, point.launch)

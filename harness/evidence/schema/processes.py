@@ -1,4 +1,4 @@
-"""The records of processes.jsonl: the processes in ranks' containers, and how each process ended."""
+"""The records in processes.jsonl: the processes in the ranks' containers, and how each process ended."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class ProcessEvent(Record):
     id: str
     """The id "<pod uid>/<process id>/<start time in ticks>". It stays the same if the process calls exec."""
     pod: str
-    """Name of the pod whose log contains the event."""
+    """The name of the pod whose log contains the event."""
     uid: str | None = None
     """The pod's uid, recorded by the harness when it read the log."""
     time_ms: int
 
 
 class ProcessStart(ProcessEvent):
-    """The start of torchrun's agent, a rank, or a process that uses torch.distributed or Pluto's client."""
+    """The start of a torchrun agent, a rank, or a process that uses torch.distributed or the Pluto client."""
 
     kind: Literal["start"] = "start"
     pid: int
     ppid: int
     host: str
     role: Literal["agent", "rank", "python"]
-    """"rank" means a process that torchrun started. A rank without torchrun has the role "python"."""
+    """"rank" means a process started by torchrun. A rank without torchrun has the role "python"."""
     argv: list[str]
-    """The command line. A long command line is truncated."""
+    """The command line, truncated if it is long."""
     env: dict[str, str]
     """The environment variables that define the rank and the world: RANK, WORLD_SIZE, …"""
     limit: str = ""
-    """The command `timeout N` in the run script under which the process runs, or ""."""
+    """The `timeout N` command in the run script under which the process runs, or ""."""
     limit_since_ms: int | None = None
-    """The time when the command in `limit` started."""
+    """When the command in `limit` started."""
 
 
 class ProcessGroup(ProcessEvent):
@@ -51,11 +51,11 @@ class ProcessGroup(ProcessEvent):
 
 
 class AgentWorkers(ProcessEvent):
-    """A start of ranks by torchrun's agent, with the rank numbers that the rendezvous assigned."""
+    """A torchrun agent starting ranks, with the rank numbers assigned by the rendezvous."""
 
     kind: Literal["workers"] = "workers"
     restart: int
-    """How often the agent had restarted its ranks before."""
+    """How many times the agent had already restarted its ranks."""
     max_restarts: int
     group_rank: int
     nodes: int
@@ -66,17 +66,17 @@ class AgentWorkers(ProcessEvent):
 
 
 class AgentFailure(ProcessEvent):
-    """A failure of ranks that torchrun's agent detected."""
+    """A failure of ranks detected by a torchrun agent."""
 
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
     """Each entry is (process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
-    """How many processes in the container the OOM killer had killed when the failure was detected."""
+    """How many of the container's processes the OOM killer had killed when the failure was detected."""
 
 
 class AgentResult(ProcessEvent):
-    """The result of torchrun's agent: "SUCCEEDED", "FAILED", or "raised" if the agent itself failed."""
+    """A torchrun agent's result: "SUCCEEDED", "FAILED", or "raised" if the agent itself failed."""
 
     kind: Literal["result"] = "result"
     state: str
@@ -86,18 +86,18 @@ class AgentResult(ProcessEvent):
 class ProcessEnd(ProcessEvent):
     """The end of the process, recorded by the process itself.
 
-    If a signal kills a process, no end is recorded.
+    If a process is killed by a signal, its end is not recorded.
     """
 
     kind: Literal["end"] = "end"
     how: Literal["exit", "exception", "os._exit", "exec"]
     """"exec" means that the process called exec and continues as another program."""
     code: int | None
-    """The exit code. None if the code raised SystemExit under a Python version before 3.12, which does not
+    """The exit code. None if the program raised SystemExit and Python is older than 3.12, which does not
     expose the exit code."""
     error: str = ""
     open: int = 0
-    """The number of Pluto runs that the process had not finished."""
+    """The number of Pluto runs that the process left unfinished."""
 
 
 ProcessLine = Annotated[
@@ -108,7 +108,7 @@ PROCESS_LINE: TypeAdapter[ProcessLine] = TypeAdapter(ProcessLine)
 
 
 def decode(nonce: str, line: str, pod: str, uid: str | None = None) -> Iterator[ProcessLine]:
-    """Yield the events in one line of a pod's log whose checksum is valid. Malformed events are skipped."""
+    """Yield the events with valid checksums in one line from a pod's log. Malformed events are skipped."""
     try:
         frames = list(truth_frames.decode(nonce, [line], truth_frames.PROCESS_MARK))
     except ValueError:

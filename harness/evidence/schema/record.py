@@ -1,4 +1,4 @@
-"""The base class of all records of the evidence bundle, and the type of metric values."""
+"""The base class for all records in the evidence bundle, and the type for metric values."""
 
 from __future__ import annotations
 

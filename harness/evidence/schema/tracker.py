@@ -1,4 +1,4 @@
-"""The records of tracker/: the data that the tracker stores for a launch."""
+"""The records in tracker/: the data that the tracker stores for a launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker that has the launch's run id, or to which a process of the launch attached."""
+    """A run on the tracker with the launch's run id, or to which one of the launch's processes attached."""
 
     run_id: int
     external_id: str | None = None
@@ -22,29 +22,29 @@ class TrackerRun(Record):
 
 
 class Attachment(Record):
-    """An accepted request with which a process created or resumed a run."""
+    """An accepted request by which a process created or resumed a run."""
 
     run_id: int
     at: str
     resumed: bool
     name: str | None = None
     hostname: str | None = None
-    """Hostname of the pod, for example <jobset>-workers-0-1."""
+    """The pod's hostname, for example <jobset>-workers-0-1."""
     rank: int | None = None
-    """RANK of the process, as the client sent it. Under torchrun, this is the global rank."""
+    """The process's RANK, as sent by the client. Under torchrun, this is the global rank."""
     job_name: str | None = None
     peer: str | None = None
     launch: str | None = None
-    """The nonce of the launch that owns the request's API key. None for any other key, or if the tracker does
+    """The nonce of the launch that owns the request's API key. None for other keys, or if the tracker does
     not report the launch.
     """
     process: str | None = None
-    """Id of the process that sent the request, set by the recorder. None without a recorder, or if the
+    """The id of the process that sent the request, set by the recorder. None without a recorder, or if the
     tracker does not report the process."""
 
 
 class Point(Record):
-    """One raw row of the tracker, in arrival order. A row that was sent twice appears twice."""
+    """One raw row from the tracker, in arrival order. A row that was sent twice appears twice."""
 
     run_id: int
     metric: str
@@ -53,16 +53,16 @@ class Point(Record):
     time_ms: int
     received_at: str
     sender: str | None = None
-    """The header X-Run-Name of the request that contained the row."""
+    """The X-Run-Name header of the request that contained the row."""
     peer: str | None = None
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class PointColumns(ColumnsRecord):
-    """Many points of one sender, stored in a column file.
+    """Many points from one sender, stored in a column file.
 
-    This one record is written instead of one Point per row. It has the fields of ColumnsRecord too.
+    This record is written instead of one Point per row. It also has the fields of ColumnsRecord.
     """
 
     run_id: int
@@ -70,34 +70,34 @@ class PointColumns(ColumnsRecord):
     peer: str | None = None
     launch: str | None = None
     received: list[tuple[int, str]]
-    """(number of points, time when the tracker received these points), in order."""
+    """Pairs of (number of points, time at which the tracker received them), in order."""
 
 
 class RunWriter(Record):
-    """A summary of all write requests of one kind from one sender to a run."""
+    """A summary of all write requests of one kind from one sender for a run."""
 
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. A claim is a launch's announcement, made before it starts, that it will write to this run
+    graph or claim. By a claim, a launch announces before it starts that it will write to this run
     (harness/tracker/storage/claims.py).
     """
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""
     sender: str | None = None
-    """The header X-Run-Name of the requests."""
+    """The X-Run-Name header of the requests."""
     peer: str | None = None
     process: str | None = None
     """The id of the process, as in `Attachment.process`."""
     requests: int
     rows: int
-    """The number of rows, names or files in these requests. A request that contains none counts as 1."""
+    """The number of rows, names or files in these requests. A request without any of these counts as 1."""
     first: str
     last: str
 
 
 class TrackerFailure(Record):
-    """Requests that the tracker could not serve, as reported by the tracker."""
+    """Requests that the tracker reports it could not serve."""
 
     reason: str
     count: int
@@ -109,14 +109,14 @@ class TrackerRefusal(TrackerFailure):
     """Write requests that the tracker rejected because of a client error. Their data is lost."""
 
     sender: str | None = None
-    """The header X-Run-Name of the requests."""
+    """The X-Run-Name header of the requests."""
     run_id: int | None = None
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class TrackerSummary(Record):
-    """The number of records of each kind, and the failures that the tracker reports."""
+    """The number of records of each kind, and the failures reported by the tracker."""
 
     source: Literal["embedded", "hosted"]
     fetched_at: str
@@ -127,10 +127,10 @@ class TrackerSummary(Record):
     writers: int | None = None
     """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
-    """Whether the tracker stores the process that a request names."""
+    """Whether the tracker stores the process named in a request."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []
     """All failures since the tracker started, including those of other launches."""
     refused: list[TrackerRefusal] = []
-    """Rejected requests to the runs of this bundle, and rejected requests that named no run."""
+    """Rejected requests to this bundle's runs, and rejected requests that did not name a run."""

@@ -1,4 +1,4 @@
-"""Convert the ids of causes and checks that schema version 2 renamed, so that older bundles stay readable."""
+"""Convert cause and check ids that were renamed in schema version 2, so that older bundles stay readable."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CHECKS: dict[str, CheckId] = {
 
 
 def upgraded(document: Any) -> Any:
-    """Return a manifest or verdict of version 1 with the ids of version 2.
+    """Convert a version 1 manifest or verdict to the ids in version 2.
 
-    Return any other value unchanged.
+    Other values are returned unchanged.
     """
     if not isinstance(document, dict) or document.get("schema_version") != 1:
         return document

@@ -1,7 +1,7 @@
 """Write to a launch's run from a pod of another job: `stranger.py rows|file|status`.
 
-With `rows`, Pluto's client attaches to the run, and logs metrics at steps that the ranks use too. With `file`
-and `status`, the process sends one request without attaching to the run.
+With `rows`, the Pluto client attaches to the run and logs metrics at steps that the ranks also use. With
+`file` and `status`, the process sends one request without attaching to the run.
 """
 
 import json

@@ -1,4 +1,4 @@
-# Run stranger.py in the cluster as a job of another namespace, and wait for its end.
+# Run stranger.py in the cluster, as a job in another namespace, and wait until it ends.
 #   KUBECTL=… IMAGE=… bash stranger.sh NAMESPACE RUN_ID WHAT
 set -eu
 here=$(dirname "$0")

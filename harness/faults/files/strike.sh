@@ -1,4 +1,4 @@
-# What the steps of grammar.yaml share. `k` is kubectl for the cluster; see random/generator.py.
+# Functions for the steps in grammar.yaml. `k` is kubectl for the cluster (see random/generator.py).
 
 running() { # NODE LABEL VALUE: the ids of its running containers whose label is so, and not the pods' own
   local kind='labels."io.cri-containerd.kind"==container' each
@@ -78,7 +78,7 @@ settle() { # wait until the cluster serves as before
   k rollout status -n kube-system daemonset --timeout=120s
 }
 
-# For the faults network-*, whose pods wait at a gate (netcheck.yaml).
+# For the network-* faults, whose pods wait for a gate to open (netcheck.yaml).
 
 open_gate() { # NAMESPACE POD...: netcheck begins in these pods
   local each waiting=()

@@ -1,4 +1,4 @@
-"""A proxy in front of the tracker that simulates faults of networks and servers.
+"""A proxy in front of the tracker that simulates network and server faults.
 
     python3 tracker_proxy.py MODE [--only PREFIX] [--after N] [--seconds S] [--status CODE] [--delay S]
 
@@ -40,7 +40,7 @@ class Trouble:
     def strikes(self, path: str, body: bytes) -> bool:
         """Count the request, and return whether the fault affects it.
 
-        Posts of the client's system metrics are not counted, because they begin before any point.
+        Requests with the client's system metrics are not counted, because they begin before any point.
         """
         with self._lock:
             if self._begun is None and self._posts >= self._arguments.after:
@@ -53,7 +53,7 @@ class Trouble:
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """Handles one connection of a client."""
+    """Handles one client connection."""
 
     protocol_version = "HTTP/1.1"
     arguments: argparse.Namespace
@@ -111,7 +111,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Suppress the log of requests, so that only affected requests are printed."""
+        """Suppress request logging, so that only affected requests are printed."""
 
 
 def main() -> None:

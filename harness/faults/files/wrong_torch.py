@@ -41,7 +41,8 @@ if FAULT == "product" and "acceptance.run_all_tests" in WORDS:
 
         def product(*arguments: Any, **options: Any) -> Any:
             result = real(*arguments, **options)
-            # The tests compare with a float64 product. If that had the same error, they would not detect it.
+            # The tests compare the result with a float64 product. They would not detect an error that is also
+            # in that product.
             if isinstance(result, torch.Tensor) and result.dim() == 2 and result.dtype != torch.float64:
                 result[0, 0] += 1 + result[0, 0].abs()
             return result

@@ -1,8 +1,8 @@
-"""Write the evidence of a program that ran in containers to a bundle, and judge the bundle.
+"""Write a bundle with the evidence from a program that ran in containers, and judge the bundle.
 
-The harness's own code writes the logs, the ground truth, the launch in the manifest and the tracker's rows.
-Only the API server is simulated: this module creates the states of the Job, its pods and its nodes from the
-times and exit codes of the containers.
+The harness's own code writes the logs, the ground truth, the manifest's launch section and the tracker's
+rows. Only the API server is simulated: this module creates the states of the Job, its pods and its nodes from
+the times and exit codes of the containers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""Maximum seconds for a launch. torchrun waits up to 300 s for a failed agent before it exits. A program that
-still runs at this deadline is judged then."""
+"""Maximum duration of a launch in seconds. torchrun waits up to 300 s for a failed agent before it exits. A
+program that is still running at this deadline is judged at that point."""
 PROJECT = "programs"
 
 
@@ -61,7 +61,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Place:
-    """The environment of programs. `url` is the tracker's URL, both on this machine and in the containers."""
+    """The environment in which programs run. This machine and the containers reach the tracker at `url`."""
 
     settings: Settings
     image: ImageRef
@@ -70,7 +70,7 @@ class Place:
     database: Path
     runs: Path
     torch: str
-    """The path of the file in the image that `import torch` reads."""
+    """The path of the file that `import torch` reads in the image."""
 
     def launch(self, program: Program, nonce: str) -> Launched:
         """Run a program, collect its evidence and judge it.
@@ -174,7 +174,7 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
 
 
 def pod_name(container: Container) -> str:
-    """Return the name of a container's pod, in the form in which the Job controller sets it."""
+    """Return the name of a container's pod, in the format that the Job controller uses."""
     return f"{NAME}-{container.index}-{container.name[-9:-2]}"
 
 
@@ -184,7 +184,7 @@ def pod_uid(container: Container) -> str:
 
 @dataclass
 class _Objects:
-    """Creates and writes the states of Kubernetes objects."""
+    """Creates and records the states of Kubernetes objects."""
 
     writer: BundleWriter
     job: Object
@@ -242,7 +242,7 @@ class _Objects:
         }
 
     def _pod(self, container: Container) -> list[tuple[str, str, Any, Object]]:
-        """Return the states of a pod: created, running, terminating if it got SIGTERM, and ended."""
+        """Return a pod's states: created, running, terminating if it received SIGTERM, and ended."""
         name, template = (
             self.job["spec"]["template"]["spec"]["containers"][0]["name"],
             self.job["spec"]["template"],

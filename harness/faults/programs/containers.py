@@ -2,8 +2,8 @@
 
 The pod template is the same as in a launch (harness/launch/workloads/indexed_job.py), with the init process
 around the command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container
-with its own address, process namespace and file system. If a container fails, or the Job's deadline passes,
-the other containers get SIGTERM, as they would from the Job controller with backoffLimit 0. The programs
+with its own address, process namespace and file system. If a container fails or the Job's deadline passes,
+the other containers receive SIGTERM, as they would with a Job controller and backoffLimit 0. The programs
 write their journals to a folder on this machine.
 """
 
@@ -48,13 +48,13 @@ class Container:
     exit_code: int = -1
     out_of_memory: bool = False
     ended_at: str | None = None
-    """Time at which the pod got SIGTERM, because another pod failed or the deadline passed."""
+    """The time at which the pod received SIGTERM because another pod failed or the deadline passed."""
     timed_out: bool = False
     """Whether the Job's deadline passed before the pod ended."""
     log: list[str] = field(default_factory=list)
-    """The lines of the log, each with a timestamp."""
+    """The log lines, each with a timestamp."""
     message: str = ""
-    """The termination message of the container."""
+    """The container's termination message."""
 
 
 def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
@@ -82,13 +82,13 @@ def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
 
 @dataclass
 class Pods:
-    """The pods of a Job. `folder` is an empty folder that only this Job uses."""
+    """A Job's pods. `folder` is an empty folder that only this Job uses."""
 
     job: Object
     """The Job as it would be applied to a cluster."""
     config_maps: Sequence[Object]
     secrets: Mapping[str, str]
-    """Maps the keys of the launch's Secret to their values."""
+    """The data of the launch's Secret."""
     nonce: str
     folder: Path
     journals: Path
@@ -190,7 +190,7 @@ class Pods:
                 _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
 
     def _read_outcome(self, pod: Container) -> None:
-        """Read the exit status and the log of a container."""
+        """Read a container's exit status and log."""
         state = json.loads(_docker("inspect", "--format", "{{json .State}}", pod.name))
         pod.started_at, pod.finished_at = _moment(state["StartedAt"]), _moment(state["FinishedAt"])
         pod.exit_code, pod.out_of_memory = int(state["ExitCode"]), bool(state["OOMKilled"])
@@ -202,7 +202,7 @@ class Pods:
 
 
 def _moment(text: str) -> str:
-    """Return a Docker timestamp in the format of `clock.now`, with six digits after the decimal point."""
+    """Return a Docker timestamp in the format of `clock.now`, with six decimal places."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return f"{whole}.{fraction[:6]:0<6}Z"
 

@@ -1,4 +1,6 @@
-"""Draw training programs from grammar.yaml. Each has logged data, processes, an end, shell code and a world.
+"""Generate random training programs from grammar.yaml.
+
+A program combines logged data, processes, a way to end, shell code and a way to start the ranks.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """
@@ -21,12 +23,12 @@ GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
-"""Probability that a program logs only values of the usual types, float and int."""
+"""The probability that a program logs only values of the usual types, float and int."""
 _Name = TypeVar("_Name")
 
 
 class Launch(Strict):
-    """A way to start the ranks. `alone` means that there are two pods, and each forms its own world."""
+    """A way to start the ranks. `alone` means that each of two pods forms its own world."""
 
     sh: str
     weight: float
@@ -92,7 +94,7 @@ class Worker(Strict):
 
     @property
     def about(self) -> list[str]:
-        """Return texts for people: the number of calls, and each unusual property."""
+        """Return descriptions of the number of calls and of each unusual property."""
         does = self
         kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
         parts = {
@@ -122,14 +124,14 @@ class Worker(Strict):
 
 
 class Program(Strict):
-    """A drawn program."""
+    """A randomly generated program."""
 
     seed: int
     number: int
     launch: str
     wrap: str
     has_torch: bool
-    """If False, `import torch` fails in the image, and the client starts in a fifth of the time."""
+    """If False, `import torch` fails in the image, which makes the client start five times as fast."""
     worker: Worker
 
     @property
@@ -151,13 +153,13 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = f"env {launch}"  # `exec` and `nohup` accept no variables before the program
+            launch = f"env {launch}"  # `exec` and `nohup` do not accept variables before the program
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 
     @property
     def about(self) -> str:
-        """Return a description of the program in one line."""
+        """Return a one-line description of the program."""
         return "; ".join([f"{self.launch} / {self.wrap}", *self.worker.about])
 
 
@@ -167,7 +169,7 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
     try:
         return Grammar.model_validate(yaml.safe_load(path.read_text()))
     except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
-        raise UsageError(f"{path} is no grammar of programs: {error}") from None
+        raise UsageError(f"{path} is not a valid grammar of programs: {error}") from None
 
 
 def program(seed: int, number: int) -> Program:
@@ -176,9 +178,9 @@ def program(seed: int, number: int) -> Program:
 
 
 def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
-    """Return the behaviour of two ranks that torchrun starts on a cluster.
+    """Return a behaviour for two ranks that torchrun starts on a cluster.
 
-    `calls` is the number of calls of each rank, and `pause` the seconds after each call.
+    `calls` is the number of calls that each rank makes, and `pause` the number of seconds after each call.
     """
     launch = grammar().launches["torchrun"]
     drawn = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)

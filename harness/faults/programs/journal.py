@@ -1,6 +1,6 @@
 """Read the journals of generated programs (harness/workers/program.py).
 
-A program writes an entry before each of its calls.
+A program writes a journal entry before each call to the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Journal:
-    """The journal of one process of a program."""
+    """The journal of one of a program's processes."""
 
     role: str
     rank: int | None
@@ -43,7 +43,7 @@ class Journal:
 
 
 def read(lines: Iterable[str]) -> list[Journal]:
-    """Return the journals of several processes, whose lines are in one sequence, process by process.
+    """Return the journals of several processes. Their lines are given in one sequence, process by process.
 
     Truncated lines, and lines that do not belong to a journal, are skipped.
     """

@@ -1,6 +1,6 @@
 """The ledger of generated programs, docs/programs.json.
 
-For each seed, it contains the number of programs by the oracle's decision, and all programs whose verdict was
+For each seed, it contains the number of programs for each oracle decision, and all programs whose verdict was
 not right (misses). A new session continues after the last program in the ledger. Faults whose ranks ran
 programs on a cluster (`harness faults --random N --programs`) are recorded by name.
 """
@@ -21,7 +21,7 @@ from harness.faults.results import Row
 
 
 class Outcome(BaseModel):
-    """The oracle's decision about the verdict of a program."""
+    """The oracle's decision about a program's verdict."""
 
     seed: int
     number: int
@@ -31,7 +31,7 @@ class Outcome(BaseModel):
     right: str
     seconds: float = 0.0
     bundle: str | None = None
-    """None if the verdict is right, because the bundle is removed in this case."""
+    """None if the verdict is right, because the bundle is then removed."""
 
     @property
     def line(self) -> str:
@@ -40,7 +40,7 @@ class Outcome(BaseModel):
 
 
 class Seed(BaseModel):
-    """The results of a seed."""
+    """The results for a seed."""
 
     programs: int = 0
     """The number of programs that ran, in order from program 0."""
@@ -53,20 +53,20 @@ class Ledger(BaseModel):
 
     seeds: dict[int, Seed] = {}
     draws: dict[str, str] = {}
-    """Maps a drawn fault whose ranks ran a program to the oracle's decision (random/oracle_table.py)."""
+    """Maps each random fault whose ranks ran a program to the oracle's decision (random/oracle_table.py)."""
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """Return the ledger of a file, or an empty one. Raises UsageError."""
+        """Return the ledger in a file, or an empty ledger if the file does not exist. Raises UsageError."""
         if not path.exists():
             return cls()
         try:
             return cls.model_validate_json(read_text(path, "ledger", most=MAX_RECORD_BYTES))
         except ValueError as error:
-            raise UsageError(f"{path} is no ledger of programs: {error}") from None
+            raise UsageError(f"{path} is not a ledger of programs: {error}") from None
 
     def add(self, outcome: Outcome) -> None:
-        """Add the result of the next program of a seed."""
+        """Add the result of the next program for a seed."""
         seed = self.seeds.setdefault(outcome.seed, Seed())
         seed.programs = max(seed.programs, outcome.number + 1)
         seed.words[outcome.word] = seed.words.get(outcome.word, 0) + 1
@@ -74,7 +74,7 @@ class Ledger(BaseModel):
             seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
 
     def again(self, outcome: Outcome) -> None:
-        """Replace the result of a program that was a miss, after it was run again."""
+        """Replace the result of a miss that was run again."""
         seed = self.seeds[outcome.seed]
         old = next(miss for miss in seed.misses if miss.number == outcome.number)
         seed.misses.remove(old)
@@ -82,7 +82,7 @@ class Ledger(BaseModel):
         self.add(outcome)
 
     def add_draws(self, rows: Iterable[Row]) -> None:
-        """Add or replace the results of drawn faults whose ranks ran programs."""
+        """Add or replace the results of random faults whose ranks ran programs."""
         found = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
         self.draws = dict(sorted({**self.draws, **found}.items()))
 
@@ -99,7 +99,7 @@ class Ledger(BaseModel):
 
     @property
     def summary(self) -> str:
-        """Return the counts of programs and drawn faults as one or two sentences."""
+        """Return one or two sentences with the numbers of programs and random faults."""
         words = sum((Counter(seed.words) for seed in self.seeds.values()), Counter[str]())
         told = f"{sum(words.values())} programs of {len(self.seeds)} seeds: {_counts(words)}"
         return (

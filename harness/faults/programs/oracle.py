@@ -1,8 +1,8 @@
-"""Decide whether a verdict about a generated program is right, without using the judges or the recorder.
+"""Judge whether the verdict on a generated program is right, without using the judges or the recorder.
 
-The oracle reads the journals that the program's processes wrote before each call, the exit codes of the
-containers, and the tracker's database. PASS is right only if every number passed to `run.log` is in the run
-and in the ground truth, every rank exited on its own with exit code 0, and all ranks belonged to one world.
+The oracle reads the journals that the program's processes wrote before each call, the containers' exit codes,
+and the tracker's database. PASS is right only if every number passed to `run.log` is in the run and in the
+ground truth, every rank exited on its own with exit code 0, and all ranks belonged to one world.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from harness.faults.random.oracle import POINTS, Point, point
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
-"""Prefixes of the kinds of values that the client is allowed to omit. Any other missing number was lost."""
+"""Prefixes of the kinds of values that the client may omit. Any other number that is missing was lost."""
 
 
 @dataclass(frozen=True)
 class Reason:
     """A reason why PASS would be wrong, with the prefixes of the causes that match it.
 
-    `strong` means that the verdict can name a cause. UNKNOWN is then too vague.
+    `strong` means that the evidence suffices to name a cause, so UNKNOWN would be too vague.
     """
 
     text: str
@@ -53,7 +53,8 @@ class Decision:
 class Account:
     """The findings about a program.
 
-    With `reasons`, a PASS is wrong. `doubts` permit a verdict other than PASS, but do not require it.
+    If there are `reasons`, a PASS is wrong. `doubts` permit a verdict other than PASS, but do not require
+    one.
     """
 
     program: Program
@@ -155,7 +156,7 @@ class Account:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
     def _missing_number(self, at: Point, any_step: bool) -> str:
-        """Return a text that says where a logged number is missing, or ""."""
+        """Return a description of where a logged number is missing, or ""."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
             there = any((name, at[1], at[2]) in points for name in names)
@@ -174,7 +175,7 @@ class Account:
             self.doubts.append("another process logged, too")
 
     def judge(self, verdict: Verdict) -> Decision:
-        """Decide whether a verdict about the program is right."""
+        """Judge whether the verdict on the program is right."""
         right = "; ".join(reason.text for reason in self.reasons) or "PASS"
         errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
         if errors:
@@ -202,21 +203,21 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the findings about a program. `tracked` contains its points from the tracker's database."""
+    """Return the findings about a program. `tracked` contains its points in the tracker's database."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
-    """Return the points of a run, read from the tracker's database file."""
+    """Return a run's points, read from the tracker's database file."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
     done = processes.run(command, timeout=60)
     return {point(*json.loads(line)) for line in done.stdout.splitlines()}
 
 
 def _recorded(bundle: Bundle) -> Iterator[Point]:
-    """Yield the points in all ground-truth files of a bundle."""
+    """Yield the points in all of a bundle's ground-truth files."""
     for path in sorted((bundle.path / "truth").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             record = json.loads(line)

@@ -1,4 +1,4 @@
-"""Run generated programs within a time budget. One tracker serves all programs of a session."""
+"""Run generated programs within a time budget. One tracker serves all programs in a session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 """
 """Python code that runs the tracker until its stdin is closed, because a killed harness cannot stop it."""
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
-"""The command of a session's tracker, without its options."""
+"""The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
 """The decisions that make a session fail. Other misses are only counted, as long as they are frequent."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
@@ -43,7 +43,7 @@ _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 @contextmanager
 def place(context: RunContext) -> Iterator[Place]:
-    """Yield an environment for programs: the worker image, and a tracker that the containers can reach.
+    """Yield an environment for programs, with the worker image and a tracker that the containers can reach.
 
     Raises HarnessError if the tracker does not start.
     """
@@ -121,10 +121,10 @@ def run(where: Place, drawn: Program) -> Outcome:
 
 
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
-    """Run programs at the same time, and yield their outcomes in order.
+    """Run programs concurrently, and yield their outcomes in order.
 
     After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
-    retried once. Raises the error of the retry.
+    retried once. Raises the retry's error.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()
@@ -191,8 +191,8 @@ def programs(
 ) -> list[Outcome]:
     """Run programs and return their outcomes.
 
-    With `again`, run the misses in the ledger. With `only`, run the programs of the seed with these numbers.
-    Otherwise run the next programs of the seed until `seconds` have passed.
+    With `again`, run the misses in the ledger. With `only`, run the programs with this seed and these
+    numbers. Otherwise, run the next programs for the seed until `seconds` have passed.
     """
     ledger = Ledger.read(path) if path else Ledger()
     known = ledger.seeds.get(seed, Seed())

@@ -1,4 +1,4 @@
-"""Draw random faults from grammar.yaml. Each combines an object, a verb, a moment and a worker's behaviour.
+"""Generate random faults from grammar.yaml. Each combines an object, a verb, a moment and a behaviour.
 
 A seed and a number always determine the same fault, so that a run can be continued and a fault repeated.
 """
@@ -19,20 +19,20 @@ from harness.faults.programs.generator import Worker, worker
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 PREFIX = "random-"
-"""Prefix of the names of drawn faults."""
+"""Name prefix of random faults."""
 PROGRAM = "-program"
-"""Suffix of the names of drawn faults whose ranks run a generated program."""
+"""Name suffix of random faults whose ranks run a generated program."""
 PROGRAM_CALLS, PROGRAM_PAUSE = 20, 0.5
-"""Number of calls, and the pause after each call in seconds. There are as many calls as the main job's worker
-has steps, so that every moment occurs."""
+"""The number of calls in a generated program, and the pause after each call in seconds. There are as many
+calls as the main job's worker has steps, so that every moment occurs."""
 LAST_MOMENT = "ending"
 RANKS = (0, 1)
-"""The ranks of jobs/multinode.yaml, the job of every drawn fault."""
+"""The ranks of jobs/multinode.yaml, the job used for every random fault."""
 ALWAYS = ("joined", "training", "ending")
 WITNESS = "{{ files }}/witness.yaml"
 WAIT_SECONDS = "120"
 EPHEMERAL_STORAGE = "2Gi"
-"""The ephemeral-storage limit of each container. It is small, so that the verb `fill` writes less."""
+"""The ephemeral-storage limit of each container. It is small, so that the verb `fill` writes little."""
 _PRELUDE = """source {{ files }}/strike.sh
 k() { {{ kubectl }} "$@"; }
 n() { k -n {{ namespace }} "$@"; }
@@ -62,13 +62,13 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """The behaviour of the worker. `named` matches the verdicts that report the worker's own fault."""
+    """A worker behaviour. `named` matches the verdicts that report the worker's own fault."""
 
     worker: str
     weight: int = 1
     set: dict[str, str] = Field({})
     replace: dict[str, str] = Field({})
-    until: str | None = Field(None, description="the last moment that it lives to see for sure")
+    until: str | None = Field(None, description="the last moment at which the worker is certain to be alive")
     named: str | None = None
 
 
@@ -86,14 +86,14 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
     try:
         return Grammar.model_validate(yaml_document(path, "grammar"))
     except ValidationError as error:
-        raise UsageError(f"{path} is no grammar of faults: {error}") from None
+        raise UsageError(f"{path} is not a valid grammar of faults: {error}") from None
 
 
 def drawn(seed: int, number: int, generated: bool = False) -> Fault:
-    """Return the drawn fault with this seed and number.
+    """Return the random fault with this seed and number.
 
     With `generated`, the fault has the same object, verb and moment, but its ranks run a generated program
-    instead of the drawn behaviour.
+    instead of a behaviour from the grammar.
     """
     known, chance = grammar(), random.Random(f"{seed}:{number}")
     what = chance.choice(list(known.objects))
@@ -106,7 +106,8 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
         does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
-        # After os.exec, stdout is still the client's pipe, which has no reader. A write can end the rank.
+        # After os.exec, stdout is still the client's pipe, which has no reader. A write can therefore end the
+        # rank.
         late = (does.early or does.second == "exec") and moment == LAST_MOMENT
         return with_program(
             combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does
@@ -117,7 +118,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
 def with_program(fault: Fault, does: Worker) -> Fault:
     """Return the fault, changed so that its ranks run a generated program.
 
-    A verdict can then also name a defect of the program.
+    A verdict can then also name a defect in the program.
     """
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
@@ -133,7 +134,7 @@ def with_program(fault: Fault, does: Worker) -> Fault:
 
 
 def by_name(name: str) -> Fault | None:
-    """Return the drawn fault with a name such as random-7-012, or None if the name has another form."""
+    """Return the random fault with a name such as random-7-012, or None for any other name."""
     found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
     return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
 
@@ -141,8 +142,8 @@ def by_name(name: str) -> Fault | None:
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
     """Return the fault that combines the object `what` with a verb, a moment and a behaviour.
 
-    The object of `rank` is disturbed. The worker of `victim` has the defect of the behaviour. If the worker
-    ends before `moment`, the last moment of the behaviour is used instead.
+    The object that belongs to the rank `rank` is disturbed. The rank `victim` shows the behaviour. If its
+    worker ends before `moment`, the behaviour's last moment is used instead.
     """
     known = grammar()
     there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]

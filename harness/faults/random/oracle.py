@@ -1,8 +1,8 @@
-"""Decide whether a verdict about a drawn fault is wrong, without using the judges.
+"""Judge whether the verdict on a random fault is wrong, without using the judges.
 
 Each worker writes its points to a file on its node (harness/workers/witness.py, program.py). A PASS is wrong
-if the tracker's database, which is read directly, lacks one of these points, or if a rank of a generated
-program did not exit with 0. Any other verdict is wrong if neither its cause nor its text names the
+if one of these points is missing in the tracker's database, which is read directly, or if a rank that ran a
+generated program did not exit with 0. Any other verdict is wrong if neither its cause nor its text names the
 disturbance.
 """
 
@@ -41,7 +41,7 @@ for names, count, packed in rows:
     for of, step, value in zip(which, steps, values):
         print(json.dumps([names[of], step, value if value == value else None]))
 """
-"""Python code that prints name, step and value of each point of a run as JSON.
+"""Python code that prints the name, step and value of each point in a run as JSON.
 
 Its arguments are the database, the project and the run id. It decodes the blocks
 (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
@@ -57,7 +57,7 @@ Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struc
 class Decision:
     """The oracle's decision about a verdict.
 
-    `wrong` is the reason why a verdict is wrong, and `missing` describes the points that the tracker lacks.
+    `wrong` is the reason why a verdict is wrong, and `missing` describes points that are not in the tracker.
     """
 
     word: Word
@@ -66,10 +66,10 @@ class Decision:
 
 
 def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: str, named: str) -> Decision:
-    """Decide whether a verdict is right.
+    """Judge whether a verdict is right.
 
-    `output` is the harness's stderr, and `named` a regex for the disturbance. The decision about a PASS is
-    `unseen` if the oracle cannot read the points. Finally, the workers' files are removed.
+    `output` is the harness's stderr, and `named` a regex for the disturbance. For a PASS, the decision is
+    `unseen` if the oracle cannot read the points. Afterwards, the workers' files are removed.
     """
     manifest = bundle.manifest if bundle else None
     missing, blind = "", "there is no bundle"
@@ -90,7 +90,7 @@ def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: st
 
 
 def _missing(ready: Ready, manifest: Manifest) -> str:
-    """Return a text about points that the tracker lacks and ranks that did not exit with 0, or "".
+    """Describe points missing in the tracker and ranks that did not exit with 0. Return "" if there are none.
 
     Raises HarnessError if the points cannot be read.
     """
@@ -107,7 +107,7 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return a text about the logged points (`expected`) that are missing in `there`, or "" if none is."""
+    """Describe the logged points (`expected`) that are missing in `there`. Return "" if none are missing."""
     absent = {rank: sorted(points - there, key=str) for rank, points in sorted(expected.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(expected[rank])} points of rank {rank}, such as {points[0]}"
@@ -117,9 +117,9 @@ def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
 
 
 def names(verdict: Verdict | None, output: str, named: str) -> bool:
-    """Return whether the regex `named` matches the cause or the text of a verdict.
+    """Return whether the regex `named` matches a verdict's cause or text.
 
-    Without a verdict, the regex is compared with the harness's stderr (`output`).
+    If there is no verdict, the regex is matched against the harness's stderr (`output`).
     """
     if verdict is None:
         return re.search(named, output) is not None
@@ -128,13 +128,13 @@ def names(verdict: Verdict | None, output: str, named: str) -> bool:
 
 
 def _forget(ready: Ready, nonce: str) -> None:
-    """Remove the files of a launch from the nodes."""
+    """Remove a launch's files from the nodes."""
     for node in ready.kind.nodes():
         processes.run(["docker", "exec", node, "rm", "-rf", f"{FILES}/{nonce}"], timeout=SECONDS, check=False)
 
 
 def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
-    """Return the points in each rank's files, and messages about ranks that did not exit with 0."""
+    """Return the points from each rank's files, and messages about ranks that did not exit with 0."""
     meant: dict[int, set[Point]] = {}
     ends: list[str] = []
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
@@ -155,7 +155,7 @@ def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
     stop=stop_after_delay(SECONDS), wait=wait_fixed(2), retry=retry_if_exception_type(ToolError), reraise=True
 )
 def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
-    """Return the points of a run from the tracker's database."""
+    """Return a run's points from the tracker's database."""
     kubectl = ["kubectl", "--kubeconfig", str(ready.kind.kubeconfig), "--context", ready.kind.context]
     program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", POINTS, DATABASE]
     done = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)
@@ -172,5 +172,5 @@ def _rows(lines: Iterable[str]) -> Iterator[Any]:
 
 
 def point(metric: str, step: int, value: float | None) -> Point:
-    """Return a point from the values in a file or the database."""
+    """Return a point for values read from a file or the database."""
     return metric, int(step), None if value is None or math.isnan(value) else float(value)

@@ -1,4 +1,4 @@
-"""Count the oracle's decisions about drawn faults, and render docs/reference/random-faults.md."""
+"""Tally the oracle's decisions on random faults, and render docs/reference/random-faults.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ neither its cause nor its text names what was disturbed."""
 
 
 def counts(rows: Sequence[Row]) -> Counter[str]:
-    """Return the number of results for each decision of the oracle."""
+    """Return the number of results for each oracle decision."""
     return Counter(row.oracle or "" for row in rows)
 
 
@@ -36,7 +36,7 @@ def good(rows: Sequence[Row]) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return a few sentences that contain the counts."""
+    """Return a summary of the counts in a few sentences."""
     seen = counts(rows)
     struck = len(rows) - seen["not struck"]
     others = seen["named"] + seen["not named"]

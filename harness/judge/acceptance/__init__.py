@@ -1,1 +1,1 @@
-"""Judge the acceptance tests of nodes by comparing each node with limits and with other nodes."""
+"""Judge node acceptance tests by comparing each node's results with limits and with other nodes' results."""

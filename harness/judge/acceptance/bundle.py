@@ -1,4 +1,4 @@
-"""Judge the acceptance tests of a bundle. The nodes that should report come from its manifest and pods."""
+"""Judge the acceptance tests in a bundle. Its manifest and pods determine which nodes should report."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FILE = "acceptance.jsonl"
 def of_bundle(bundle: Bundle) -> Fleet | None:
     """Return the verdict on the cluster, or None if no acceptance tests were recorded.
 
-    The verdict is cached, because the page and its JSON data need it several times.
+    The verdict is cached, because the report page and its JSON data use it several times.
     """
     return fleet(bundle.accepted(), members(bundle)) if bundle.has(FILE) else None
 
 
 def members(bundle: Bundle) -> list[Member]:
-    """Return the nodes that should report, with their last pods.
+    """Return the nodes that should report, each with its last pod.
 
-    Each pod of a DaemonSet tests only its own node. The pods of other kinds form one world. A pod that was
-    never scheduled counts as a node that did not report.
+    Each pod of a DaemonSet tests only its own node. The pods of all other workload kinds form one world. A
+    pod that was never scheduled counts as a node that did not report.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
@@ -44,7 +44,7 @@ def members(bundle: Bundle) -> list[Member]:
 
 
 def _shared(bundle: Bundle) -> dict[str, gpu_nodes.Parts]:
-    """Return, by node, why its GPUs are shared or split, for nodes whose labels or resources show this."""
+    """Map each node whose labels or resources show that its GPUs are shared or split to the reason."""
     nodes = bundle.last("node").values()
     return {node.name: one for node in nodes if (one := gpu_nodes.parts(node.object)) is not None}
 
@@ -59,6 +59,6 @@ def _member(
 
 
 def _restarts(pod: Pod) -> int:
-    """Return how often the containers of a pod were restarted. A report is expected for each start."""
+    """Return the highest restart count of the pod's containers. A report is expected after each start."""
     counts = [status.get("restartCount") for status in items(pod.last.object, "status", "containerStatuses")]
     return max((count for count in counts if isinstance(count, int)), default=0)

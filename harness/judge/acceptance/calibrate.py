@@ -1,7 +1,7 @@
 """Compute limits from nodes that are known to be good, in the format of workers/acceptance/limits.toml.
 
-The baseline of a check is the mean of its measured values. Values that differ too much from the mean are
-dropped and the mean is computed again, until no value is dropped. The limit is SHARE of the baseline.
+A check's baseline is the mean of its measured values. Values that differ too much from the mean are dropped
+and the mean is recomputed, until no more values are dropped. The limit is SHARE times the baseline.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Share of the baseline that still passes. Good nodes differ less from each other than from vendor peaks."""
+"""Fraction of the baseline that still passes. Good nodes differ less from each other than from the vendor's
+peak values."""
 FROM_NODES = 4
-"""Minimum number of nodes. With fewer, a bad node cannot be distinguished from a good one."""
+"""Minimum number of nodes. With fewer nodes, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Share of the values that must remain. If more are dropped, the nodes are not equal."""
+"""Fraction of the values that must remain. If more values are dropped, the nodes are not equally fast."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The baseline of one check on one GPU model. `dropped` is the number of outliers."""
+    """A check's baseline on one GPU model. `dropped` is the number of outliers."""
 
     model: str
     check: str
@@ -41,16 +42,16 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The baselines for a set of nodes, and the reasons why other checks have no baseline."""
+    """The baselines for a set of nodes. `refused` explains why the other checks have no baseline."""
 
     rows: tuple[Baseline, ...]
     refused: tuple[str, ...]
 
 
 def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
-    """Return the baseline of each check with measured values, for each GPU model.
+    """Return one baseline for each GPU model and each check with measured values.
 
-    Nodes that did not report, or that have several GPU models, are ignored. Raises ValueError if `share` is
+    Nodes that did not report or that contain several GPU models are ignored. Raises ValueError if `share` is
     out of range.
     """
     if not 0 < share * (1 + MARGIN) <= 1:
@@ -108,12 +109,11 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
-    """Return the limits as a file for --limits.
+    """Return the limits as the text of a TOML file for --limits.
 
-    The source of each limit names the bundle, the date and the number of nodes.
-
-    Raises ValueError if there is no baseline, because with an empty file the shipped limits would apply
-    without notice.
+    The `source` field of each limit names the bundle, the date and the number of nodes.
+    Raises ValueError if there are no baselines, because an empty file would silently apply the built-in
+    limits.
     """
     if not calibration.rows:
         raise ValueError("; ".join(calibration.refused) or "the fleet reported no figures")
@@ -138,7 +138,7 @@ def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHA
 
 
 def _model(node: NodeResult) -> str | None:
-    """Return the name of a node's GPU model for limits.toml, or None if the node has none or several."""
+    """Return the node's GPU model as named in limits.toml, or None if it has no GPU or several models."""
     if not node.answered or node.kind is None:
         return None
     if node.kind.device == "cpu":
@@ -147,7 +147,7 @@ def _model(node: NodeResult) -> str | None:
 
 
 def _is_figure(cell: Cell) -> bool:
-    """Return whether the result is a rate that a node measured on its own. Error counts have no baseline."""
+    """Return whether the result is a rate that the node measured alone. Error counts have no baseline."""
     return (
         cell.measured is not None
         and math.isfinite(cell.measured)
@@ -169,7 +169,7 @@ def _plain(text: str) -> str:
 
 
 def summary(calibration: Calibration) -> Iterable[str]:
-    """Yield a line for each baseline and for each check without a baseline."""
+    """Yield one line for each baseline and one for each check without a baseline."""
     for row in calibration.rows:
         dropped = f", {row.dropped} dropped" if row.dropped else ""
         figures = f"{row.figures} figures of {row.nodes} nodes{dropped}"

@@ -1,4 +1,4 @@
-"""The results of acceptance tests by check, GPU and node, with their limits and the medians of all nodes."""
+"""Acceptance test results for each check, GPU and node, with their limits and the medians across nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.workers.acceptance import check as pod
 
 ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
-"""Verdicts, worst first. UNKNOWN comes before WARN, because an unproved node is worse than a slow node."""
+"""Verdicts, worst first. UNKNOWN precedes WARN, because an unproved node is worse than a slow node."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -25,7 +25,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one check on one node or GPU. `median` is the median of all nodes of its kind."""
+    """The result of one check on one node or GPU. `median` is the median across nodes of the same kind."""
 
     id: str
     verdict: Verdict
@@ -43,7 +43,7 @@ class Cell:
 
     @classmethod
     def of(cls, check: AcceptanceCheck) -> Cell:
-        """Return the result of a check as the pod reported it."""
+        """Return the check's result as reported by the pod."""
         return cls(
             id=check.id,
             verdict=check.verdict,
@@ -60,12 +60,12 @@ class Cell:
         )
 
     def rank(self) -> tuple[int, str, int]:
-        """Return the sort key: the worst verdict first, then by check, then by GPU."""
+        """Return the sort key: worst verdict first, then by check id, then by GPU."""
         return ORDER.index(self.verdict), self.id, -1 if self.gpu is None else self.gpu
 
     @property
     def name(self) -> str:
-        """Return the id of the check, followed by the number of the GPU if it has one."""
+        """Return the check's id, followed by the GPU index if the result belongs to one GPU."""
         return self.id if self.gpu is None else f"{self.id} GPU {self.gpu}"
 
 
@@ -79,7 +79,7 @@ class Kind:
 
     @classmethod
     def of(cls, report: AcceptanceReport) -> Kind:
-        """Return the kind of the node that made a report."""
+        """Return the kind of the node that sent the report."""
         return cls(report.device, report.mode, tuple(sorted({gpu.name for gpu in report.gpus})))
 
     def __str__(self) -> str:
@@ -90,8 +90,8 @@ class Kind:
 class Figure:
     """One check's median value across all nodes of one kind.
 
-    A node without a value counts as faster than all others, so that a missing value never makes a slow node
-    look better.
+    A node without a value counts as faster than all other nodes, so that a missing value never makes a slow
+    node look better.
     `median` is None if too few nodes have a value.
     """
 

@@ -1,6 +1,6 @@
-"""Judge the acceptance tests of a launch: every node reported, and every test passed.
+"""Judge a launch's acceptance tests: every node must report, and every test must pass.
 
-The verdict in a report is not trusted. It is computed again from the checks in the report.
+A report's own verdict is not trusted. It is recomputed from the checks in the report.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""The check tags that must occur in the complete report of a node."""
+"""The check tags that a node's complete report must contain."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The report of one pod, or the individual checks that the pod printed."""
+    """One pod's report, or the individual checks that the pod printed if it sent no report."""
 
     index: int
     node: str
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """(reference into the bundle, check). Without a report, these are the individually printed checks."""
+    """Pairs of (reference into the bundle, check). Without a report, these are the individually printed
+    checks."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
-    """The time at which the first failed check was printed."""
+    """When the first failed check was printed."""
 
     @property
     def about(self) -> str:
@@ -47,7 +48,7 @@ class Answer:
 
 
 def answers(case: Case) -> dict[int, Answer]:
-    """Map each node index to the results from the node's last pod."""
+    """Map each node index to the results reported by the node's last pod."""
     by_index: dict[int, Answer] = {}
     records = case.bundle.accepted()
     for index, pod in case.pods.items():
@@ -62,7 +63,7 @@ def answers(case: Case) -> dict[int, Answer]:
 
 
 def reports(case: Case) -> Finding:
-    """Check `reports`: every expected node reported completely. For collectives, one report is enough."""
+    """Check `reports`: every expected node sent a complete report. For collectives, one report is enough."""
     there = answers(case)
     if _without_cuda(there):
         return unknown("reports", "the image has no CUDA, so no node was tested")
@@ -80,7 +81,7 @@ def reports(case: Case) -> Finding:
 
 
 def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[str]) -> Finding:
-    """Return the finding for the nodes without a report, with the reason of each."""
+    """Return the finding for nodes without a report, with the reason for each node."""
     wanted = case.expected.node_names
     of = {one.node or gpu_supply.assigned_node(case.pods[index].last): index for index, one in there.items()}
     rejected = gpu_supply.rejections(case)
@@ -153,8 +154,8 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # Give the finding the phase of the check `image`, because that phase precedes the resulting exit
-        # codes.
+        # The finding gets the same phase as the check `image`, because that phase precedes the exit codes
+        # that result from it.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -178,9 +179,9 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
-    """Return, by pod index, why the pod's GPUs are shared or parts of GPUs.
+    """Map each pod index to the reason why the pod's GPUs are shared or are parts of GPUs.
 
-    In tests of collectives, one such pod affects the results of all pods.
+    In collective tests, one such pod affects the results of all pods.
     """
     labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
     found = {
@@ -195,7 +196,7 @@ def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
 
 
 def _not_whole(case: Case, there: dict[int, Answer], shared: dict[int, Parts]) -> Finding:
-    """Return the finding for GPUs that cannot be accepted, because they are shared or parts of GPUs."""
+    """Return the finding for GPUs that cannot be accepted because they are shared or are parts of GPUs."""
     first = next(iter(shared.values()))
     texts = [f"{there[index].about}: {why.text}" for index, why in shared.items()]
     count = counted(len(shared), "node")
@@ -210,13 +211,13 @@ def _not_whole(case: Case, there: dict[int, Answer], shared: dict[int, Parts]) -
 
 
 def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
-    """Return the failed checks of pods whose image cannot use a GPU."""
+    """Return the failed checks from pods whose image cannot use a GPU."""
     all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
     return [each for each in all_ if each[2].cause == NO_CUDA]
 
 
 def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
-    """Return the finding for failed checks, ordered from checks of the environment to collectives."""
+    """Return the finding for failed checks, ordered from environment checks to collectives."""
     bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
     shared = _shared(case, bad)
     cause = shared[0] if shared else _cause(bad[0][2])
@@ -245,7 +246,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
 
 
 def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return the cause of failures on more than half of the nodes (at least two) and a sentence, or None."""
+    """Return the cause shared by more than half of the nodes (at least two) and a description, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
@@ -259,12 +260,12 @@ def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
-    """Return the cause of a failed check, or acceptance.failed if this version does not know the cause."""
+    """Return the failed check's cause, or acceptance.failed if this version does not know that cause."""
     return CAUSES[check.cause].id if check.cause in CAUSES else "acceptance.failed"
 
 
 def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
-    """Return the ranks that a failed check concerns. A check of a node concerns all ranks on it."""
+    """Return the ranks affected by a failed check. A node's check affects all ranks on that node."""
     if case.launch.acceptance == "ddp":
         return [rank for rank in check.ranks if rank in case.ranks]
     return case.ranks_of(answer.index)
@@ -312,7 +313,7 @@ def _within_limit(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return a clause about the state of a node's pod, for a node without a report."""
+    """Return a clause that describes the pod's state on a node without a report."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

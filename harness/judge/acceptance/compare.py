@@ -1,4 +1,4 @@
-"""Compare nodes of the same kind with each other: measured values, missing checks and versions."""
+"""Compare nodes of the same kind by their measured values, missing checks and software versions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from harness.judge.acceptance.cells import NodeResult
 
 FROM_NODES = 4
-"""Minimum number of nodes for a comparison. With two or three, it is unknown which one is faulty."""
+"""Minimum number of nodes for a comparison. With two or three, the faulty node cannot be identified."""
 SLOW = 0.75
-"""A value below this share of the median of all nodes counts as slow."""
+"""A value below this fraction of the median across nodes counts as slow."""
 VERSIONS = "fleet.versions"
 SLOWER = "fleet.slower"
 ADVICE = {
@@ -25,12 +25,12 @@ ADVICE = {
         "power limit and its load with theirs."
     )
 }
-"""Causes that only a comparison of nodes can find → what to do."""
+"""Advice for the causes that only a comparison between nodes can find."""
 Place = tuple[str, int | None]
 
 
 def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
-    """Return the nodes with the results of the comparison added, and the medians."""
+    """Compare the nodes. Return them with the comparison's results added, and the medians."""
     figures = _figures(nodes)
     wanted = _wanted(nodes)
     compared = []
@@ -42,7 +42,7 @@ def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]
 
 
 def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
-    """Return a node with the given results and the verdicts that follow from them."""
+    """Return a copy of the node with the given results and the verdicts derived from them."""
     ordered = tuple(sorted(cells, key=Cell.rank))
     gpus = tuple(
         replace(gpu, verdict=worst(cell.verdict for cell in ordered if cell.gpu == gpu.index))
@@ -54,7 +54,7 @@ def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
     """Return the medians of higher-is-better values, for kinds with at least FROM_NODES nodes.
 
-    The value of a node is the median of its GPUs. Nodes of an unknown kind count for every kind.
+    A node's value is the median across its GPUs. A node of unknown kind counts as a member of every kind.
     """
     unknown = sum(node.kind is None for node in nodes)
     figures: list[Figure] = []
@@ -79,19 +79,19 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
 
 
 def _comparable(cell: Cell) -> bool:
-    """Return whether the result is a higher-is-better value of the node itself."""
+    """Return whether the result is a higher-is-better value that the node measured on its own."""
     return cell.measured is not None and cell.relation == ">=" and not cell.ranks
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median of `total` nodes if only `values` are known. None means infinite."""
+    """Return the highest possible median for `total` nodes if only `values` are known. None is infinite."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle
 
 
 def _compared(cell: Cell, figure: Figure | None) -> Cell:
-    """Return the result with the median of all nodes, which can make its verdict worse but never better."""
+    """Return the result with the median across nodes, which can make its verdict worse but never better."""
     if figure is None or cell.measured is None or not _comparable(cell) or figure.unit != cell.unit:
         return cell
     if figure.median is None:
@@ -107,9 +107,9 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
 
 
 def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
-    """Return the checks that nodes of each kind should report: those that passed on a node of that kind.
+    """Map each kind to the checks that its nodes should report: those that passed on any node of that kind.
 
-    Some checks are reported only if they fail, so failed checks do not count. The checks of a node of unknown
+    Some checks are reported only if they fail, so failed checks do not count. Checks from a node of unknown
     kind are expected from nodes of all kinds.
     """
     by_kind: dict[Kind | None, set[Place]] = defaultdict(set)
@@ -123,7 +123,7 @@ def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
 
 
 def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> list[Cell]:
-    """Return a result for each check that other nodes of the same kind reported and this node did not."""
+    """Return an UNKNOWN result for each check that other nodes of its kind reported but this one did not."""
     if node.kind is None:
         return []
     has = {(cell.id, cell.gpu) for cell in node.cells}
@@ -135,7 +135,7 @@ def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> li
 
 
 def versions(nodes: Sequence[NodeResult]) -> Cell:
-    """Return the result of the check that all nodes run the same versions.
+    """Return the result of checking that all nodes run the same software versions.
 
     WARN lists the nodes that differ from the majority, or all nodes if there is no majority.
     """
@@ -151,7 +151,7 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
-    """Return one sentence that lists the nodes with a different version, or []."""
+    """Return a list with one sentence that names the nodes whose version differs, or [] if all agree."""
     by_node = {node.node: node.versions.get(name, "none") for node in nodes}
     count = Counter(by_node.values())
     if len(count) < 2:

@@ -1,8 +1,8 @@
-"""Judge the acceptance tests of a whole cluster: every check of every GPU of every node.
+"""Judge a whole cluster's acceptance tests: every check on every GPU of every node.
 
-A node passes if its report is complete and every check in the report passed. A missing result is UNKNOWN: a
+A node passes if its report is complete and every check in the report passed. Missing results are UNKNOWN: a
 node that did not report, a check that only other nodes reported, or a report that was cut off. Pods print
-each check twice, so that a single lost record never improves a verdict.
+each check twice, so that losing a single record never improves a verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GPUS = "fleet.gpus"
 
 @dataclass(frozen=True)
 class Pair:
-    """The result of a test between two nodes."""
+    """The result of testing two nodes together."""
 
     a: str
     b: str
@@ -37,9 +37,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict on a cluster. `nodes` begins with those without a report, followed by the worst nodes.
+    """The verdict on a cluster. `nodes` lists nodes without a report first, then the others, worst first.
 
-    `checks` are the results that concern all nodes: missing reports, different versions, and collectives.
+    `checks` are the results that concern all nodes: missing reports, differing versions, and collectives.
     """
 
     verdict: Verdict
@@ -47,7 +47,7 @@ class Fleet:
     checks: tuple[Cell, ...]
     pairs: tuple[Pair, ...]
     figures: tuple[Figure, ...]
-    """The median of each measured value across all nodes of a kind."""
+    """The median of each measured value across all nodes of the same kind."""
 
     @property
     def text(self) -> str:
@@ -65,13 +65,13 @@ class Fleet:
 def fleet(
     records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
 ) -> Fleet:
-    """Judge pods' records, with or without line numbers. `expected` lists the nodes that should report."""
+    """Judge the pods' records, with or without line numbers. `expected` lists the nodes that must report."""
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
     nodes, unplaced = placed(pods, members)
     world = {rank: member.node for member in members for rank in member.ranks}
     if len(set(world.values())) < 2:
-        world = {}  # Tests among the ranks of one node belong to that node.
+        world = {}  # If one node runs all ranks, its collective tests count as its own.
     restarts = {member.node: member.restarts for member in members}
     parts = {member.node: member.shared for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
@@ -107,10 +107,10 @@ def _node(
     owing: bool,
     parts: Parts | None = None,
 ) -> NodeResult:
-    """Return a node's results, from its own tests and from tests with several nodes, before any comparison.
+    """Return a node's results from its own tests and from multinode tests, before any comparison.
 
     `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    that this node should have tested itself, too. `parts` describes how the node's GPUs are shared or split.
+    this node should have done so too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
@@ -166,7 +166,7 @@ def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a result for each of the node's GPUs that no check covers."""
+    """Return an UNKNOWN result for each of the node's GPUs that no check covers."""
     tested = {cell.gpu for cell in cells}
     return [
         Cell(GPUS, "UNKNOWN", f"no check concerns {gpu.uuid}", gpu=gpu.index)

@@ -1,4 +1,4 @@
-"""Derive what the tests that several nodes ran together prove about each node."""
+"""Derive what multinode tests prove about each individual node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TOGETHER = "fleet.together"
 
 @dataclass(frozen=True)
 class Group:
-    """The report of one pod about several nodes.
+    """One pod's report on several nodes.
 
-    `hosts` maps each rank to its node. `lack` is the reason why the report is incomplete, or None.
+    `hosts` maps each rank to its node. `lack` explains why the report is incomplete, or is None.
     """
 
     pod: str
@@ -27,7 +27,7 @@ class Group:
     lack: str | None = None
 
     def node(self, number: int) -> str:
-        """Return the name of the node with this number. Nodes are ordered by their lowest ranks."""
+        """Return the name of node `number`. Nodes are numbered in the order of their lowest ranks."""
         return self._names[number] if 0 <= number < len(self._names) else f"node {number}"
 
     @cached_property
@@ -37,8 +37,8 @@ class Group:
     def cells(self, node: str) -> list[Cell]:
         """Return the results for one node.
 
-        A check that names ranks counts only if it names a rank of this node. A check that failed because of
-        other nodes proves nothing about this node, so its result is UNKNOWN.
+        If a check names ranks, it counts only if one of them runs on this node. A check that failed because
+        of other nodes proves nothing about this node, so its result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
@@ -55,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
-        # A failure that all nodes share neither blames a node nor proves that a node is good. If one node
-        # runs all ranks, the failure belongs to that node.
+        # A failure shared by all nodes neither blames a node nor proves that a node is good. If one node runs
+        # all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -77,7 +77,7 @@ class Group:
 def groups(
     nodes: Mapping[str, PodRecords], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
-    """Return the pods' reports about several nodes. `world` maps ranks to nodes if all nodes form a world."""
+    """Return the pods' reports on several nodes. `world` maps ranks to nodes if all nodes form one world."""
     result: list[Group] = []
     for node, records in nodes.items():
         lack = records.lacks(restarts.get(node, 0))
@@ -91,7 +91,7 @@ def groups(
 
 
 def covered(all_groups: Iterable[Group]) -> list[str]:
-    """Return the nodes that took part in the tests."""
+    """Return the nodes that took part in the groups' tests."""
     return list(dict.fromkeys(name for group in all_groups for name in group.hosts.values()))
 
 
@@ -101,9 +101,9 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 
 
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return the checks of all groups, unchanged. They concern all nodes.
+    """Return the unchanged checks from all groups, which concern all nodes.
 
-    The result is UNKNOWN if all nodes should have run tests together and no pod reported such tests.
+    If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
     """
     if world and not all_groups:
         return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]

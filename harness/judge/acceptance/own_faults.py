@@ -1,7 +1,7 @@
-"""Distinguish a node's own faults from faults of the image, the request, or a shared component.
+"""Distinguish a node's own faults from faults in the image, the resource request or a shared component.
 
-A node is tainted only if the tests prove that the node itself is at fault. A cause on most nodes does not
-prove this: an image without CUDA fails everywhere.
+A node is tainted only if the tests prove that the node itself is at fault. A cause that occurs on most nodes
+does not prove this. For example, an image without CUDA fails everywhere.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Hardware causes that a node measured itself, or that a search among many nodes found."""
+"""Hardware causes that the node itself measured, or that a search across many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes in a node, an image or a request. Such a cause is the node's own only if other nodes lack it."""
+"""Causes that may lie in the node, the image or the request. They count as the node's own only if other nodes
+do not have them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Return the failed nodes whose fault is not proved to be their own, each with the reason.
+    """Map each failed node that is not proved to be at fault itself to the reason.
 
-    If more than half of the nodes fail with the same cause, the result contains all failed nodes. With
-    `force`, such a cause counts as each node's own.
+    If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
+    a cause counts as each node's own.
     """
     answered = [node for node in fleet.nodes if node.answered]
     failed = [node for node in fleet.nodes if node.verdict == "FAIL"]
@@ -53,7 +54,7 @@ class Shared:
 
 
 def shared_cause(fleet: Fleet) -> Shared | None:
-    """Return the cause of failures on more than half of the nodes (at least two), or None."""
+    """Return the failure cause shared by more than half of the nodes (at least two), or None."""
     answered = [node for node in fleet.nodes if node.answered]
     causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
@@ -62,7 +63,7 @@ def shared_cause(fleet: Fleet) -> Shared | None:
 
 
 def image_at_fault(fleet: Fleet) -> str | None:
-    """Return why the image cannot test any node, or None if it can."""
+    """Return why the image cannot be used to test any node, or None if it can."""
     texts = (cell.text for node in fleet.nodes for cell in node.cells if cell.cause == NO_CUDA)
     return next(texts, None)
 

@@ -1,7 +1,7 @@
-"""Read the acceptance records of one pod: the last result of each check, and whether they are complete.
+"""Read a pod's acceptance records: the last result of each check, and whether the records are complete.
 
-A pod prints each check when it is done, and again in the report at the end. This shows lost records: a check
-that is missing in every report, or a container that started more often than it reported.
+A pod prints each check as it finishes, and again in the report at the end. This reveals lost records: a check
+that no report contains, or a container with more starts than reports.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, with the cluster's information about its pod.
+    """A node that should report, with what the cluster shows about its pod.
 
-    `pod` is the last pod of the node, or "" if it is unknown. `ranks` are the node's ranks in the world of
+    `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
     """
 
@@ -29,20 +29,20 @@ class Member:
     restarts: int = 0
     ranks: tuple[int, ...] = ()
     shared: Parts | None = None
-    """How the node's GPUs are shared or split, according to its labels. None means that they are whole."""
+    """How the node's GPUs are shared or split, according to its labels. None means whole GPUs."""
 
 
 @dataclass
 class PodRecords:
-    """The records of one pod. `line` is the line number of the first record, or 0 without a file."""
+    """The records of one pod. `line` is the line number of the first record, or 0 if not read from a file."""
 
     pod: str
     line: int = 0
     reports: list[AcceptanceReport] = field(default_factory=list)
     loose: list[AcceptanceCheck] = field(default_factory=list)
-    """Checks that no later report contains."""
+    """Printed checks that no later report contains."""
     contradicted: list[str] = field(default_factory=list)
-    """Ids of checks whose verdict differs in a later report."""
+    """Ids of printed checks whose verdict differs in a later report."""
 
     def take(self, record: AcceptanceRecord) -> None:
         """Add the next record of this pod."""
@@ -59,12 +59,12 @@ class PodRecords:
 
     @property
     def of_itself(self) -> bool:
-        """Return whether the pod has results of its own node, and not only of several nodes together."""
+        """Return whether the pod has results from its own node, and not only from multinode tests."""
         return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
 
     @property
     def starts(self) -> int:
-        """Return how many container starts the reports prove: the maximum number of reports of one check."""
+        """Return how many container starts the reports prove: the highest number of reports per check."""
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
         )
@@ -73,7 +73,7 @@ class PodRecords:
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
         """Return the reports that count, oldest first, each with its checks that no later report repeats.
 
-        A check in `loose` is later than all reports, so it replaces the reported check.
+        A check in `loose` is newer than all reports, so it replaces the reported check.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
@@ -85,7 +85,7 @@ class PodRecords:
         return counting[::-1]
 
     def lacks(self, restarts: int) -> str | None:
-        """Return why the records are incomplete, or None."""
+        """Return why the records are incomplete, or None if they are complete."""
         if not self.reports:
             return "there is no report: the tests were cut off"
         if self.loose:
@@ -104,7 +104,7 @@ def key(check: AcceptanceCheck) -> Key:
 
 
 def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodRecords]:
-    """Map each pod to its records. Pods are in the order of their last records."""
+    """Map each pod to its records. Pods are ordered by their last records."""
     pods: dict[str, PodRecords] = {}
     for line, record in records:
         pod = pods.pop(record.pod, None) or PodRecords(record.pod, line)
@@ -114,16 +114,16 @@ def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodReco
 
 
 def of_group(report: AcceptanceReport) -> bool:
-    """Return whether a report is about several nodes together."""
+    """Return whether the report is about several nodes together."""
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 
 def placed(
     pods: dict[str, PodRecords], members: Sequence[Member]
 ) -> tuple[dict[str, PodRecords], list[PodRecords]]:
-    """Map each node to the records of its last pod. Also return the records of pods with unknown nodes.
+    """Map each node to its last pod's records. Also return the records of pods whose node is unknown.
 
-    The cluster's information on the node of a pod takes precedence over the pod's own report. A pod that was
+    If the cluster shows a pod's node, this takes precedence over the pod's own report. A pod that was
     replaced on its node does not count.
     """
     node_of = {member.pod: member.node for member in members if member.pod}

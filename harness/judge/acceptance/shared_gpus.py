@@ -1,7 +1,7 @@
 """Do not judge the speed of shared GPUs, because other processes may have used them during the tests.
 
-Whether a GPU is shared follows from the labels of its node, or from what the pod found
-(harness/workers/acceptance/sharing.py). A wrong result of a computation is still a failure.
+The node's labels, or the pod itself (harness/workers/acceptance/sharing.py), show whether a GPU is shared. A
+wrong computation result is still a failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"
 
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
-    """Return why the GPUs of a node are shared or parts of GPUs, according to its pod, or None."""
+    """Return why the node's GPUs are shared or are parts of GPUs according to its pod, or None."""
     found = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
     if found is None:
         return None
@@ -27,7 +27,7 @@ def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
 
 
 def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
-    """Return the check. It becomes UNKNOWN if its failure proves nothing because the GPUs are shared."""
+    """Return the check, changed to UNKNOWN if its failure proves nothing because the GPUs are shared."""
     if shared is None or not excuse(check.verdict, check.cause):
         return check
     text = excused(check.text, shared.text)
@@ -35,9 +35,9 @@ def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
 
 
 def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
-    """Return a node's results. Those that shared GPUs can explain become UNKNOWN.
+    """Return a node's results, with those that GPU sharing can explain changed to UNKNOWN.
 
-    `shared` is the reason from the node's labels.
+    `shared` is the reason found in the node's labels, or None.
     """
     why = shared or proved_by(cells)
     if why is None:

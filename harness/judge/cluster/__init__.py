@@ -1,1 +1,1 @@
-"""Judge whether the cluster admitted, scheduled and started the job, and find the component that failed."""
+"""Judge whether the cluster admitted, scheduled and started the job, and if not, which component failed."""

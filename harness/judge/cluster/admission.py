@@ -1,4 +1,4 @@
-"""Judge whether Kueue admitted the job and did not evict it."""
+"""Judge whether Kueue admitted the job and whether it evicted the job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 ENDING_SECONDS = 20.0
-"""Maximum number of seconds that ranks, Pluto's client and torchrun need to exit after the last point."""
+"""The longest time that the ranks, the Pluto client and torchrun need to exit after the last point."""
 _MANAGED = "kueue.x-k8s.io/managed"
-"""Label of pods that Kueue admits."""
+"""Label on pods that Kueue manages."""
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -24,14 +24,14 @@ def _is(state: ObjectState, kind: str) -> bool:
 def ever_admitted(case: Case) -> bool:
     """Return whether any recorded state of the job's Workload has the condition Admitted.
 
-    Of an attached job, an eviction proves an earlier admission.
+    For an attached job, an eviction proves an earlier admission.
     """
     conditions = ("Admitted", "Evicted") if case.launch.attached else ("Admitted",)
     return any(_is(state, each) for state in case.workload for each in conditions)
 
 
 def evicted(case: Case) -> bool:
-    """Return whether the job's Workload had the condition Evicted at the end of the wait."""
+    """Return whether the job's Workload had the condition Evicted when the wait ended."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 
@@ -41,7 +41,7 @@ def refused(case: Case) -> bool:
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
-    """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
+    """Run the checks `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
         return _without_queue(case)
     if not case.workload:
@@ -60,7 +60,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
 
 
 def _without_queue(case: Case) -> list[Finding]:
-    """Return both findings for a job that names no queue. Bare pods have no object that could name one."""
+    """Return both findings for a job without a queue. Bare pods have no object that could name a queue."""
     if case.jobset is None and case.launch.kind != "Pod":
         missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
         return [unknown("queue", "the job's queue is not known"), missing]
@@ -101,7 +101,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> list[str]:
-    """Return a sentence that says why the queue in Kueue's message is inactive, or []."""
+    """Return a list with a sentence that explains why the queue in Kueue's message is inactive, or []."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
@@ -135,7 +135,7 @@ def _no_workload(case: Case) -> Finding:
 def _suspended_by_kueue(case: Case) -> bool:
     """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
 
-    In that case, Kueue also created a Workload, but the evidence lacks it.
+    If so, Kueue also created a Workload, which is missing from the evidence.
     """
     pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
     suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
@@ -145,7 +145,7 @@ def _suspended_by_kueue(case: Case) -> bool:
 def eviction(case: Case) -> Finding:
     """Check `eviction`: Kueue did not evict the job before it ended.
 
-    The check passes for a job that completed after an eviction.
+    The check also passes if the job was evicted and completed later.
     """
     if not case.queue and (case.jobset is not None or case.launch.kind == "Pod"):
         return passed("eviction", "the job is in no queue")
@@ -184,10 +184,10 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, after a sentence about ranks that stopped logging long before the job's end.
+    """Return the advice, preceded by a sentence about ranks that stopped logging long before the job ended.
 
     The rank that stopped logging first is named first. If all ranks had logged all their points, more time
-    would not have helped. In that case, another sentence replaces the advice.
+    would not have helped. In that case, a different sentence replaces the advice.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
     quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
@@ -200,7 +200,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _late(case: Case, over: float) -> list[str]:
-    """Return a sentence if it took more than half of the job's time until every rank had logged a point."""
+    """Return a sentence if more than half of the job's time passed before every rank had logged a point."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     begun = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}
@@ -219,7 +219,7 @@ def _late(case: Case, over: float) -> list[str]:
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
-    """Return the job's maximum execution time as text, and advice if that time follows from --wait."""
+    """Return the job's maximum execution time as text, and advice if that time was derived from --wait."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     wait = case.manifest.deadline_seconds
     text = f" ({limit} s)" if limit else ""
@@ -229,6 +229,6 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 
 
 def _named(case: Case, message: str) -> list[str]:
-    """Return a sentence with the name of the Workload whose UID Kueue's message contains, or []."""
+    """Return a list with a sentence naming the Workload whose UID is in Kueue's message, or []."""
     names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
     return [f"this UID is that of Workload {', '.join(names)}"] if names else []

@@ -1,7 +1,7 @@
-"""Find the ranks and the node behind failed connections, from the results of all pods together.
+"""Find the ranks and the node that caused failed connections, using the results from all pods.
 
-In the pods, only rank 0 compares the results of several ranks. If the other pods cannot reach rank 0, each
-pod reports only its own results. The judge has the results of all pods, and the objects show which node has
+Inside the pods, only rank 0 compares results from several ranks. If other pods cannot reach rank 0, each pod
+reports only its own results. The judge has the results from all pods, and the API objects show which node has
 an address.
 """
 
@@ -19,15 +19,15 @@ from harness.workers.netcheck.finding import CAUSES, STEPS
 from harness.workers.netcheck.matrix import classify
 
 Pair = tuple[int, int]
-"""The node indexes of the pod that connects and of the pod to which it connects."""
+"""The node indexes of the connecting pod and of its target pod."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The node indexes of the accused pods, and a sentence about the node that all failures share, or "".
+    """The pods (node indexes) that caused the failures. `text` names the node common to all, or is "".
 
-    `rejects` means that the node rejected connections. A kernel limits its rate of ICMP messages, so some of
-    the rejected connections got no response.
+    `rejects` means that the node rejected connections. The kernel rate-limits ICMP messages, so some rejected
+    connections received no response.
     """
 
     nodes: list[int]
@@ -36,9 +36,9 @@ class Culprit:
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
-    """Return the pods behind the failed connections, or None if the pods' own diagnosis is just as precise.
+    """Return the pods that caused the failures, or None if the pods' own diagnoses are just as precise.
 
-    `diagnoses` maps a node index to the diagnosis from its pod.
+    `diagnoses` maps each node index to the diagnosis from its pod.
     """
     if cause not in PLACED:
         return None
@@ -67,7 +67,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
 
 
 def _cells(diagnoses: Mapping[int, NetcheckDiagnosis]) -> dict[Pair, NetcheckCell]:
-    """Return the result of each pair, preferably from the pod that connected."""
+    """Return the result for each pair, preferably as reported by the connecting pod."""
     cells: dict[Pair, NetcheckCell] = {}
     for one in diagnoses.values():
         cells.update({(s, r): cell for s, row in one.rows.items() for r, cell in row.items() if s != r})
@@ -83,7 +83,7 @@ def _past(cell: NetcheckCell, step: int) -> bool:
 
 
 def _node_of(case: Case, address: str) -> str:
-    """Return the node that has the IP address or whose pods use it as their gateway, or "" if unknown."""
+    """Return the node that has the IP address, or whose pod network contains it, or "" if unknown."""
     for pod in case.pods.values():
         if pod.node and address in _host_addresses(pod) | _pod_addresses(pod):
             return pod.node

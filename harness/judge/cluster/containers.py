@@ -1,8 +1,8 @@
-"""Judge the other containers in the pods of ranks: init containers, sidecars and helpers.
+"""Judge the other containers in the ranks' pods: init containers, sidecars and helpers.
 
-Kubernetes starts a rank's container only after the init containers have ended. A pod ends only when all its
-containers have ended. So another container can keep a job from starting or ending, or make a job fail
-although all its ranks succeeded.
+Kubernetes starts a rank's container only after the init containers have completed, and a pod ends only when
+all its containers have ended. Another container can therefore keep a job from starting or ending, or make it
+fail although all its ranks succeeded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 class Other:
     """A container in a rank's pod other than the rank's own container.
 
-    `state` is the last recorded state of the pod that contains this container.
+    `state` is the pod's last recorded state that lists this container.
     """
 
     index: int
@@ -44,13 +44,13 @@ class Other:
 
     @property
     def running(self) -> dict[str, Any] | None:
-        """Return the state `running`, or None if the container is not running."""
+        """Return the container's `running` state, or None if it is not running."""
         state = mapping(self.status, "state").get("running")
         return state if isinstance(state, dict) else None
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the state `terminated`, or {}. During CrashLoopBackOff, it describes the last attempt."""
+        """Return the container's `terminated` state, or {}. During CrashLoopBackOff, the last attempt's."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
@@ -71,12 +71,12 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether the pod can end while this container runs. This is true for native sidecars."""
+        """Return whether the pod can end while this container is running. True for native sidecars."""
         return self.role == "native sidecar"
 
 
 def of(case: Case, index: int) -> list[Other]:
-    """Return the containers of a node's pod other than the rank's, in the order of the pod's spec."""
+    """Return the containers of a node's pod, except the rank's container, in pod spec order."""
     pod = case.pods.get(index)
     return [] if pod is None else list(_of(case, index, pod))
 
@@ -96,7 +96,7 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before its pod's deletion, because a deletion ends all containers."""
+    """Return a container's last status before its pod was deleted, because deletion stops all containers."""
     for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
         for status in items(state.object, "status", statuses):
             if status.get("name") == name:
@@ -105,7 +105,7 @@ def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, An
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `containers`: no other container of a pod kept the rank or the job from starting or ending."""
+    """Check `containers`: no other container in a pod kept the rank or the job from starting or ending."""
     others = [other for index in sorted(case.pods) for other in of(case, index)]
     if not others:
         return passed(CHECK, "no pod has a container besides that of its rank")
@@ -117,7 +117,7 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def blocks_start(case: Case, index: int) -> bool:
-    """Return whether an init container keeps the rank of this node from starting."""
+    """Return whether an init container keeps this node's rank from starting."""
     return not case.started(index) and any(
         other.role != "container" and (other.exit_code or other.running is not None)
         for other in of(case, index)
@@ -125,7 +125,7 @@ def blocks_start(case: Case, index: int) -> bool:
 
 
 def before(case: Case, end: End) -> list[str]:
-    """Return a sentence for each other container of the pod that ended before the rank."""
+    """Return a sentence for each other container in the pod that ended before the rank."""
     ended = [
         other
         for other in of(case, end.index)
@@ -154,7 +154,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for init containers that were still running at the end of the wait."""
+    """Return the finding for init containers that were still running when the wait ended."""
     bad = [
         other
         for other in others
@@ -176,7 +176,7 @@ def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Fin
 
 
 def _in_time(case: Case, pod: Pod) -> bool:
-    """Return whether the pod existed until the end of the wait or until the job's time limit."""
+    """Return whether the pod existed until the wait ended or until the job's time limit."""
     removed = deletion.removed(pod)
     if removed is None or deletion.at_the_deadline(case, removed) is not None:
         return True
@@ -186,7 +186,7 @@ def _in_time(case: Case, pod: Pod) -> bool:
 
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for containers that made a pod fail although its rank exited with 0."""
+    """Return the finding for containers that caused a pod to fail although its rank exited with 0."""
     bad = [
         other
         for other in others
@@ -202,7 +202,7 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
 
 
 def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for containers that are still running in pods whose ranks have ended."""
+    """Return the finding for containers still running in pods whose ranks have ended."""
     if case.launch.held or case.terminal is not None:
         return None
     bad = [
@@ -241,7 +241,7 @@ def _not_passed(
 
 
 def added_by(case: Case, other: Other) -> str:
-    """Return a clause that says who added a container to its pod, from pod templates and field managers."""
+    """Return a clause that names who added the container to its pod, from templates and field managers."""
     launched = _templates(case.jobset) if case.jobset is not None else []
     what = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
@@ -257,7 +257,7 @@ def added_by(case: Case, other: Other) -> str:
 
 
 def _templates(state: ObjectState) -> list[dict[str, Any]]:
-    """Return the pod specs that a launched object contains."""
+    """Return the pod specs in a launched object."""
     spec = mapping(state.object, "spec")
     jobs = [mapping(job, "template", "spec", "template", "spec") for job in items(spec, "replicatedJobs")]
     return [template for template in [*jobs, mapping(spec, "template", "spec")] if template]
@@ -273,7 +273,7 @@ def _has(templates: list[dict[str, Any]], name: str) -> bool:
 
 
 def _writers(state: ObjectState, name: str) -> list[str]:
-    """Return the field managers that wrote the container with this name into an object's pod template."""
+    """Return the field managers that added the named container to an object's pod template."""
     key = f'k:{{"name":"{name}"}}'
     entries = items(state.object, "metadata", "managedFields")
     return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
@@ -287,7 +287,7 @@ def _keys(fields: Any) -> Iterator[str]:
 
 
 def _log_quote(case: Case, other: Other) -> str:
-    """Return a clause that quotes the last log line of a container, or "" if no log was collected."""
+    """Return a clause that quotes a container's last log line, or "" if no log was collected."""
     line, _ = last_line(case.bundle.tail(case.bundle.log(other.pod.name, other.name)))
     message = str(other.ended.get("message") or "").strip()
     text = line or (message.splitlines()[-1] if message else "")

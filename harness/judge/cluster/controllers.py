@@ -1,4 +1,4 @@
-"""Judge whether JobSet and Kueue reconciled the job, and find the reason if they did not."""
+"""Judge whether the JobSet and Kueue controllers reconciled the job, and if not, why."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
 def waited(case: Case) -> bool:
-    """Return whether the harness waited until the job ended or its deadline passed, and was not stopped.
+    """Return whether the harness waited, without being stopped, until the job ended or the deadline passed.
 
-    Only then does the absence of an object prove anything.
+    Only then is the absence of an object meaningful.
     """
     whole = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
     return whole and not case.cut_short
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the last state of a controller's Deployment if it has no available pods, or None.
+    """Return the last state of the controller's Deployment if it has no available pods, or None otherwise.
 
-    States after the end of the wait do not count.
+    States recorded after the wait do not count.
     """
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
@@ -50,7 +50,7 @@ class SilentWebhook:
 
 
 def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
-    """Return the first webhook Service that had no ready endpoint at the end of the wait, or None."""
+    """Return the first webhook Service that had no ready endpoint when the wait ended, or None."""
     limit = case.stopped_at or float("inf")
     last: dict[str, list[ObjectState]] = {}
     for kind in ("kueue-endpoints", "jobset-endpoints"):
@@ -73,7 +73,7 @@ def _serves(slice_: ObjectState) -> bool:
 
 @dataclass(frozen=True)
 class Refused:
-    """A controller's request that the API server rejects, according to a dry run."""
+    """A controller's request that the API server rejects, as shown by a dry run."""
 
     cause: CauseId | None
     """The cause that the rejection proves. If it is None, the rejection is only mentioned as a detail."""
@@ -84,7 +84,7 @@ class Refused:
 def refused_request(case: Case) -> Refused | None:
     """Return why the API server rejects an object that a controller should have created, or None.
 
-    Rejections that can come from a difference between the dry run and the controller's own request are
+    Rejections that may be due to a difference between the dry run and the controller's own request are
     ignored.
     """
     dry_runs = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
@@ -111,8 +111,8 @@ def _is_conclusive(run: DryRun) -> bool:
 def _cause(run: DryRun) -> CauseId | None:
     """Return the cause that a rejection proves, or None.
 
-    Missing permissions of the controller, and rules that might apply only to the harness, prove no cause.
-    They are mentioned as details of a cause that concerns the controller.
+    The controller's missing permissions, and rules that might apply only to the harness, do not prove a
+    cause. They are mentioned as details of a cause that concerns the controller.
     """
     message = run.message or ""
     if _WEBHOOK in message:
@@ -128,9 +128,9 @@ def not_followed(
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
-    """Return the finding for an action that the given controller did not take.
+    """Return the finding for an action that `controller` should have taken but did not.
 
-    The cause is this controller, another controller on which it depends, or a rejected request.
+    The cause is this controller, another controller that it depends on, or a rejected request.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
     refused = refused_request(case)
@@ -156,7 +156,7 @@ def not_followed(
 
 
 def no_job(case: Case) -> Finding | None:
-    """Return a finding if the JobSet controller created no Job for a resumed JobSet, or None."""
+    """Return a finding if the JobSet controller did not create a Job for a resumed JobSet, or None."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None

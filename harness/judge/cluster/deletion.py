@@ -1,4 +1,4 @@
-"""Find out who deleted a pod: its controllers at the end of the job, or somebody else earlier."""
+"""Determine who deleted a pod: its controllers when the job ended, or somebody else earlier."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness.judge.case import Case, condition
 from harness.judge.finding import LATE
 
 WHOLE_SECONDS = 1.0
-"""Tolerance in seconds, because Kubernetes writes times without fractions of a second."""
+"""Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
 
 def leaving(state: ObjectState) -> bool:
-    """Return whether the object has a deletionTimestamp in this state or is already deleted."""
+    """Return whether, in this state, the object has a deletionTimestamp or is already deleted."""
     return bool(mapping(state.object, "metadata").get("deletionTimestamp")) or state.type == "DELETED"
 
 
@@ -33,7 +33,7 @@ def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
 
 
 def _had_ended(case: Case, state: ObjectState) -> bool:
-    """Return whether the container had ended before the deletion, where one state shows both."""
+    """Return whether the container had ended before the deletion, if both are in the same state."""
     for status in items(state.object, "status", "containerStatuses"):
         ended = seconds(mapping(status, "state", "terminated").get("finishedAt"))
         if status.get("name") == case.launch.container and ended is not None:
@@ -49,13 +49,13 @@ def evicted(pod: Pod) -> str | None:
         return None
     details = disruption[1] if disruption else {}
     why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
-    return str(why).rstrip(" .")  # The kubelet ends its message with ". ".
+    return str(why).rstrip(" .")  # The kubelet's message ends with ". ".
 
 
 def evicted_at(pod: Pod) -> float | None:
     """Return when the first state that shows the pod's eviction was received, or None.
 
-    This time is needed because the kubelet may never report the end of the pod's container.
+    This time is needed because the kubelet may never report that the pod's container terminated.
     """
     for state in pod.history:
         status = mapping(state.object, "status")
@@ -68,7 +68,7 @@ def evicted_at(pod: Pod) -> float | None:
 def requested_at(removed: ObjectState) -> float:
     """Return when the deletion was requested, in seconds since the epoch.
 
-    That is earlier than the deletionTimestamp, which is the end of the grace period.
+    This is earlier than the deletionTimestamp, which marks the end of the grace period.
     """
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
@@ -78,10 +78,10 @@ def requested_at(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the Job exceeded its deadline, if its controller deleted the pod for that reason, or None.
+    """Return when the Job exceeded its deadline if its controller deleted the pod for that reason, or None.
 
-    The controller deletes the pods before it writes the condition, so resource versions do not show the
-    order.
+    The controller deletes the pods before it writes the condition, so resource versions do not show which
+    came first.
     """
     job = case.jobset
     ended = (condition(job, "FailureTarget") or condition(job, "Failed")) if job is not None else {}
@@ -94,11 +94,11 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Return whether a pod was deleted before any sign that the job or another of its pods was ending.
 
-    Such a deletion is not a consequence of the job's end. The resource versions of a cluster's objects show
-    the order in which they were written.
+    Such a deletion is not a consequence of the job ending. The order of the writes is taken from the objects'
+    resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # The order of what happened before is not known.
+    if case.launch.attached and born < 0:  # The order of earlier events is not known.
         return not any(_signs_of_an_end(case, pod))
     return removed.version >= 0 and not any(
         born < state.version < removed.version for state in _signs_of_an_end(case, pod)
@@ -113,9 +113,9 @@ def with_the_job(case: Case, removed: ObjectState) -> bool:
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
-    """Return the first state of the TorchrunJob with a completionTime, if it precedes the JobSet's deletion.
+    """Return the first TorchrunJob state with a completionTime if it precedes the JobSet's deletion.
 
-    The torchrun controller deletes a JobSet that is still running when the TorchrunJob has completed.
+    When a TorchrunJob has completed, the torchrun controller deletes its JobSet if it is still running.
     """
     leaves = next(filter(leaving, case.jobsets), None)
     if case.launch.launcher != "torchrun" or leaves is None:
@@ -147,7 +147,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
-    """Return the first state with an ended container of the pod, or the last state if there is none."""
+    """Return the pod's first state with a terminated rank container, or its last state if there is none."""
     for state in pod.history:
         for status in items(state.object, "status", "containerStatuses"):
             if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):

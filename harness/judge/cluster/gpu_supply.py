@@ -1,8 +1,8 @@
-"""Judge whether nodes could give a launch the GPUs that its pods request, and if not, why.
+"""Judge whether the nodes could provide the GPUs that a launch's pods request, and if not, why.
 
-The reasons are in the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that does not
-run, GPUs that are split or shared, or a resource with a different name. GPUs that other pods use are judged
-in starting.py.
+The reasons lie in the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that is not
+running, GPUs that are split or shared, or a resource with a different name. starting.py judges the case that
+other pods use the GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.judge.case import Case
 
 @dataclass(frozen=True)
 class Supply:
-    """Why pods get no GPUs. `nodes` maps the name of each node concerned to the reason."""
+    """Why pods get no GPUs. `nodes` maps the name of each affected node to the reason."""
 
     cause: CauseId
     nodes: dict[str, gpu_nodes.Shortage]
@@ -32,7 +32,7 @@ class Supply:
 
 
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
-    """Return why none of the nodes that accept a pod can ever give it the GPUs that it requests, or None."""
+    """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
     nodes = [states[-1] for states in case.bundle.objects("node").values()]
     short: dict[str, gpu_nodes.Shortage] = {}
     for pod in pods:
@@ -44,7 +44,7 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
             for resource, amount in requested.items()
             if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
         }
-        # That a node has no GPUs, or too few, is not reported as a reason.
+        # A node without GPUs, or with too few, is not reported as a reason.
         reasons = {name: why for name, why in found.items() if not why.small}
         if len(found) == len(eligible):
             short.update(reasons)
@@ -53,7 +53,7 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A pod that the kubelet of its node rejected. `index` is its node index, or None if it is not known."""
+    """A pod rejected by its node's kubelet. `index` is the node index, or None if it is not known."""
 
     state: ObjectState
     why: gpu_nodes.Shortage
@@ -61,9 +61,9 @@ class Rejection:
 
 
 def rejections(case: Case) -> dict[str, Rejection]:
-    """Return, for each node, the last rejection by its kubelet of a pod that never started.
+    """Map each node to the last pod that its kubelet rejected and that never started.
 
-    A DaemonSet's controller replaces such a pod, and the kubelet rejects the next one too.
+    The DaemonSet controller replaces such a pod, and the kubelet rejects the replacement too.
     """
     found: dict[str, Rejection] = {}
     for index, states in _never_started(case):
@@ -74,12 +74,12 @@ def rejections(case: Case) -> dict[str, Rejection]:
 
 
 def rejected(case: Case) -> Supply | None:
-    """Return the nodes whose kubelets rejected pods of the launch, or None."""
+    """Return the nodes whose kubelets rejected the launch's pods, or None if there are none."""
     return _supply({node: one.why for node, one in rejections(case).items()})
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
-    """Return why the named nodes cannot give GPUs to the pods of the launch, or None."""
+    """Return why the named nodes cannot provide GPUs to the launch's pods, or None."""
     pods = [states[-1].object for _, states in _never_started(case)]
     requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
@@ -93,9 +93,9 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
 
 
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
-    """Return the states of each pod that never started, with its node index.
+    """Return the node index and the states of each pod that never started.
 
-    A pod of a DaemonSet has an index only when it has an address.
+    The index is None for a DaemonSet's pods, which have an index only once they have an address.
     """
     if case.launch.kind != "DaemonSet":
         return [
@@ -121,7 +121,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Return, by node, why its GPUs are shared or parts of GPUs, or {} if the launch requests no GPUs."""
+    """Map each node with shared or partial GPUs to the reason. Empty if the launch does not request GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]
@@ -129,7 +129,7 @@ def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
 
 
 def assigned_node(pod: ObjectState) -> str | None:
-    """Return the node that a DaemonSet's controller chose for a pod, even before the pod is scheduled."""
+    """Return the node that the DaemonSet controller chose for a pod, even before the pod is scheduled."""
     affinity = mapping(pod.object, "spec", "affinity", "nodeAffinity").get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )

@@ -1,4 +1,4 @@
-"""Judge whether the harness itself worked: its stages, the launch and the evidence."""
+"""Judge whether the harness itself worked, based on its stages, the launch and the evidence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
-    # Retried requests are shown, but do not change the verdict.
+    # Retried requests are reported but do not affect the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
     attached = manifest.launch is not None and manifest.launch.attached
@@ -49,18 +49,18 @@ def ended(manifest: Manifest) -> Finding:
 
 
 def _where(manifest: Manifest) -> str:
-    """Return a clause that names every stage that a signal ended.
+    """Return a clause that names all stages ended by a signal.
 
-    There can be several, because stages run in parallel and a second signal ends another stage.
+    There can be several, because stages run in parallel and a second signal can end another stage.
     """
     ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
     return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Check `manifest`: it can be read and records a launch, unless the run failed before the launch.
+    """Check `manifest`: it is readable and records a launch, unless the run failed before the launch.
 
-    `before` contains the findings of earlier checks.
+    `before` contains the findings from earlier checks.
     """
     refs = ["manifest.json"]
     if manifest is None:
@@ -76,7 +76,7 @@ def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
 
 
 def expected(case: Case) -> Finding:
-    """Check `expected`: the expected ranks can be spread evenly over the expected nodes."""
+    """Check `expected`: the expected ranks can be distributed evenly over the expected nodes."""
     ranks, nodes = case.expected.ranks, case.expected.num_nodes
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     if case.launch.attached:
@@ -103,9 +103,9 @@ def launched(case: Case) -> Finding:
 
 
 def evidence(case: Case) -> Finding:
-    """Check `evidence`: no file of the bundle that was read is truncated or malformed.
+    """Check `evidence`: none of the bundle files that were read is truncated or malformed.
 
-    Earlier checks have read all files except those with objects.
+    Earlier checks have read all files except the object files.
     """
     case.bundle.read_objects()
     damaged = case.bundle.damaged

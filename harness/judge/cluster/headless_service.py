@@ -1,6 +1,6 @@
-"""Find what is wrong with the headless Service of the pods, using the recorded API objects.
+"""Find out what is wrong with the pods' headless Service, using the recorded API objects.
 
-Inside a pod, netcheck finds only that a name does not exist. The API objects show the reason.
+Inside a pod, netcheck can only detect that a name does not exist. The API objects show why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLICES = "kubernetes.io/service-name"
 
 @dataclass(frozen=True)
 class ServiceProblem:
-    """The reason why DNS has no names for the pods of `nodes` (node indexes)."""
+    """The reason why DNS has no records for the pods with the node indexes `nodes`."""
 
     cause: CauseId
     text: str
@@ -49,7 +49,7 @@ def problem(case: Case) -> ServiceProblem | None:
 
 
 def healthy(case: Case) -> str | None:
-    """Return a sentence if the evidence proves that the Service selects and publishes all pods, else None."""
+    """Return a sentence if the Service provably selects and publishes all pods, or None otherwise."""
     names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
     if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
         return None
@@ -61,10 +61,10 @@ def healthy(case: Case) -> str | None:
 
 
 def _watched(case: Case, kind: str) -> bool:
-    """Return whether the evidence contains every object of a kind.
+    """Return whether the evidence contains all objects of the given kind.
 
-    Objects can be missing if the harness is not allowed to list the kind, or if it was killed before it had
-    recorded all of them.
+    Objects can be missing if the harness is not allowed to list this kind, or if it was killed before it had
+    recorded them all.
     """
     if kind in case.manifest.unread or (case.launch.attached and kind not in case.manifest.watched):
         return False
@@ -98,7 +98,7 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
 
 
 def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    """Return the problem of a Service that is not headless: DNS then has no records for individual pods."""
+    """Return the problem if the Service is not headless: DNS then has no records for individual pods."""
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):
         return None

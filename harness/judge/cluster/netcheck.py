@@ -14,12 +14,12 @@ from harness.judge.cluster import connections, headless_service, pod_network
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 
 ABSENT = "peer.never_came"
-"""netcheck's cause for a rank that contacted no other rank. The state of its pod can show the reason."""
+"""netcheck's cause for a rank that did not contact any other rank. Its pod's state may show the reason."""
 
 
 @dataclass(frozen=True)
 class PodDiagnosis:
-    """The last diagnosis from one pod. `index` is the true node index; the index in `record` can be wrong."""
+    """The last diagnosis from one pod. `index` is the actual node index; the one in `record` can be wrong."""
 
     index: int
     ref: str
@@ -32,7 +32,7 @@ class PodDiagnosis:
 
 def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
     """Map each node index to the last diagnosis from the node's last pod."""
-    if case.launch.netcheck is None:  # Runs of netcheck that a rank started itself are not judged.
+    if case.launch.netcheck is None:  # A netcheck run that a rank itself started is not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {
@@ -43,14 +43,14 @@ def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
 
 
 def best(all_: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
-    """Return the most informative diagnosis: failures take precedence, then diagnoses of all pairs."""
+    """Return the most informative diagnosis: failed ones first, then those that cover all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
     ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
     return ranked[0] if ranked else None
 
 
 def check(case: Case) -> Finding:
-    """Check `netcheck`: every pod has a diagnosis of all pairs of pods, and every pair has passed."""
+    """Check `netcheck`: every pod's diagnosis covers all pairs of pods, and every pair passed."""
     there = diagnoses(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
@@ -72,7 +72,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
+    """Return the diagnosis steps. `pods` and `service` come from API objects, which pods cannot read."""
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
@@ -146,8 +146,8 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the cause is the reason why its pod ended or did not start, with the time of
-        # that reason. Any other problem existed before a rank could end because of it.
+        # If a rank is absent, the reason why its pod ended or did not start is the cause, and determines the
+        # time. Any other problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
@@ -164,9 +164,9 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 
 
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
-    """Return why pods had no node while other pods waited for them, with a reference, or None.
+    """Return why pods had no node while other pods waited for them, and a reference, or None.
 
-    Such pods were scheduled later, after the waiting pods had ended. The check `scheduling` judges pods that
+    These pods were scheduled only after the waiting pods had ended. The check `scheduling` judges pods that
     were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
@@ -178,7 +178,7 @@ def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, s
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return the scheduler's last message up to `until` for a pod without a node, and its reference."""
+    """Return the scheduler's last message, up to `until`, about a pod without a node, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
@@ -189,9 +189,9 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 
 
 def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
-    """Return cause and text for pods that started in time but were not reached by other pods, or None.
+    """Return the cause and a text if pods started in time but no other pod reached them, or None.
 
-    Returns None if one of these pods has no diagnosis or started only after the others had ended.
+    Returns None if any of these pods has no diagnosis or started only after the other pods had ended.
     """
     there, until = diagnoses(case), seconds(first.record.at) or 0.0
     began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
@@ -216,5 +216,5 @@ def _state(case: Case, index: int) -> str:
 
 
 def ended_by_it(case: Case) -> set[int]:
-    """Return the nodes whose pod ended because netcheck failed in it, before the rank's command started."""
+    """Return the nodes whose pods ended because netcheck failed there, before the rank's command started."""
     return {index for index, one in diagnoses(case).items() if one.diagnosis.verdict == "failed"}

@@ -1,4 +1,4 @@
-"""Judge whether the nodes of the job stayed Ready while ranks ran on them."""
+"""Judge whether the job's nodes stayed Ready while ranks ran on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENT_SECONDS = 50.0
 
 
 def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state, up to the time `until`, in which the node is deleted or not Ready, or None."""
+    """Return the first state, up to `until`, in which the node is deleted or not Ready, or None."""
     for states in case.bundle.objects("node").values():
         for state in states:
             ready = condition(state, "Ready")
@@ -24,7 +24,7 @@ def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
 
 
 def checks(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed nevertheless."""
+    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed anyway."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on its nodes")
     not_ready: dict[str, tuple[ObjectState, list[int]]] = {}

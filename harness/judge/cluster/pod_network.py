@@ -1,7 +1,7 @@
-"""Find network settings in the specs of the pods that explain why ranks cannot meet.
+"""Find network settings in the pod specs that explain why ranks cannot reach each other.
 
-A pod cannot read its own spec. The only symptom in the pods is that a name does not exist, or that a pod is
-missing because it was not scheduled.
+A pod cannot read its own spec. The only symptom visible in the pods is that a name does not exist, or that a
+pod is missing because it was not scheduled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.judge.case import Case, names
 
 @dataclass(frozen=True)
 class DnsPolicy:
-    """The pods (node indexes) that do not use the cluster's DNS, and a sentence with their settings."""
+    """The pods (node indexes) that do not use the cluster's DNS, and a sentence describing their settings."""
 
     nodes: list[int]
     text: str
@@ -25,9 +25,9 @@ class DnsPolicy:
 
 
 def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
-    """Return the DNS settings that explain why the pods `asking` could not resolve a name, or None.
+    """Return the DNS settings that explain why the pods in `asking` could not resolve a name, or None.
 
-    They explain nothing if a pod with the cluster's DNS could not resolve the name either.
+    Returns None if a pod that uses the cluster's DNS could not resolve a name either.
     """
     pods = {index: case.pods[index] for index in sorted(asking) if index in case.pods}
     reasons = {index: _reason(pod) for index, pod in pods.items()}
@@ -41,7 +41,7 @@ def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
 
 
 def _reason(pod: Pod) -> str:
-    """Return a clause about the setting that keeps the pod from using the cluster's DNS, or ""."""
+    """Return a clause that describes the setting that keeps the pod from using the cluster's DNS, or ""."""
     spec = mapping(pod.last.object, "spec")
     policy, config = str(spec.get("dnsPolicy") or "ClusterFirst"), mapping(spec, "dnsConfig")
     node = "so it uses the DNS servers of its node, which do not have the names of pods"
@@ -58,7 +58,7 @@ def _reason(pod: Pod) -> str:
 
 
 def host_ports(case: Case, waiting: Collection[int]) -> str:
-    """Return a sentence about a host port that a pod in `waiting` and other pods of the job need, or ""."""
+    """Return a sentence about a host port that a pod in `waiting` and another pod of the job need, or ""."""
     users: dict[int, list[int]] = defaultdict(list)
     for index, pod in case.pods.items():
         for port in sorted(_host_ports(pod.last.object)):

@@ -1,4 +1,4 @@
-"""Judge whether every pod was scheduled and started a container from its image."""
+"""Judge whether every pod was scheduled and could start a container from its image."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _KEPT_FROM_STARTING: dict[str, CauseId] = {
     "FailedAttachVolume": "scheduling.volume_failed",
     "FailedMapVolume": "scheduling.volume_failed",
 }
-"""Reason of a warning event for a scheduled pod → the cause that keeps its containers from starting."""
+"""The cause for each event reason that explains why a scheduled pod's containers do not start."""
 LASTING_SECONDS = 5.0
-"""Minimum number of seconds over which a warning must repeat. A single warning may be outdated."""
+"""Minimum number of seconds over which a warning must recur. A single warning may be outdated."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start. `state` is the recorded state with the longest message about it."""
+    """A container that could not start. `state` is the pod state with the longest message about it."""
 
     state: ObjectState
     container: str
-    """Role and name of the container, such as "init container warm-cache", or "" for the rank's own."""
+    """The container's role and name, such as "init container warm-cache", or "" for the rank's container."""
     reason: str
     message: str
     image: str
@@ -48,9 +48,9 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return why a container of a node's pod did not start, according to the kubelet, or None.
+    """Return why, according to the kubelet, a container in a node's pod did not start, or None.
 
-    The rank's own container takes precedence over the other containers of the pod.
+    The rank's container takes precedence over the other containers in the pod.
     """
     pod = case.pods[index]
     own = _blocked(pod, "containers", case.launch.container, "")
@@ -89,7 +89,7 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
 
 
 def image(case: Case) -> Finding:
-    """Check `image`: the container of every rank started from its image."""
+    """Check `image`: every rank's container started from its image."""
     stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
     if stuck:
         index, first = next(iter(stuck.items()))
@@ -114,9 +114,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have the image that could not be pulled, and what to do. Each can be "".
+    """Return which nodes have the image that could not be pulled, and what to do. Either can be "".
 
-    `node` is the node of the pod.
+    `node` is the pod's node.
     """
     if why.reason not in messages.PULL_REASONS:
         return "", ""
@@ -130,7 +130,7 @@ def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
 
 
 def scheduling(case: Case) -> Finding:
-    """Check `scheduling`: every pod was scheduled, and the kubelet of its node could start containers."""
+    """Check `scheduling`: every pod was scheduled, and the kubelet on its node could start containers."""
     pending = {
         index: scheduled
         for index, pod in case.pods.items()
@@ -174,7 +174,7 @@ def scheduling(case: Case) -> Finding:
 
 
 def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
-    """Return the finding for pods that were not scheduled, with the nodes that lack what they request."""
+    """Return the finding for unscheduled pods, with the nodes that lack the requested resources."""
     state, unschedulable = next(iter(pending.values()))
     supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
@@ -197,7 +197,7 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
 
 
 def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
-    """Return the finding for pods that the kubelets of their nodes rejected."""
+    """Return the finding for pods that were rejected by their nodes' kubelets."""
     rejections = gpu_supply.rejections(case).values()
     ranks = case.ranks_of(*(one.index for one in rejections if one.index is not None))
     text = f"{names(ranks) if ranks else 'a pod'} could not start: {rejected.text}"
@@ -206,14 +206,14 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
-    """Return the pods that use the devices that a pod is waiting for, with their references in the bundle."""
+    """Return the pods using devices that another pod is waiting for, with references into the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 
 def _start_warning(case: Case, index: int) -> ObjectState | None:
-    """Return the last warning event that explains why a scheduled pod starts no container, or None.
+    """Return the last warning event that explains why a scheduled pod's containers do not start, or None.
 
-    Warnings that did not repeat over LASTING_SECONDS are ignored.
+    Warnings that did not recur over at least LASTING_SECONDS are ignored.
     """
     pod = case.pods[index]
     warnings = [
@@ -223,7 +223,7 @@ def _start_warning(case: Case, index: int) -> ObjectState | None:
         and event.object.get("reason") in _KEPT_FROM_STARTING
     ]
     stamps = [event.received_at for event in warnings]
-    if case.launch.attached:  # The event itself has the times from before the harness read it.
+    if case.launch.attached:  # The event's own timestamps also cover the time before the harness read it.
         stamps = [
             str(event.object.get(name)) for event in warnings for name in ("firstTimestamp", "lastTimestamp")
         ]

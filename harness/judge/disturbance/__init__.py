@@ -1,1 +1,1 @@
-"""Find changes that others made in the cluster during a launch, and the findings that they explain."""
+"""Find changes made to the cluster by others during a launch, and the findings that they explain."""

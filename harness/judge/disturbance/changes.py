@@ -1,8 +1,8 @@
-"""List the changes in the cluster during a launch, and their authors.
+"""List changes made to the cluster during a launch, and their authors.
 
 A change counts if it happened between the launch and the end of the wait, and if neither the harness nor a
-known controller made it. The field metadata.managedFields names the author of an edit. Kubernetes does not
-record who deleted an object. Changes of objects that are not in the bundle are unknown.
+known controller made it. The author of an edit is taken from metadata.managedFields. Kubernetes does not
+record who deleted an object. Changes to objects that are not in the bundle are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.evidence.schema.training import TRANSFER_SECRET
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.cluster import deletion
-from harness.judge.disturbance.outages import outages
+from harness.judge.disturbance.node_and_service_outages import outages
 from harness.judge.finding import LATE
 from harness.judge.points import elastic
 
@@ -28,34 +28,34 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Kinds of objects whose creation, editing and deletion by others are reported."""
+"""Object kinds for which creation, edits and deletion by others are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""Kinds of the launched object and of the objects that it owns."""
+"""The possible kinds of the launched object and of the objects that it owns."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
-"""Kinds whose status only their controllers should write."""
+"""Object kinds whose status should be written only by their controllers."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
 _CONTROLLERS = {
     *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
     *("jobset", "manager", "kueue", "coredns", "pluto-e2e-harness"),
 }
-"""Field managers of Kubernetes, JobSet (called `manager` in older versions), Kueue and the harness."""
+"""Field managers used by Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
 _OF_KUEUE = "kueue-"
-"""Prefix of Kueue's other field managers, such as kueue-admission and kueue-job-controller-PodsReady."""
+"""Prefix for Kueue's other field managers, such as kueue-admission and kueue-job-controller-PodsReady."""
 _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
-"""The field managers of konduktor and the torchrun controller. These two create the objects of a launch."""
+"""Field managers used by konduktor and the torchrun controller, which create a launch's objects."""
 
 
 def changes(case: Case) -> list[Change]:
-    """Return the changes by others between the launch and the end of the wait, earliest first."""
+    """Return the changes made by others between the launch and the end of the wait, earliest first."""
     begin, end = _window(case)
     all_ = [*_written(case), *_deleted(case), *outages(case)]
-    # A watch that reconnects can record the same event twice.
+    # When a watch reconnects, it can record the same event twice.
     once = {(change.at, change.text): change for change in all_ if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended. Afterwards, the harness deletes its objects."""
+    """Return when the launch began and when the wait ended. The harness then deletes its objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 
@@ -76,11 +76,13 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` records no field manager, so the author is unknown.
+                    who = ["somebody"]  # `kubectl scale` does not record a field manager, so the author is
+                    # unknown.
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # This is the webhook's own controller, which renews the certificates.
+                    continue  # The webhook's own controller renews the certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
-                    who = ["somebody"]  # Kubernetes records no field manager for a removed field either.
+                    who = ["somebody"]  # Kubernetes does not record a field manager for a removed field
+                    # either.
                 if after.type != "DELETED" and who and fields:
                     what = ", ".join(
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
@@ -97,7 +99,7 @@ def _managers(state: ObjectState) -> list[str]:
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield a write to the status of one of the job's objects by a field manager that is not a controller."""
+    """Yield a change if a field manager other than a controller wrote to the status of the job's object."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -114,7 +116,7 @@ def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Itera
 
 
 def ended(state: ObjectState) -> str | None:
-    """Return the terminal state or condition in the status of an object, or None."""
+    """Return the terminal state or condition in an object's status, or None."""
     conditions = items(state.object, "status", "conditions")
     true = [c.get("type") for c in conditions if c.get("status") == "True"]
     word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in true), None)
@@ -143,8 +145,8 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which the two states differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that the content
-    was written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result is only that the content was
+    written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)
@@ -159,7 +161,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
 
 
 def _deleted(case: Case) -> Iterator[Change]:
-    """Yield each deletion that does not follow from another deletion, a restart or the end of the job."""
+    """Yield each deletion that was not caused by another deletion, a restart or the end of the job."""
     deleted = [
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)

@@ -1,8 +1,8 @@
 """Judge whether a change outside the job disturbed it and is the cause of the verdict.
 
-A disturbance is the cause if it explains the first finding of the other checks and happened before it. The
-rules in harness/judge/disturbance/rules.py define which findings each disturbance explains. A failure that no
-rule explains keeps its own cause.
+A disturbance is the cause if it happened before the first finding from the other checks and explains that
+finding. The rules in harness/judge/disturbance/rules.py define which findings each disturbance explains. A
+failure not explained by any rule keeps its own cause.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ PARTS = {
     "rules of admission": ("admission-policy", "validating-webhooks"),
     "the tracker": ("tracker", "tracker-service", "tracker-deployment"),
 }
-"""Part of the cluster on which a launch depends → the kinds of objects that belong to this part."""
+"""The parts of the cluster on which a launch depends, and the object kinds that belong to each part."""
 _TRACKER = PARTS["the tracker"]
 TOLD = 8
 """Maximum number of changes that are listed as evidence."""
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
-    """Check `disturbances`: no change by others explains the finding that would decide the verdict.
+    """Check `disturbances`: no change made by others explains the finding that would decide the verdict.
 
-    If a change explains it, the change becomes the cause, and the finding is listed as its consequence.
+    If a change explains that finding, the change becomes the cause, and the finding is listed as its
+    consequence.
     """
     changed = changes(case)
     first = next(iter((in_phases if case.launch.attached else decisive)(findings)), None)
@@ -60,7 +61,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.line}{one.text}"
             return _before(not_passed(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # `tracker.*` causes need no further explanation, so changes to the tracker are only mentioned.
+    # `tracker.*` causes do not need further explanation, so changes to the tracker are only mentioned.
     elsewhere = [
         change
         for change in changed
@@ -85,12 +86,12 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
 
 
 def _before(result: Finding, first: Finding) -> Finding:
-    """Return the finding, with a phase and a time before those of the finding that it explains."""
+    """Return `result` with an earlier phase and time than the finding that it explains."""
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
 def _beside(case: Case, changed: list[Change]) -> str:
-    """Return a sentence on the changes by others, or on the watched parts of the cluster if none changed."""
+    """Return a sentence that lists the changes by others or, if there were none, what was watched."""
     if changed:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched

@@ -1,4 +1,4 @@
-"""Define which changes are disturbances with a cause of their own, and which causes each one explains."""
+"""Define which changes are disturbances with their own cause, and which causes each of them explains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.judge.case import Case
 from harness.judge.catalogue import CAUSES
 from harness.judge.change import STATUS, Change
-from harness.judge.disturbance.outages import CONTROL_PLANE
+from harness.judge.disturbance.node_and_service_outages import CONTROL_PLANE
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 from harness.judge.points import elastic
@@ -20,9 +20,9 @@ from harness.judge.points import elastic
 Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
-"""Maximum number of seconds that the reboot of a machine takes."""
+"""Maximum duration of a machine reboot, in seconds."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes for an exceeded time limit. Kueue's limit ends a job shortly before the harness's limit would."""
+"""Causes for an exceeded time limit. Kueue's limit ends a job shortly before the harness's limit does."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *(
@@ -34,13 +34,14 @@ UNEXPLAINED = {
     ),
     *("tracker.unreachable", "tracker.incomplete"),
 }
-"""Causes that describe a consequence without its reason. The empty string means a check without a cause."""
+"""Causes that describe a consequence but not its reason. The empty string stands for a finding without a
+cause."""
 _UNSERVICED = {
     *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""Possible consequences of a Service address that leads to no pod."""
+"""Possible consequences of a Service address that does not lead to a pod."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -85,7 +86,7 @@ _RELEASED = {
     *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
     "controllers.jobset_not_reconciling",
 }
-"""Possible consequences if a controller no longer owns a pod and creates a replacement."""
+"""Possible consequences when a controller no longer owns a pod and creates a replacement."""
 _UNSERVED = {
     *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
     *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
@@ -104,16 +105,16 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that explains findings with certain causes, and the ranks that it affects."""
+    """A change that explains findings with certain causes, and the affected ranks."""
 
     cause: CauseId
     change: Change
     explains: Explains
     ranks: tuple[int, ...]
     text: str = ""
-    """The end of the sentence that describes the change."""
+    """Text appended to the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """Maximum number of seconds by which the change can be recorded after its consequences."""
+    """How many seconds after its consequences the change may have been recorded."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -121,7 +122,7 @@ def _one_of(*causes: str) -> Explains:
 
 
 def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
-    """Yield a disturbance for each change that has a cause of its own."""
+    """Yield a disturbance for each change that has its own cause."""
     all_ = tuple(range(case.expected.ranks))
     for change in changes:
         if change.kind == "namespace" and change.verb == "deleted":
@@ -159,9 +160,9 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether the deletion of the namespace can lead to this cause.
+    """Return whether deleting the namespace can lead to this cause.
 
-    Causes in the cluster, the controllers, the harness or a user's judge do not follow from it.
+    It cannot lead to causes in the cluster, the controllers, the harness or a user's judge.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -180,7 +181,7 @@ def _edits_spec(change: Change) -> bool:
 
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started before."""
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started yet."""
     late = [
         index
         for index, pod in case.pods.items()
@@ -222,9 +223,9 @@ def _first_run(case: Case, pod: Pod) -> float:
 
 
 def _of_our_queue(case: Case, change: Change) -> bool:
-    """Return whether the change edits or deletes the job's LocalQueue or the ClusterQueue behind it.
+    """Return whether the change edits or deletes the job's LocalQueue or its ClusterQueue.
 
-    The creation of a queue during the launch does not count, because it does not disturb the job.
+    Creating a queue during the launch does not count, because it does not disturb the job.
     """
     if change.verb == "created" or (change.verb == "edited" and not _edits_spec(change)):
         return False
@@ -238,7 +239,7 @@ def _of_our_queue(case: Case, change: Change) -> bool:
 
 
 def _unresolved(case: Case, after: float) -> dict[int, str]:
-    """Map each node index to the first log line after the given time that reports an unresolved name."""
+    """Map each node index to its first log line after the time `after` that reports a failed name lookup."""
     unresolved: dict[int, str] = {}
     for index, pod in case.pods.items():
         path = case.bundle.log(pod.name, case.launch.container)
@@ -250,7 +251,7 @@ def _unresolved(case: Case, after: float) -> dict[int, str]:
 
 
 def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an outage of the cluster's DNS if a rank could not resolve a name after the outage began."""
+    """Yield a cluster DNS outage if a rank could not resolve a name after the outage began."""
     unresolved = _unresolved(case, change.at)
     if unresolved:
         ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
@@ -259,7 +260,7 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an outage of the service proxy if ranks ran on its node."""
+    """Yield a service proxy outage if ranks ran on its node."""
     there = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*there)
     if ranks:
@@ -270,7 +271,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield each removal of a label or owner reference that controllers use to identify a pod of the job."""
+    """Yield the removal of a label or owner reference by which controllers identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:
@@ -280,7 +281,7 @@ def _released(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a lasting outage of a control plane component that a step of the job was waiting for."""
+    """Yield a lasting outage of a control plane component if the job was waiting for that component."""
     pods = case.bundle.pod_attempts()
     waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
     missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
@@ -296,7 +297,7 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a change of a node on which ranks ran, or on which a waiting pod might have been scheduled."""
+    """Yield a change to a node that ranks ran on, or that a pending pod might have been scheduled on."""
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     there = [pod for pod in pods if pod.node == change.name]
     ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
@@ -308,7 +309,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         text = (
             ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
         )
-        # The kubelet emits this event only after a restart, so consequences can be recorded earlier.
+        # The kubelet emits this event only after a restart, so consequences can be recorded before it.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
     elif change.verb == "clock" and ranks:
         yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)
@@ -322,7 +323,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _exit_code_unknown(case: Case, pod: Pod) -> bool:
-    """Return whether the node lost the pod's container, so that the container's real exit code is unknown."""
+    """Return whether the node lost track of the pod's container, so that its real exit code is unknown."""
     ended = pod.container(case.launch.container, "terminated")
     return ended is not None and (
         (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
@@ -334,4 +335,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""Kind of the object that was not available → its rule. All other outages concern the control plane."""
+"""The rule for an outage of each object kind. All other outages concern the control plane."""

@@ -1,1 +1,1 @@
-"""Read the last lines of a rank's log to find its last error and the stacks of its threads."""
+"""Read the last lines of a rank's log to find its last error and its thread stacks."""

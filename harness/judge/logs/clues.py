@@ -1,6 +1,6 @@
-"""Find hints in a rank's last log lines about why it ended. No verdict is based on logs alone.
+"""Find hints in a rank's last log lines about why it ended. Verdicts are never based on logs alone.
 
-The patterns match output of torch 2.6, gloo, torchrun, faulthandler and konduktor from recorded jobs.
+The patterns match output from torch 2.6, gloo, torchrun, faulthandler and konduktor in recorded jobs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
-    # PyTorch and NCCL keep tensors and buffers in files of /dev/shm, which a full disk does not concern.
+    # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
     (
         "shm.small",
         r"DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
@@ -57,7 +57,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
         r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
-        # torch.save does not report the reason. Closing the file then fails, too.
+        # torch.save does not report the reason. Closing the file then also fails.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
     (
@@ -71,16 +71,16 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed", "shm.small")
-"""Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
+"""Causes that can end a rank at any time, if its last error matches. Other causes occur only at startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""An error that repeats the one above it, from which it was raised."""
+"""An error that repeats the previous error, from which it was raised."""
 _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
-"""The client's function that takes the minimum of all CPU frequencies, which fails if there is none."""
+"""The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
 _FRAME_LINES = 8
-"""Maximum number of lines between the innermost "File …" line of a stack and the error below it."""
+"""Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exit|Received 15 death signal|Socket closed"
@@ -92,7 +92,7 @@ _IN_VAIN = re.compile(
     r"|Watchdog caught collective operation timeout"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
-"""Log line in which Pluto's client reports a retried request (pluto/iface.py)."""
+"""Log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
@@ -103,7 +103,7 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
 """First line of the command's output. Earlier lines come from konduktor's shell."""
 SHELL_ENDED = "finished with exit code: "
-"""Part of the last line that konduktor's shell writes about a command."""
+"""Part of the last line that konduktor's shell prints about a command."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -125,7 +125,7 @@ _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrup
 
 @dataclass(frozen=True)
 class Clues:
-    """Hints from a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
+    """Hints found in a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
 
     log: str = ""
     cause: CauseId | None = None
@@ -137,13 +137,13 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer or waited for one in vain."""
+    """Whether the rank lost a peer, or waited in vain for one."""
     in_vain: bool = False
-    """Whether a collective operation timed out because a peer did not take part in it."""
+    """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
-    """The stack from the last dump, written when the rank's deadline expired or the rank ended."""
+    """The stack in the last dump, which is written when the rank's deadline expires or the rank ends."""
     retried: str = ""
-    """The last line in which Pluto's client reports that the tracker did not respond."""
+    """The last line in which the Pluto client reports that the tracker did not respond."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
     torchrun_signal: int = 0
@@ -162,7 +162,7 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "") -> Clues:
-    """Return the hints in the numbered last lines of a log. `log` is the path of the log in the bundle."""
+    """Return the hints found in a log's numbered last lines. `log` is the log's path in the bundle."""
     lines = _plain(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
@@ -217,14 +217,15 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
 
 def is_of_a_peer(text: str) -> bool:
-    """Return whether a text reports that a peer ended or did not answer."""
+    """Return whether the text reports that a peer ended or did not respond."""
     return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
 
 
 def _plain(tail: Lines) -> Lines:
-    """Return the lines that the program wrote, without times, control characters and lines of the harness.
+    """Return the program's own lines, without timestamps, control characters and the harness's lines.
 
-    Text that a terminal no longer shows, such as an error that a progress bar replaced, is a line of its own.
+    Text that a terminal would no longer show, such as an error overwritten by a progress bar, becomes a
+    separate line.
     """
     return [
         (number, row.text)
@@ -259,7 +260,7 @@ def _torchrun_signal(lines: Lines) -> int:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """Return the last error before torchrun's report, or else the last line that is not noise."""
+    """Return the last error before torchrun's report, or else the last meaningful line, and its number."""
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):
@@ -273,7 +274,7 @@ def _last_own(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines without the "File …" lines of Python stacks and the source lines below them."""
+    """Return the lines without the "File …" lines in Python stacks and the source lines below them."""
     outside, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

@@ -1,4 +1,4 @@
-"""Read the stacks that faulthandler wrote to a log when a rank's deadline expired or the rank ended.
+"""Read the stacks that faulthandler dumped to a log when a rank's deadline expired or the rank ended.
 
     Timeout (0:00:38)!
     Thread 0x00007f31 (most recent call first):
@@ -20,9 +20,9 @@ _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _REST = re.compile(r"^  <no Python frame>$|^  \.\.\.$|^Extension modules: |^$")
 _COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
-"""Paths of torch's collective code.
+"""Paths to torch's collective code.
 
-A backward pass under DistributedDataParallel waits for its all-reduce inside the autograd engine.
+With DistributedDataParallel, the backward pass waits for the all-reduce inside the autograd engine.
 """
 _NETWORK = ("/httpx/", "/httpcore/", "/urllib3/", "/socket.py", "/ssl.py")
 _CLIENT = "-packages/pluto/"
@@ -40,24 +40,24 @@ class Frame:
 
 
 def _of_torch(frame: Frame) -> bool:
-    """Return whether the frame is in torch's collective code, in an installed torch or in its source tree."""
+    """Return whether the frame is in torch's collective code, either installed or in the source tree."""
     return any(part in frame.file for part in _COLLECTIVE)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The main thread's stack, innermost frame first. `number` is the first log line of the dump."""
+    """The main thread's stack, innermost frame first. `number` is the dump's first line in the log."""
 
     frames: tuple[Frame, ...]
     number: int
     after: str | None = None
-    """The expired time limit as printed by faulthandler, or None if another event caused the dump."""
+    """The expired time limit as printed by faulthandler, or None if the dump has another reason."""
     fatal: str | None = None
-    """The fatal error of the interpreter, for example "Segmentation fault"."""
+    """The interpreter's fatal error, for example "Segmentation fault"."""
 
     @property
     def in_collective(self) -> bool:
-        """Return whether the thread was waiting for its peers in torch code that the rank's code called."""
+        """Return whether the thread was waiting for peers in torch code called by the rank's own code."""
         return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property
@@ -67,7 +67,7 @@ class Stack:
 
     @property
     def in_client(self) -> bool:
-        """Return whether the thread was waiting in Pluto's client for a response of the tracker."""
+        """Return whether the thread was waiting in the Pluto client for a response from the tracker."""
         network = False
         for frame in self._inside():
             network = network or any(part in frame.file for part in _NETWORK)
@@ -76,14 +76,14 @@ class Stack:
         return False
 
     def _inside(self) -> Iterator[Frame]:
-        """Yield the library frames that are called by the rank's own code, innermost first."""
+        """Yield the library frames called by the rank's own code, innermost first."""
         return itertools.takewhile(lambda frame: _of_torch(frame) or _LIBRARY.search(frame.file), self.frames)
 
     @property
     def place(self) -> str:
-        """Return the innermost frames of the thread as text, including the rank's own code.
+        """Return the thread's innermost frames, including the rank's own code, as text.
 
-        For example "wait (faulty.py line 70), under on_step (multinode.py line 121)".
+        For example: "wait (faulty.py line 70), under on_step (multinode.py line 121)".
         """
         own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
         shown = own[:2] or list(self.frames[:2])
@@ -93,7 +93,7 @@ class Stack:
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
-    """Return the stack from the last dump in numbered lines, and the line numbers of all dumps."""
+    """Return the stack in the last dump, and the line numbers of all dumps."""
     stack: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None

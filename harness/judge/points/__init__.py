@@ -1,1 +1,1 @@
-"""Judge whether the run contains every point that a rank logged, and no other points."""
+"""Judge whether the run contains every point that the ranks logged, and no other points."""

@@ -1,10 +1,10 @@
-"""Judge whether every point that the ranks of admitted pods logged is in the run.
+"""Judge whether the run contains every point logged by ranks whose recorder was injected at pod admission.
 
     pods = [admitted_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
     findings = admitted.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
 
-A rank without a summary never passes: its last line gives the number of points until then, and what it logged
-afterwards is UNKNOWN. All functions are pure.
+A rank without a summary never passes. Its last line gives the number of points up to then, but points logged
+afterwards are UNKNOWN. All functions are pure.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def judge(
     run: str,
     label: str = "the run",
 ) -> list[Finding]:
-    """Return the findings about the records of all pods.
+    """Return the findings about all pods' records.
 
-    `ranks` are the ranks of the job, `parts` the raw rows of the run in arrival order, and `run` is the
-    tracker's own id of the run.
+    `ranks` are the job's ranks, `parts` are the run's raw rows in arrival order, and `run` is the tracker's
+    own id for the run.
     """
     pods = list(pods)
     rows = stored(parts)
@@ -61,7 +61,7 @@ def judge(
 
 
 def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
-    """Return why the points of a rank are not known, or ""."""
+    """Return why it is not known which points the rank logged, or ""."""
     own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
     if not own:
         others = sum(pod.others for pod in pods)
@@ -82,7 +82,7 @@ def _problem(rank: int, pods: list[PodRecord], run: str) -> str:
 
 
 def _of_run(record: Record, run: str) -> str:
-    """Return why the points of a process for this run are not known, or ""."""
+    """Return why it is not known which points the process logged to this run, or ""."""
     summary = record.summary
     assert summary is not None
     section = summary.of_run(run)
@@ -96,7 +96,7 @@ def _of_run(record: Record, run: str) -> str:
 
 
 def _earlier(pod: PodRecord, record: Record) -> str:
-    """Return why an earlier process of the rank may be missing in the log, or ""."""
+    """Return why an earlier process of the rank may be missing from the log, or ""."""
     assert record.summary is not None
     first = min(record.lines)
     if first and pod.whole:
@@ -109,7 +109,7 @@ def _earlier(pod: PodRecord, record: Record) -> str:
 def _complete(
     problems: dict[int, str], strange: list[Record], found: Differences, usable: list[Record]
 ) -> Finding:
-    """Check `ground-truth-complete`: every rank has a reliable summary, and each digest can be compared."""
+    """Check `ground-truth-complete`: every rank has a reliable summary, and all digests can be compared."""
     details = [f"rank {rank}: {why}" for rank, why in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
@@ -167,7 +167,7 @@ def _client_kept(usable: list[Record], run: str) -> Finding:
 
 
 def _intended(summary: Summary, key: str, kind: str, why: str) -> bool:
-    """Return whether an omission is intended: the key's only value was None, or the rank sends nothing."""
+    """Return whether an omission is intended: the key's only value was None, or the rank does not upload."""
     if why.startswith(NOOP):
         return not summary.logged
     logged = {claim.metric for section in summary.runs for claim in section.metrics}
@@ -216,7 +216,7 @@ def _points(found: Differences, problems: dict[int, str], label: str) -> Iterabl
 
 
 def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, str]) -> Finding:
-    """Check `ranks-logged`. In a job that others launched, it is not declared which ranks must log."""
+    """Check `ranks-logged`: at least one rank logged. An attached job does not say which ranks must log."""
     counts = dict.fromkeys(sorted(ranks), 0)
     for record in usable:
         assert record.summary is not None
@@ -235,10 +235,10 @@ def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, st
 
 
 def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, found: Differences) -> None:
-    """Compare the last lines of processes without a summary with the run.
+    """Compare the run with the last lines of processes that have no summary.
 
-    A line has the number of points in all metrics and runs. If the process is the only one of the job, the
-    digest in the line shows whether these points are in the run.
+    Each line contains the number of points across all metrics and runs. If the job has only one process, the
+    digest in the line shows whether the run contains these points.
     """
     for record in cut:
         last = record.last
@@ -255,7 +255,7 @@ def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, fo
 
 
 def _prefix(rows: dict[str, Rows], points: int, time_ms: int) -> str:
-    """Return the digest of the points until a time, or "" if their number differs."""
+    """Return the digest of the points up to `time_ms`, or "" if their number is not `points`."""
     until = [each.within(0, time_ms).kept() for each in rows.values()]
     if sum(len(each.steps) for each in until) != points:
         return ""

@@ -1,8 +1,8 @@
-"""Compare the digests of admitted recorders with the tracker's points of the run.
+"""Compare the digests from injected recorders with the run's points in the tracker.
 
-A digest that fits proves that exactly these points arrived. If several processes logged one metric, the
-points of each are those with a time between its first and its last point. A restarted rank overwrites points
-of the process before it; the tracker's raw rows still have both.
+A matching digest proves that exactly these points arrived. If several processes logged the same metric, each
+process's points are those with times between its first and its last point. A restarted rank overwrites points
+of the previous process, but the tracker's raw rows still contain both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rows:
         self.times.extend(times)
 
     def within(self, began_ms: int, ended_ms: int) -> Rows:
-        """Return the rows with a time in this range."""
+        """Return the rows with times in this range."""
         if not self.times or (began_ms <= min(self.times) and max(self.times) <= ended_ms):
             return self
         at = [place for place, time in enumerate(self.times) if began_ms <= time <= ended_ms]
@@ -63,11 +63,11 @@ class Rows:
         return self._at([latest[step] for step in sorted(latest)])
 
     def nodes(self) -> dict[int, int]:
-        """Return the digest of each block. Call it only for rows whose steps rise."""
+        """Return the digest of each block. The rows' steps must be ascending."""
         return point_digests.nodes_of(self.metric, self.steps, self.values)
 
     def conflict(self) -> tuple[int, float, float] | None:
-        """Return a step with two different values, and the values, or None."""
+        """Return a step that has two different values, with these values, or None."""
         first: dict[int, float] = {}
         for step, value in zip(self.steps, self.values, strict=True):
             known = first.setdefault(step, value)
@@ -77,7 +77,7 @@ class Rows:
 
 
 def stored(parts: Iterable[Part]) -> dict[str, Rows]:
-    """Return the raw rows of a run by metric, without the client's own metrics."""
+    """Map each metric to its raw rows, without the metrics that the client adds itself."""
     found: dict[str, Rows] = {}
     for metric, steps, values, times in parts:
         if metric.startswith(OWN_METRICS):
@@ -88,7 +88,7 @@ def stored(parts: Iterable[Part]) -> dict[str, Rows]:
 
 @dataclass
 class Differences:
-    """What differs between the digests and the run. Each entry is (ranks, text)."""
+    """The differences between the digests and the run. Each entry is (ranks, text)."""
 
     arrived: int = 0
     lost: list[tuple[set[int], str]] = field(default_factory=list)
@@ -97,12 +97,12 @@ class Differences:
     collided: list[tuple[set[int], str]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     open: list[tuple[set[int], str]] = field(default_factory=list)
-    """What cannot be decided, and why."""
+    """Questions that cannot be decided, with the reasons."""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """A claim with the process that made it."""
+    """A process's claim about the points it logged for one metric."""
 
     rank: int
     record: Record
@@ -112,9 +112,10 @@ class Owned:
 def compare(
     owned: Iterable[Owned], groups: Iterable[tuple[int, Group]], rows: dict[str, Rows], *, all_known: bool
 ) -> Differences:
-    """Compare the claims of all processes with the rows of the run.
+    """Compare all processes' claims with the run's rows.
 
-    `all_known` means that every rank has a reliable summary, so that no other point can be in the run.
+    `all_known` means that every rank has a reliable summary, so the run cannot contain any other legitimate
+    points.
     """
     result = Differences()
     by_metric: dict[str, list[Owned]] = {}
@@ -160,7 +161,7 @@ def _compare_metric(owners: list[Owned], raw: Rows, all_known: bool, result: Dif
 
 
 def _replaced(claim: Claim, owners: list[Owned]) -> bool:
-    """Return whether a process that began later may have replaced points of this one."""
+    """Return whether a process that began later may have overwritten this process's points."""
     others = [one.claim for one in owners if one.claim.began_ms > claim.began_ms]
     return any(other.first <= claim.last and claim.first <= other.last for other in others)
 
@@ -170,7 +171,7 @@ def _total(rows: Rows) -> str:
 
 
 def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
-    """Report the points that no process logged. `matched` are the claims of all processes."""
+    """Report points that none of the processes logged. `matched` contains all processes' claims."""
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
     strange = [
         step
@@ -184,7 +185,7 @@ def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differen
 
 
 def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
-    """Report a collision if ranks logged one after the other, and one overwrote another's points."""
+    """Report a collision if ranks logged one after another, and one rank overwrote another rank's points."""
     own: dict[int, Rows] = {}
     for one in owners:
         rows = own.setdefault(one.rank, Rows(raw.metric))
@@ -204,7 +205,7 @@ def _conflict(metric: str, found: tuple[int, float, float]) -> str:
 
 
 def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
-    """Report a collision if the raw rows of all ranks arrived, and two have one step and different values."""
+    """Report a collision if all ranks' raw rows arrived and two of them have different values at one step."""
     if len(raw.steps) != sum(one.claim.count for one in owners):
         return False
     found = raw.conflict()
@@ -215,9 +216,9 @@ def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
 
 
 def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> None:
-    """Report how the points of a metric differ from those that a process logged.
+    """Report how a metric's points differ from those that a process logged.
 
-    `alone` means that no other process can have logged points of this metric.
+    `alone` means that no other process can have logged this metric.
     """
     claim, ranks = one.claim, {one.rank}
     where = differing(claim, view)
@@ -243,7 +244,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """Ranges of steps: those that differ, and those that the recorder could not digest."""
+    """The step ranges that differ, and those that the recorder could not digest."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]
@@ -254,7 +255,7 @@ class Where:
 
 
 def differing(claim: Claim, view: Rows) -> Where:
-    """Return the blocks of a metric whose digests differ. A block is larger the longer a training is."""
+    """Return the blocks of a metric whose digests differ. Longer training runs have larger blocks."""
     try:
         logged = admitted_lines.nodes_from(claim.nodes)
     except ValueError:
@@ -272,7 +273,7 @@ def differing(claim: Claim, view: Rows) -> Where:
 
 
 def _spans(nodes: list[int], size: int) -> list[tuple[int, int]]:
-    """Return the steps of nodes, with neighbouring nodes in one range."""
+    """Return the step ranges of the nodes, with adjacent nodes merged into one range."""
     spans: list[tuple[int, int]] = []
     for node in nodes:
         if spans and spans[-1][1] + 1 == node * size:
@@ -290,7 +291,7 @@ def _ranges(spans: list[tuple[int, int]]) -> str:
 def _compare_groups(
     groups: list[tuple[int, Group]], rest: dict[str, Rows], all_known: bool, result: Differences
 ) -> None:
-    """Compare the metrics that did not fit into the summaries, and report metrics that no rank logged."""
+    """Compare metrics that did not fit into the summaries, and report metrics that no rank logged."""
     by_group: dict[int, list[tuple[int, Group]]] = {}
     for rank, group in groups:
         by_group.setdefault(group.group, []).append((rank, group))

@@ -1,8 +1,8 @@
-"""Read what the recorders of admitted pods wrote to a pod's log (harness/workers/admitted_lines.py).
+"""Read the records that an injected recorder wrote to a pod's log (harness/workers/admitted_lines.py).
 
     pod = read(log_lines, nonce=owner_uid, pod="train-0")
 
-A record is one process of a rank: its lines of each minute and, if it came to its end, its summary.
+A record covers one process of a rank: one line per minute and, if the process finished, a summary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.workers.admitted_lines import Line, Part
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):
-    """What a process logged of one metric."""
+    """A process's claim about the points it logged for one metric."""
 
     metric: str
     count: int
@@ -30,12 +30,12 @@ class Claim(msgspec.Struct, array_like=True, frozen=True):
     ended_ms: int
     level: int
     digest: str
-    """Digest of all points, or "" if it is not known."""
+    """The digest of all points, or "" if unknown."""
     nodes: str
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True):
-    """What a process logged of the metrics that did not fit into its summary."""
+    """A process's claim about a group of metrics that did not fit into its summary."""
 
     group: int
     metrics: int
@@ -44,7 +44,7 @@ class Group(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What a process logged to one run."""
+    """Everything that a process logged to one run."""
 
     run: str
     uploads: bool
@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The summary of a process."""
+    """A process's summary, written when it ends."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 @dataclass
 class Record:
-    """One process of a rank. `problem` says why its summary cannot be relied on, or ""."""
+    """One process of a rank. `problem` explains why its summary is unreliable, or is ""."""
 
     attempt: str
     rank: int | None
@@ -93,25 +93,25 @@ class Record:
     nonce: str
     lines: dict[int, Line] = field(default_factory=dict)
     parts: dict[int, dict[int, Part]] = field(default_factory=dict)
-    """Number of the summary → its parts by number."""
+    """The parts of each summary, keyed by summary number and part number."""
     conflict: str = ""
     summary: Summary | None = None
     problem: str = ""
     trusted: bool = False
-    """Whether the summary is complete and continues the lines."""
+    """Whether the summary is complete and consistent with the lines."""
 
     @property
     def last(self) -> Line | None:
-        """Return the last line of a minute, or None."""
+        """Return the last per-minute line, or None."""
         return self.lines[max(self.lines)] if self.lines else None
 
     @property
     def is_child(self) -> bool:
-        """Return whether the process is a child of the rank that logs too, such as an evaluation."""
+        """Return whether the process is a child of the rank that also logs, such as an evaluation."""
         return self.summary is not None and self.summary.parent is not None
 
     def add(self, item: Line | Part) -> None:
-        """Add a line or a part. The same one may come again, because logs are read more than once."""
+        """Add a line or a part. Duplicates are allowed, because logs are read more than once."""
         if isinstance(item, Line):
             known: object = self.lines.setdefault(item.number, item)
         else:
@@ -138,7 +138,7 @@ class Record:
         self.problem = why or self.without_summary() or self._summary_problem()
 
     def _broken(self) -> str:
-        """Return where the chain of the lines breaks, or ""."""
+        """Return where the lines' hash chain breaks, or ""."""
         before = None
         for number in sorted(self.lines):
             line = self.lines[number]
@@ -153,7 +153,7 @@ class Record:
         return ""
 
     def without_summary(self) -> str:
-        """Return that the process has no summary, and what its last line says, or ""."""
+        """Return a sentence about the missing summary and the last line, or "" if there is a summary."""
         if self.summary is not None:
             return ""
         last = self.last
@@ -188,15 +188,15 @@ class Record:
 
 @dataclass
 class PodRecord:
-    """The records in the log of one pod."""
+    """The records in one pod's log."""
 
     pod: str
     nonce: str
     records: list[Record]
     others: int = 0
-    """Number of lines with another nonce: of another job, or forged."""
+    """The number of lines with a different nonce, which are from another job or forged."""
     whole: bool = True
-    """Whether the log begins where the container began."""
+    """Whether the log is complete from the container's start."""
 
     def of_rank(self, rank: int) -> list[Record]:
         return [record for record in self.records if record.rank == rank]
@@ -207,8 +207,8 @@ def read(
 ) -> PodRecord:
     """Return the records in a pod's log. `nonce` is HARNESS_NONCE in the pod's spec, the uid of its owner.
 
-    `rank` is the rank of processes that did not know it. `whole` is False if the log's beginning was rotated
-    away.
+    `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
+    was rotated away.
     """
     found: dict[str, Record] = {}
     others = 0
@@ -228,7 +228,7 @@ def read(
 
 
 def nonce_of(pod: Mapping[str, Any], container: str) -> str:
-    """Return the nonce of a container's recorder, or "" if no recorder was put into the container."""
+    """Return the nonce for a container's recorder, or "" if no recorder was injected into the container."""
     containers = pod["spec"]["containers"]
     env = next((each.get("env") or [] for each in containers if each["name"] == container), [])
     if not any(each.get("name") == "HARNESS_RECORDER_MODE" for each in env):

@@ -1,8 +1,8 @@
-"""Judge whether the two recorders of a rank agree: the worker's own, and the one that wraps Pluto's client.
+"""Judge whether a rank's two recorders agree: the worker's own, and the one wrapping the Pluto client.
 
-If a worker records its own points, that record is compared with the tracker. The recorder that wraps the
-client must have recorded the same points. A point that only the latter recorded was passed to the client, so
-the run must contain it, too.
+If a worker records its own points, that record is compared with the tracker. The wrapping recorder must have
+recorded the same points. A point recorded only by the wrapping recorder was passed to the client, so the run
+must contain it too.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from harness.judge.points.series import NONE, joined
 CHECK: Final[CheckId] = "recorders-agree"
 SUFFIX = ".outside"
 Differences = list[tuple[str, int, str]]
-"""(metric, step, a clause that says how the two records differ)."""
+"""Entries of (metric, step, a clause that describes how the two records differ)."""
 
 
 @dataclass
 class Agreement:
-    """The points that the ranks logged, and the differences between the two records of a rank."""
+    """The points that the ranks logged, and the differences between each rank's two records."""
 
     truths: list[Truth]
     pairs: list[tuple[Truth, Truth]]
-    """(the rank's own record, the record by the recorder that wraps the client)."""
+    """Pairs of (the rank's own record, the wrapping recorder's record)."""
     apart: dict[int, tuple[Truth, Differences]]
-    """Rank → its record by the recorder that wraps the client, and the differences."""
+    """For each rank with differences: the wrapping recorder's record and the differences."""
     cut: list[int]
-    """Ranks that were cut off, and may therefore have recorded a point without passing it to the client."""
+    """Ranks that were cut off, so that they may have recorded a point without passing it to the client."""
 
     def finding(self) -> Finding:
         """Check `recorders-agree`: both records of each rank contain the same points."""
@@ -60,7 +60,7 @@ class Agreement:
 
 
 def compare(case: Case, truths: list[Truth]) -> Agreement:
-    """Compare the two records of each rank. `truths` of the result contains the points of both records."""
+    """Compare each rank's two records. The result's `truths` contain the points from both records."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {
         own.rank: (other, differing)
@@ -73,7 +73,7 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
 
 
 def _joined(own: Truth, other: Truth) -> Truth:
-    """Return the rank's own record, with the points and client settings added that only `other` contains."""
+    """Return the rank's own record, supplemented with points and client settings found only in `other`."""
     for mine, theirs in zip(own.attempts, other.attempts, strict=False):
         mine.settings = mine.settings or theirs.settings
     more = {
@@ -85,18 +85,18 @@ def _joined(own: Truth, other: Truth) -> Truth:
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
-    """Return the wrapping recorder's record of a rank that also recorded its own points, or None."""
+    """Return the wrapping recorder's record for a rank that also recorded its own points, or None."""
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
     return ground_truth.read(case, own.rank, SUFFIX)
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
-    """Yield the differences between two records of a rank. Beyond the row limit, digests are compared."""
+    """Yield the differences between a rank's two records. Beyond the row limit, digests are compared."""
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not mine and not theirs:
-            return  # Older recorders omitted the digests if there were many metrics. The total digests agree.
+            return  # Older recorders omitted digests if there were many metrics. The total digests agree.
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
             counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
             yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"

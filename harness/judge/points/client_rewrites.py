@@ -1,7 +1,7 @@
-"""Judge which names, values and steps Pluto's client changed (harness/workers/client_rules.py).
+"""Determine which names, values and steps the Pluto client changed (harness/workers/client_rules.py).
 
-`explain` removes from the comparison all differences that the client's rules explain. The remaining points
-are lost or foreign for another reason. A renamed metric is not reported as both lost and foreign.
+`explain` removes from the comparison all differences that the client's rules explain. Any remaining points
+are lost or foreign for another reason. Thus, a renamed metric is not reported as both lost and foreign.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Rewritten:
     """The changes that the client made to names, values and steps."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
-    """Name in the run → the original names, if the client gave several metrics this name."""
+    """For each name in the run that the client gave to several metrics: their original names."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps that the run lacks because another metric got the same name."""
+    """Steps per (rank, metric) that are missing from the run because another metric got the same name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps that the run has under the new name."""
+    """Steps per (rank, metric) that the run contains under the new name."""
     renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps whose values the client omitted."""
+    """Steps per (rank, metric) whose values the client omitted."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(rank, metric) → the reason why the client omitted or changed its values."""
+    """Why the client omitted or changed values, per (rank, metric)."""
     rewrites: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
-    """(rank, reason) → the recorded values that the client changed or omitted for that reason."""
+    """Recorded values that the client changed or omitted, per (rank, reason)."""
 
     @property
     def ranks(self) -> set[int]:
@@ -52,9 +52,9 @@ class Rewritten:
 def explain(
     truths: list[Truth], recorded: Recorded, compared: Comparison, omissions: Iterable[Omission] = ()
 ) -> Rewritten:
-    """Remove from `compared` the lost and foreign points that the client's rules explain. Return them.
+    """Remove the lost and foreign points that the client's rules explain from `compared`, and return them.
 
-    `omissions` lists the values that the client omitted, according to its recorder.
+    `omissions` lists the values that the client omitted, according to the recorder wrapping it.
     """
     why = {(one.rank, one.key): one.why for one in omissions}
     result = Rewritten()
@@ -80,7 +80,7 @@ def explain(
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             compared.missing_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # A value can be that of another metric that got the same name.
+    for wrong in list(compared.wrong):  # The value may belong to another metric that got the same name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
@@ -115,7 +115,7 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
 
 
 def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
-    """Set the steps of a key, or remove the key if there are no steps."""
+    """Set a key's steps, or remove the key if there are no steps."""
     if steps:
         into[key] = steps
     else:
@@ -123,7 +123,7 @@ def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: 
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under one of the original names, which the client changes."""
+    """Return whether a rank logged this step under one of the original names that the client changed."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)
@@ -134,7 +134,7 @@ def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> boo
 
 
 def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
-    """Return whether the run has exactly the points of a block under the metric's new name."""
+    """Return whether the run contains exactly the block's points under the metric's new name."""
     name = sent_name(block.metric)
     series = recorded.shared.get(name, NONE)
     steps = sorted(step for step in series if block.first <= step <= block.last)

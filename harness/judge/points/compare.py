@@ -1,4 +1,4 @@
-"""Compare the ranks' points with those on the tracker after Pluto's deduplication, in one pass."""
+"""Compare the ranks' points with the tracker's points after Pluto's deduplication, in one pass."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
-"""Prefix of system metrics. The client logs them itself, so they are in no rank's ground truth."""
+"""Prefix for system metrics. The client logs them itself, so they are not in the ranks' ground truth."""
 
 
 @dataclass
 class Recorded:
     """The tracker's points after Pluto's deduplication.
 
-    Of several points for one metric and step, the one with the latest client time counts. At equal times, the
-    last one to arrive counts.
+    If there are several points for one metric and step, the one with the latest client time counts. If times
+    are equal, the last one to arrive counts.
     """
 
     shared: Rows = field(default_factory=dict)
     elsewhere: dict[int, Rows] = field(default_factory=dict)
-    """Run id → the points of that run, for all runs except the shared one."""
+    """The points of every run other than the shared one, keyed by run id."""
     raw: int = 0
     raw_shared: int = 0
 
@@ -40,7 +40,7 @@ class Recorded:
 def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
     """Return the points in tracker/points.jsonl. The file is read only once.
 
-    `others(run_id)` returns whether only other launches attached to a run. Such runs are omitted.
+    `others(run_id)` returns whether only other launches attached to a run. If so, the run is omitted.
     """
     recorded = Recorded()
     for _, part in bundle.point_parts():
@@ -78,18 +78,18 @@ class Comparison:
 
     compared: int = 0
     missing: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps that the run lacks."""
+    """Steps missing from the run, per (rank, metric)."""
     missing_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
-    """(rank, block, number of the block's points that are in the run)."""
+    """Entries of (rank, block, number of the block's points that are in the run)."""
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
-    """(metric, step) → rank → value, where ranks logged different values."""
+    """For each (metric, step) with different logged values: the value from each rank."""
     undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
-    """Blocks whose digest cannot be compared, because the run may have other points at the same steps."""
+    """Blocks whose digest cannot be compared, because the run may contain other points at the same steps."""
     foreign: dict[str, list[int]] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
-    """Rank → the number of its points that are in the run."""
+    """The number of each rank's points that are in the run."""
 
 
 def same(one: float, other: float) -> bool:
@@ -98,7 +98,7 @@ def same(one: float, other: float) -> bool:
 
 
 def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
-    """Compare the points and blocks of every rank with the shared run."""
+    """Compare every rank's points and blocks with the shared run."""
     truths = list(truths)
     result = Comparison()
     claims: dict[str, list[Truth]] = {}
@@ -115,7 +115,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         by_digest = truth.sorted_metrics
         for metric, rows in truth.rows.items():
             if metric in by_digest:
-                continue  # Its blocks also contain these points, unless later points replaced them.
+                continue  # The metric's blocks also contain these points, unless later points replaced them.
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
@@ -137,7 +137,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
 
 
 def _disputed(owners: list[Truth], metric: str) -> set[int]:
-    """Return the steps of a metric for which several ranks logged different values."""
+    """Return the steps at which ranks logged different values for the metric."""
     all_rows = [truth.rows[metric] for truth in owners]
     if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
         return set()
@@ -183,7 +183,7 @@ def _compare_rows(
         result.arrived[truth.rank] += len(rows)
         return
     superseded = truth.superseded.get(metric, set())
-    # If the rank itself repeated a superseded step, the run may have the first of its values.
+    # If the rank itself repeated a superseded step, the run may contain the first of its values.
     earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
@@ -211,8 +211,7 @@ def _compare_block(
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged its metric.
 
-    `series` contains the points of this metric in the run, and `here` the steps within the range of the
-    block.
+    `series` contains the metric's points in the run, and `here` contains the steps within the block's range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(here) == block.count and _digest(block, here, series) == block.sha256:
@@ -225,7 +224,8 @@ def _compare_block(
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        result.undecided.append((truth.rank, block))  # Some points replaced others, and it is unknown which.
+        result.undecided.append((truth.rank, block))  # Some points replaced others, and it is not known
+        # which.
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
@@ -257,7 +257,7 @@ def _key(block: TruthBlock) -> tuple[int, int, int, str]:
 
 
 def compact(steps: Iterable[int], limit: int = 8) -> str:
-    """Return steps as short text: "step 7", "steps 7, 9–12 (5 points)"."""
+    """Format steps compactly, such as "step 7" or "steps 7, 9–12 (5 points)"."""
     ordered = sorted(set(steps))
     ranges: list[tuple[int, int]] = []
     for step in ordered:

@@ -1,8 +1,8 @@
-"""Judge trainings whose number of nodes changed: which points count, and who changed the number.
+"""Judge elastic training, where the number of nodes changes: which points count, and who scaled the job.
 
-torchrun forms a world of the nodes that exist. Its ranks resume from the last checkpoint and repeat the steps
-after it. For the repeated steps, the points of the earlier world do not count. Rank 0 logs the number of
-ranks that ran each step.
+torchrun forms a world from the nodes that exist. Its ranks resume from the last checkpoint and repeat the
+steps after it. For repeated steps, the earlier world's points do not count. Rank 0 logs the number of ranks
+that ran each step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Series
 
 RANKS = "train/ranks"
-"""The metric in which rank 0 logs the number of ranks of a step (harness/workers/training/trainer.py)."""
+"""The metric to which rank 0 logs the number of ranks at each step (harness/workers/training/trainer.py)."""
 
 
 def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
-    """Return the ground truth of the ranks, with the points that the run may lack marked as `superseded`.
+    """Return the ranks' ground truth, with points that may be missing from the run marked as `superseded`.
 
     A point is superseded if a later world without its rank repeated the step. Ranks whose pods were deleted
-    before they joined a world are left out.
+    before they joined a world are omitted.
     """
     if case.launch.max_nodes is None or not truths:
         return truths
@@ -47,26 +47,26 @@ def _with_superseded(truth: Truth, sizes: Series) -> Truth:
 
 
 def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
-    """Yield the time, a text and the new state for each change of the launched object's replicas."""
+    """Yield the time, a description and the new state for each change to the launched object's replicas."""
     for before, after in pairwise(case.jobsets):
         if (text := scaling(before, after)) is not None:
             yield when(after), text, after
 
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
-    """Return "scaled from 2 to 3 replicas by kubectl", or None if the replicas did not change."""
+    """Describe a scaling, such as "scaled from 2 to 3 replicas by kubectl". None if there was none."""
     was, now = (mapping(state.object, "spec").get("replicas") for state in (before, after))
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
     who = changed_by(before, after)
-    if not who:  # After the first scaling, managedFields show who scaled the object, but not when.
+    if not who:  # After the first scaling, managedFields shows who scaled the object, but not when.
         entries = items(after.object, "metadata", "managedFields")
         who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
     return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
 
 
 def allows(case: Case, change: Change) -> bool:
-    """Return whether a change scaled the launched object, and the launch allows every size it has had."""
+    """Return whether a change scaled the launched object to a size that the launch allows."""
     most = case.launch.max_nodes
     launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
     if most is None or not launched or change.fields != ("spec.replicas",):
@@ -76,7 +76,7 @@ def allows(case: Case, change: Change) -> bool:
 
 
 def why_formed(case: Case, at: float) -> str:
-    """Return a clause on the change of replicas that preceded a new world, or "" if there was none."""
+    """Return a clause about the scaling that preceded a new world, or "" if there was none."""
     before = [f"{text} at {timestamp(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
     return f", after the {case.launch.kind} was {before[-1]}" if before else ""
 

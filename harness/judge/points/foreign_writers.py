@@ -1,9 +1,9 @@
-"""Judge whether the shared run contains data that another job sent, before, during or after this launch.
+"""Judge whether the shared run contains data sent by another job, before, during or after this launch.
 
-For each request, the embedded tracker stores the launch to which the API key belongs. So foreign writers are
-found even if their names, steps, values and addresses are the same as those of this launch. If the tracker
-stores no launches, the job's name, the sender's name and its address decide. Hosted Pluto reports none of
-these, so foreign writers are not found there.
+For each request, the embedded tracker stores which launch the API key belongs to. Foreign writers are
+therefore found even if their names, steps, values and addresses match those of this launch. If the tracker
+does not store launches, the job name, the sender's name and the sender's address decide. Hosted Pluto does
+not report any of these, so foreign writers are not found there.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _WRITTEN = {
     "heartbeat": ("heartbeat", "heartbeats"),
     "claim": ("claim of its id", "claims of its id"),
 }
-"""Kind of RunWriter → the noun for what it writes, in singular and plural."""
+"""The nouns (singular, plural) for what each kind of RunWriter writes."""
 _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
 """Kinds of RunWriter whose requests are counted in other evidence files."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Evidence of one or more requests with which another job wrote to the run."""
+    """Evidence of one or more requests by which another job wrote to the run."""
 
     ref: str
     kind: str
@@ -60,7 +60,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """Another job that wrote to the run, as far as the tracker can distinguish jobs."""
+    """Another job that wrote to the run, to the extent that the tracker can distinguish jobs."""
 
     launch: str | None
     job: str | None
@@ -83,7 +83,7 @@ class Stranger:
 
     @property
     def text(self) -> str:
-        """Return a sentence that describes the job: its ranks and senders, what it sent and when."""
+        """Return a sentence about the job's ranks and senders, what it sent and when."""
         launch = f" of launch {self.launch}" if self.launch else ""
         who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         who += f", {names(self.ranks)}" if self.ranks else ""
@@ -113,13 +113,13 @@ class Own:
         self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
         self.addresses = {address for pod in pods for address in addresses(pod)}
         self.by_launch = any(one.launch == self.nonce for one in attachments)
-        """Whether the tracker stores launches, and the ranks used the key of this launch."""
+        """Whether the tracker stores launches and the ranks used this launch's key."""
         own = [one for one in attachments if self.attached(one)]
         self.senders = {one.name for one in own if one.name is not None}
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether it was a process of this launch that attached to the run."""
+        """Return whether the attached process belongs to this launch."""
         if self.by_launch or one.launch not in {None, self.nonce}:
             return one.launch == self.nonce
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts
@@ -129,7 +129,7 @@ class Own:
         return one.job_name == self.job and not (strange_host and strange_peer)
 
     def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
-        """Return whether a process of this launch sent a request. Arguments that are None are ignored."""
+        """Return whether a process of this launch sent the request. Arguments that are None are ignored."""
         if self.by_launch or launch not in {None, self.nonce}:
             return launch == self.nonce
         own_sender = sender is None or not self.senders or sender in self.senders
@@ -138,7 +138,7 @@ class Own:
 
 
 def check(attached: Attached) -> Finding:
-    """Check `only-our-job`: this launch sent all data in the shared run."""
+    """Check `only-our-job`: all data in the shared run was sent by this launch."""
     _, run = attached.shared[0]
     label = attached.label(run.run_id)
     if attached.attachments is None:
@@ -191,7 +191,7 @@ def _traces(
 
 
 def _points_of_others(bundle: Bundle, own: Own, run: TrackerRun) -> Iterator[tuple[int, Point]]:
-    """Yield the points of the run that this launch did not send, with their line numbers."""
+    """Yield the run's points that were not sent by this launch, with their line numbers."""
     for number, part in bundle.point_parts():
         whose = part if isinstance(part, Point) else part[0]
         if whose.run_id == run.run_id and not own.sent(whose.launch, whose.sender, whose.peer):

@@ -1,4 +1,4 @@
-"""Read the ground truth of a rank across all its attempts, and determine whether it is complete."""
+"""Read a rank's ground truth across all its attempts, and determine whether it is complete."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ DENSE_ROWS, DENSE_MS = 20, 30
 
 @dataclass
 class Attempt:
-    """The record of one attempt of a rank, from its start to its end or until it was cut off."""
+    """The record of one attempt of a rank, from its start until it ended or was cut off."""
 
     start: TruthStart | None = None
-    """The start frame of the attempt. None if the recorder did not mark attempts."""
+    """The attempt's start frame, or None if the recorder did not mark attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None
     accounted: int = -1
-    """Number of points recorded before the last TruthAccount, or -1 if there is none."""
+    """The number of points recorded before the last TruthAccount, or -1 if there is none."""
     omissions: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """(key, type, reason) of values that the client omitted → count, first step, last step."""
+    """Values omitted by the client: (count, first step, last step) per (key, type, reason)."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
-    """Reports of the code that the attempt ran, with line numbers."""
+    """Reports about the code that the attempt ran, with line numbers."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     sorted_blocks: list[TruthBlock] = field(default_factory=list)
-    """Blocks of the metrics with unordered steps. They contain the points that Pluto keeps.
+    """Blocks for metrics with unordered steps, which contain the points that Pluto keeps.
 
-    They replace `blocks` and the individual points of these metrics.
+    For these metrics, they replace `blocks` and the individual points.
     """
     metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """metric → number and digest of all its points, for attempts with blocks."""
+    """The number and digest of each metric's points, for attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """metric → its lowest and highest step."""
+    """The lowest and highest step of each metric."""
     settings: list[TruthSettings] = field(default_factory=list)
-    """Settings of the client, one entry for each `init`."""
+    """The client's settings, one entry per `init`."""
     batch: int = 1
-    """Number of points that the rank wrote into one frame while it recorded fast."""
+    """The number of points that the rank wrote per frame while it was recording fast."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder that wraps the client failed, or ""."""
@@ -80,7 +80,7 @@ class Attempt:
 
     @property
     def is_child(self) -> bool:
-        """Return whether the attempt is a child process of the rank that logs too, such as an evaluation."""
+        """Return whether the attempt is a child process of the rank that also logs, such as an evaluation."""
         return self.start is not None and self.start.parent is not None
 
     @property
@@ -89,13 +89,13 @@ class Attempt:
 
     @property
     def compared(self) -> list[TruthBlock]:
-        """Return the blocks to compare. For metrics with unordered steps, these are in `sorted_blocks`."""
+        """Return the blocks to compare, using `sorted_blocks` for metrics with unordered steps."""
         replaced = {block.metric for block in self.sorted_blocks}
         return [*(block for block in self.blocks if block.metric not in replaced), *self.sorted_blocks]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Map each metric to the number of its points, including those in blocks."""
+        """Map each metric to its number of points, including those in blocks."""
         counts = dict(self._counts)
         for block in self.blocks:
             counts[block.metric] = counts.get(block.metric, 0) + block.count
@@ -149,7 +149,7 @@ class Attempt:
             self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
-        """Count a point and add it to the digests. Points must come in their recorded order."""
+        """Count a point and add it to the digests. Points must be passed in the order of recording."""
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -159,9 +159,9 @@ class Attempt:
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
-        """Count the points in columns and add them to the digests, like `take`. `parts` are their metrics.
+        """Like `take`, for all points in columns. `parts` contains the same points grouped by metric.
 
-        Digests by metric are slow to compute, and only attempts with blocks need them.
+        Per-metric digests are slow to compute, and only attempts with blocks need them.
         """
         data = bytes_of_rows(columns)
         self._root.update(data)
@@ -176,7 +176,7 @@ class Attempt:
         self._times.extend(columns.times[-DENSE_ROWS:])
 
     def _reach(self, metric: str, low: int, high: int) -> None:
-        """Extend the range of steps of a metric so that it includes `low` and `high`."""
+        """Extend the metric's step range to include `low` and `high`."""
         first, last = self.steps.get(metric, (low, high))
         self.steps[metric] = min(first, low), max(last, high)
 
@@ -192,7 +192,7 @@ class Attempt:
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256
         if not self.metrics:
-            return True  # In older recorders, the digests of many metrics did not fit into a frame.
+            return True  # With older recorders, the digests of many metrics did not fit into a frame.
         if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
             return False
         whole = self._digests.keys() - {block.metric for block in self.blocks}
@@ -204,36 +204,36 @@ _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictiona
 
 @dataclass(frozen=True)
 class Life:
-    """One run object of one process, identified by the attempt and by the number of the `init` in it."""
+    """One run object of one process, identified by the attempt and the number of its `init` call."""
 
     attempt: int
     init: int = 0
     same_run: bool = True
-    """Whether the run object is attached to the same run as the first `init` of the process."""
+    """Whether the run object is attached to the same run as the process's first `init`."""
 
 
 @dataclass
 class Truth:
-    """The ground truth of one rank across all attempts. `incomplete` says why points may be missing."""
+    """One rank's ground truth across all attempts. `incomplete` explains why points may be missing."""
 
     rank: int
     attempts: list[Attempt] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
-    """The points that the run must contain. Of two points for one metric and step, the later one counts."""
+    """The points that the run must contain. If a metric has two points at one step, the later one counts."""
     overwritten: int = 0
-    """Number of points that the rank logged again for one metric and step. Pluto keeps the latest one."""
+    """The number of points that repeated an earlier metric and step. Pluto keeps the latest point."""
     lives: list[Life] = field(default_factory=list)
-    """The run objects. A mark in `rows` is an index into this list."""
+    """The rank's run objects. A mark in `rows` is an index into this list."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
-    """metric → steps that a later world without this rank repeated, so that the run may lack them."""
+    """The steps of each metric that a later world without this rank repeated, so the run may lack them."""
     scaled_down: bool = False
-    """Whether the world continued without this rank, because its pod was removed by scaling."""
+    """Whether the world continued without this rank because scaling removed its pod."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for the wrapping recorder's record, if the worker also records its own points."""
+    """".outside" for the wrapping recorder's record if the worker also records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     logs_nothing: bool = False
-    """Whether the termination message says that the rank logged no points."""
+    """Whether the termination message reports that the rank did not log any points."""
 
     @property
     def count(self) -> int:
@@ -241,12 +241,12 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        """Return the blocks to compare. For metrics with unordered steps, these are in `sorted_blocks`."""
+        """Return the blocks to compare, using `sorted_blocks` for metrics with unordered steps."""
         return [block for attempt in self.attempts for block in attempt.compared]
 
     @property
     def sorted_metrics(self) -> set[str]:
-        """Return the metrics whose blocks contain every point that Pluto keeps."""
+        """Return the metrics whose blocks contain all points that Pluto keeps."""
         return {block.metric for attempt in self.attempts for block in attempt.sorted_blocks}
 
     @property
@@ -256,19 +256,19 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder around the client recorded the points, so the client received them."""
+        """Return whether the recorder around the client recorded the points, so that the client got them."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
     def own(self) -> list[Attempt]:
-        """Return the attempts of the rank itself, without those of its child processes."""
+        """Return the rank's own attempts, without those of its child processes."""
         return [attempt for attempt in self.attempts if not attempt.is_child] or self.attempts
 
     @property
     def end(self) -> TruthEnd | None:
-        """Return the end record of the last attempt, or None.
+        """Return the last attempt's end record, or None.
 
-        The end record of an earlier attempt does not count, because the rank was started again.
+        An earlier attempt's end record does not count, because the rank was restarted.
         """
         return self.own[-1].end if self.attempts else None
 
@@ -288,7 +288,7 @@ class Truth:
 
 
 def read(case: Case, rank: int, suffix: str = "") -> Truth:
-    """Return the ground truth of a rank. It is cached, because the report needs it again."""
+    """Return a rank's ground truth. It is cached, because the report needs it again."""
     cache = _READ.setdefault(case.bundle, {})
     if (rank, suffix) not in cache:
         cache[rank, suffix] = _read(case, rank, suffix)
@@ -330,7 +330,7 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Add a run object to `truth.lives` if it is new. Return its index there, the mark of its points."""
+    """Add a run object to `truth.lives` if it is new. Return its index, which marks its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -339,7 +339,7 @@ def _live(truth: Truth, life: Life) -> int:
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    The attempt's own pod is used, because torchrun can move a rank to another node when it restarts.
+    The attempt's own pod is used, because torchrun can move a rank to another node when restarting it.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -352,7 +352,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
 
 
 def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, object]) -> str:
-    """Return a clause that says why the ground truth is incomplete, or "" if it is complete."""
+    """Return a clause that explains why the ground truth is incomplete, or "" if it is complete."""
     if not case.bundle.has(truth.path):
         return f"no record of it reached the harness{why_unrecorded(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
@@ -386,32 +386,32 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
 
 
 def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why points of an attempt without an end record may be missing, or "" if none are."""
+    """Return why points may be missing from an attempt without an end record, or "" if none are."""
     last = attempt is truth.own[-1]
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
+        return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) of each process of the rank in a pod. The message can come from any of them."""
+    """Return (count, digest) for each of the rank's processes in the pod. Any may have sent the message."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why points of an attempt that was cut off may be missing, or "" if all are known.
+    """Return why points may be missing from an attempt that was cut off, or "" if all are known.
 
-    The frames of the attempt have no gap, and a rank writes the frame of a point before it logs the point. So
+    The attempt's frames have no gap, and a rank writes a point's frame before it logs the point. Therefore,
     only a rank that recorded very fast can have logged points without a frame. Such points are still known if
-    the next attempt starts at a step that the cut-off attempt had recorded, because it then logs them again.
-    Up to one frame of points may be missing (beyond the row limit, one block), so the next attempt must have
-    logged at least as many further points.
+    the next attempt starts at a step that the interrupted attempt had recorded, because it then logs them
+    again. Up to one frame of points (beyond the row limit, one block) may be missing, so the next attempt
+    must have logged at least that many further points.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -441,11 +441,11 @@ def _which(truth: Truth, number: int) -> str:
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
-"""Log lines that report a failed attempt of torch to reach the rendezvous."""
+"""Log lines that report that torch failed to reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return the end of a sentence: the error of the recorder around the client, or why no recorder ran."""
+    """Return the rest of a sentence: the error from the recorder around the client, or why none ran."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()
@@ -466,6 +466,6 @@ def why_unrecorded(case: Case, rank: int) -> str:
 
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:
-    """Return whether the rank's container exited with 0. A failed one may have ended before any point."""
+    """Return whether the rank's container exited with 0. A failed rank may have ended before logging."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

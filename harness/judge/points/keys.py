@@ -1,4 +1,4 @@
-"""Judge the account of keys: the client logged every value passed to `run.log`, or omitted it intentionally.
+"""Judge whether the client logged every value passed to `run.log`, or omitted it intentionally.
 
 The recorder counts values before and after the client's `log` (harness/workers/outside_account.py), and the
 numbers must add up. If the client omitted a value, the check fails, unless the only value of that key was
@@ -20,9 +20,9 @@ from harness.judge.points.ground_truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""Start of the reason recorded for a run in mode noop. Such a run sends nothing."""
+"""Prefix of the reason recorded for a run in noop mode, which does not send anything."""
 OFF = "sync_process_enabled is False"
-"""Start of the reason recorded for a run without an upload process. Such a run sends nothing."""
+"""Prefix of the reason recorded for a run without an upload process, which does not send anything."""
 _UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
 _NO_CPU_FREQUENCY = (
     "the kernel reports no CPU frequency, so the recorder gave 0 MHz to the client of {}: on such a machine,"
@@ -30,12 +30,12 @@ _NO_CPU_FREQUENCY = (
 )
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""Rank → its record by the recorder that wraps the client, or None."""
+"""Each rank's record from the recorder that wraps the client, or None."""
 
 
 @dataclass(frozen=True)
 class Omission:
-    """Values of one key that the client omitted for one reason."""
+    """Values for one key that the client omitted for one reason."""
 
     rank: int
     key: str
@@ -47,12 +47,12 @@ class Omission:
 
     @property
     def steps(self) -> str:
-        """Return the steps as text."""
+        """Return the range of steps as text."""
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
 
 def recorders(agreement: Agreement) -> Records:
-    """Map each rank to its record by the recorder that wraps the client, or to None if there is none."""
+    """Map each rank to the record from the recorder that wraps its client, or to None if there is none."""
     seconds = {own.rank: other for own, other in agreement.pairs}
     return {
         truth.rank: seconds.get(truth.rank) or (truth if truth.outside else None)
@@ -61,7 +61,7 @@ def recorders(agreement: Agreement) -> Records:
 
 
 def omissions(agreement: Agreement) -> list[Omission]:
-    """Return the values that the ranks' clients omitted, apart from intended omissions."""
+    """Return the values omitted by the ranks' clients, except intended omissions."""
     records = recorders(agreement)
     return [omission for omission in _all(records) if not _intended(records, omission)]
 
@@ -74,7 +74,7 @@ def _all(records: Records) -> Iterable[Omission]:
 
 
 def _intended(records: Records, omission: Omission) -> bool:
-    """Return whether the omission is intended: the key's only value was None, or the rank sends nothing."""
+    """Return whether the omission is intended: the key's only value was None, or the rank does not upload."""
     truth = records[omission.rank]
     assert truth is not None
     if omission.why.startswith(NOOP):
@@ -86,9 +86,9 @@ def _intended(records: Records, omission: Omission) -> bool:
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
-    """Check `keys`: the accounts of all ranks add up, and the client omitted no value unintentionally.
+    """Check `keys`: every rank's value counts add up, and the client did not unintentionally omit a value.
 
-    `apart` means that the ranks did not form one world, so that some of them may never have run.
+    `apart` means that the ranks did not form one world, so some of them may never have run.
     """
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
@@ -131,7 +131,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
 
 
 def reasons(omitted: Iterable[Omission]) -> list[str]:
-    """Return one text for each reason, with the affected keys and the number of values."""
+    """Return one text per reason, with the affected keys and the number of values."""
     by_reason: dict[str, list[Omission]] = {}
     for one in omitted:
         by_reason.setdefault(one.why, []).append(one)
@@ -153,7 +153,7 @@ def _values(count: int) -> str:
 
 
 def _open(truth: Truth | None) -> str:
-    """Return why the account of a rank does not add up, or "" if it does."""
+    """Return why the rank's value counts do not add up, or "" if they do."""
     if truth is None:
         return "no recorder ran around its client"
     if truth.incomplete:
@@ -162,7 +162,8 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not last and not attempt.is_child:
-            continue  # A cut-off attempt can only lack omissions, which are recorded after the call.
+            continue  # An attempt that was cut off can only lack omissions, which are recorded after the
+            # call.
         if account is None:
             return "its recorder closed no account"
         if account.unseen:
@@ -177,7 +178,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes for a PASS, on intended omissions and on values that did not come through run.log."""
+    """Return notes for a PASS about intended omissions and values logged without run.log."""
     none = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []

@@ -1,4 +1,4 @@
-"""Explain what happened to points that the run lacks, and who sent points that no rank recorded."""
+"""Explain what happened to points missing from the run, and who sent points that no rank recorded."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
     """Return what happened to a lost point, according to the client's report.
 
-    UNSENT: it is still in the client's queue. ACKNOWLEDGED: the tracker confirmed it. NEVER: it was never in
-    the queue. UNTOLD: the client reported nothing about it.
+    UNSENT means that it is still in the client's queue, ACKNOWLEDGED that the tracker confirmed it, NEVER
+    that it was never in the queue, and UNTOLD that the client did not report anything about it.
     """
     if client is None:
         return UNTOLD
@@ -50,7 +50,7 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
 
 
 def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
-    """Return sentences on what happened to lost points, according to the reports of Pluto's client."""
+    """Return sentences about what happened to lost points, according to the Pluto clients' reports."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.missing.items():
@@ -88,7 +88,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
 
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence for each client setting that prevented uploads of the given ranks."""
+    """Return a sentence for each client setting that prevented the given ranks from uploading."""
     off, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
@@ -110,7 +110,7 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
 
 
 def refusals(case: Case) -> list[str]:
-    """Return sentences about this launch's first requests that the tracker rejected, with their points."""
+    """Return sentences about this launch's requests that the tracker rejected, for at most two senders."""
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
     late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
@@ -122,17 +122,17 @@ def refusals(case: Case) -> list[str]:
 
 @dataclass
 class Origin:
-    """The senders of points that no rank recorded, and which of the job's nodes are among them."""
+    """Who sent points that no rank recorded, including which of the job's nodes sent some of them."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
-    """Node index → number of these points that the node's pod sent."""
+    """The number of these points sent by each node's pod, keyed by node index."""
     unknown: int = 0
-    """Number of these points from senders that are not known to be pods of this job."""
+    """The number of these points whose senders are not known to be pods of this job."""
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
-    """Return who sent the given points (metric → steps) to the shared run."""
+    """Return who sent the given points (steps by metric) to the shared run."""
     case, result = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
@@ -160,7 +160,7 @@ def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
 
 
 def _nodes(attached: Attached) -> dict[str, int]:
-    """Map each address or process name that belongs to exactly one node to the index of that node."""
+    """Map each address or process name that belongs to exactly one node to that node's index."""
     candidates: dict[str, set[int]] = {}
     for index, pods in attached.case.pod_attempts.items():
         for pod in pods:
@@ -174,7 +174,7 @@ def _nodes(attached: Attached) -> dict[str, int]:
 
 
 def addresses(pod: Pod) -> Iterator[str]:
-    """Yield the IP addresses of a pod."""
+    """Yield the pod's IP addresses."""
     for state in pod.history:
         status = mapping(state.object, "status")
         yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
@@ -182,19 +182,19 @@ def addresses(pod: Pod) -> Iterator[str]:
 
 
 def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
-    """Return metric and step of each point whose metric is in `wanted`."""
+    """Return the metric and step of each point whose metric is in `wanted`."""
     return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
 
 
 def rejected(truths: list[Truth]) -> list[int]:
-    """Return the ranks whose client reported that the tracker rejected its API key."""
+    """Return the ranks whose clients reported that the tracker rejected their API key."""
     return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
 def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a sentence that names the given ranks whose upload process did not finish, or [].
+    """Return a list with a sentence that names the ranks whose upload process did not finish, or [].
 
-    The upload process logs a line when it starts and another one when it exits.
+    The upload process logs one line when it starts and another when it exits.
     """
     cut = []
     for rank in sorted(ranks):

@@ -1,8 +1,8 @@
-"""Find points that a rank logged again with a different value, and judge whether the run therefore lost data.
+"""Find points that a rank logged again with a different value, and judge whether the run lost data.
 
-Pluto keeps the point with the latest client time for each metric and step. A *life* of a rank is one run
-object of one process, so each `init` begins another life. docs/decisions/028-points-a-rank-overwrote.md
-defines in which cases the check fails.
+For each metric and step, Pluto keeps the point with the latest client time. A *life* of a rank is one run
+object in one process, so each `init` begins a new life. docs/decisions/028-points-a-rank-overwrote.md defines
+when the check fails.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 
 CLOCK_ERROR = 5.0
-"""Maximum number of seconds between a restart in the cluster's records and the process's first frame."""
+"""Maximum difference in seconds between a restart recorded by the cluster and the process's first frame."""
 
 
 class How(Enum):
-    """How a point was logged again, as a clause for messages."""
+    """How a point came to be logged again, as a clause for messages."""
 
     SAME_LIFE = "the same process logged it again"
     RESTART = "a restart that the job allows logged it again"
@@ -32,7 +32,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Points of one metric that a rank logged again with different values, in the same life or in another."""
+    """Points of one metric that a rank logged again with different values, in the same or another life."""
 
     rank: int
     metric: str
@@ -41,17 +41,17 @@ class Overwritten:
     """The steps as text."""
     how: How
     who: str = ""
-    """A text that names the two lives (run objects), if they differ."""
+    """A description of the two lives (run objects), if they differ."""
 
     @property
     def text(self) -> str:
-        """Return a clause that describes the overwritten points."""
+        """Return a description of the overwritten points."""
         who = f" ({self.who})" if self.who else ""
         return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{who}"
 
 
 def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
-    """Return the points that ranks overwrote with their own later points, ordered by rank and metric."""
+    """Return the points that ranks overwrote with later points of their own, ordered by rank and metric."""
     in_rows = [one for truth in truths for one in _in_rows(truth, restarts)]
     return [*in_rows, *(one for truth in truths for one in _in_blocks(truth))]
 
@@ -70,7 +70,7 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
-    """Yield overwritten points beyond the row limit. Only their number is known, not who logged them."""
+    """Yield overwritten points beyond the row limit. Their number is known, but not who logged them."""
     several = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
         for block in attempt.sorted_blocks:
@@ -95,7 +95,7 @@ def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: l
 
 
 def _at_once(one: Attempt, other: Attempt) -> bool:
-    """Return whether two processes of one pod ran at the same time, according to the pod's clock."""
+    """Return whether two processes in one pod ran at the same time, according to the pod's clock."""
     first, second = sorted((one, other), key=lambda attempt: attempt.start.time_ms if attempt.start else 0)
     if first.start is None or second.start is None or first.start.pod != second.start.pod:
         return False

@@ -1,4 +1,4 @@
-"""Judge whether it is known what the ranks of an attached job logged."""
+"""Judge whether the points logged by an attached job's ranks were recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from harness.judge.finding import Finding, not_passed, passed, unknown
 
 
 def recorded(case: Case) -> Finding:
-    """Check `recorded`: a recorder ran in every rank, so that the points in the run can be compared."""
+    """Check `recorded`: a recorder ran in every rank, so the points in the run can be compared."""
     if not any(map(case.started, range(case.expected.num_nodes))):
         return unknown("recorded", "no rank is recorded as running")
     if not case.recorded:
@@ -20,6 +20,6 @@ def recorded(case: Case) -> Finding:
 
 
 def advice(namespace: str) -> str:
-    """Return the two commands that have the next run in a namespace recorded."""
+    """Return advice with the two commands that enable recording for the next run in a namespace."""
     label = f"kubectl label namespace {namespace} pluto-e2e-harness/record=true"
     return f"to have the next run recorded: harness recorder install --namespace {namespace}; {label}"

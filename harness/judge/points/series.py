@@ -1,7 +1,7 @@
-"""The points of one metric by step, stored in arrays and deduplicated in the same way as on the tracker.
+"""A metric's points by step, stored in arrays and deduplicated in the same way as on the tracker.
 
-A dictionary of Python numbers needs 100 bytes per point, and a launch of 512 ranks has millions of points.
-The bytes of two series are compared first. Only if the bytes differ is each point compared.
+A dictionary of Python numbers needs 100 bytes per point, and a launch with 512 ranks has millions of points.
+When two series are compared, their bytes are compared first, and individual points only if the bytes differ.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ from harness.evidence.schema.columns import Columns, Part
 from harness.workers.truth_frames import encode_value
 
 Numbers = MutableSequence[int]
-"""array("q"), or a list if a number does not fit into 64 bits."""
+"""An array("q"), or a list if a number does not fit into 64 bits."""
 
 
 class Series(Mapping[int, float]):
-    """A mapping of step → value, in the order in which each step first occurred.
+    """A mapping from step to value, in the order in which each step first occurred.
 
-    Of two points for one step, the one with the later client time counts. At equal times, the last one
-    counts.
+    If there are two points for one step, the one with the later client time counts. If times are equal, the
+    last one counts.
     """
 
     __slots__ = ("_marks", "_places", "_steps", "_times", "_values", "older", "overwrites")
 
     def __init__(self, rows: Iterable[tuple[int, float]] = ()) -> None:
-        """Create a series from pairs of step and value, all with the same time."""
+        """Create a series from (step, value) pairs that all have the same time."""
         self._steps: Numbers = array("q")
         self._times: Numbers = array("q")
         self._values = array("d")
         self._marks = array("H")
         self.overwrites: dict[tuple[int, int], Numbers] = {}
-        """(mark of the first point, mark of the second) → steps logged again with a different value."""
+        """Steps logged again with a different value, per (mark of first point, mark of second point)."""
         self.older: dict[int, tuple[int, int]] = {}
-        """step → (mark of the point that counts, mark of the last point, which has an earlier time)."""
+        """For each step whose last point has an earlier time: (mark of the point that counts, mark of the
+        last point)."""
         self._places: dict[int, int] | None = None
-        """step → its index. None while the steps ascend, because a binary search is enough then."""
+        """The index of each step. None while the steps ascend, because a binary search is then sufficient."""
         for step, value in rows:
             self.put(step, value, 0)
 
     def put(self, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
         """Add one point. Return whether the series already had a point for this step.
 
-        `mark` is any small number. The method `mark()` returns the mark of the point that counts.
+        `mark` is any small number. The method `mark()` returns the mark of the point that counts for a step.
         """
         if self._places is None and self._steps and step <= self._steps[-1]:
             self._places = {of: place for place, of in enumerate(self._steps)}
@@ -73,7 +74,7 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Add points in the order in which they were logged. Return how many had an existing step."""
+        """Add points in the order in which they were logged. Return how many repeated an existing step."""
         mine = self._steps, self._times
         if (
             self._places is None
@@ -120,7 +121,7 @@ class Series(Mapping[int, float]):
         return f"Series({dict(self.items())})"
 
     def pairs(self) -> Iterator[tuple[int, float]]:
-        """Yield step and value of each point."""
+        """Yield (step, value) for each point."""
         return zip(self._steps, self._values, strict=True)
 
     def mark(self, step: int) -> int:
@@ -135,19 +136,18 @@ class Series(Mapping[int, float]):
     def same_as(self, other: Series) -> bool:
         """Return whether both series have the same steps and values, bit for bit and in the same order.
 
-        If the result is False, the values can still be equal: 0.0 and -0.0 are equal, but have different
-        bits.
+        Even if the result is False, the values can be equal: 0.0 and -0.0 are equal but have different bits.
         """
         return self.same_steps(other) and self._values.tobytes() == other._values.tobytes()
 
     def without_times(self) -> Series:
-        """Delete the times to save memory, and return the series. No point can be added afterwards."""
+        """Discard the times to save memory, and return the series. No more points can be added afterwards."""
         self._times = array("q")
         return self
 
 
 class _Items(ItemsView[int, float]):
-    """The items of a Series. Iterating over them needs no search for each step."""
+    """The items of a Series, which can be iterated without searching for each step."""
 
     def __init__(self, series: Series) -> None:
         super().__init__(series)
@@ -187,18 +187,18 @@ def ascend(steps: array[int]) -> bool:
 
 @lru_cache(maxsize=256)
 def _ascend(steps: bytes) -> bool:
-    """Return whether each step is higher than the previous step. Cached, because ranks log the same steps."""
+    """Return the cached result for `ascend`. It is cached because ranks log the same steps."""
     numbers = array("q", steps)
     return all(map(int.__lt__, numbers, numbers[1:]))
 
 
 Rows = dict[str, Series]
-"""metric → step → value."""
+"""The series of each metric."""
 NONE = Series()
 
 
 def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
-    """Add one point. Return whether a point with the same metric and step already existed."""
+    """Add one point. Return whether there already was a point with the same metric and step."""
     series = rows.get(metric)
     if series is None:
         series = rows[metric] = Series()
@@ -206,7 +206,7 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Add points in columns, by metric. Return how many had an existing combination of metric and step."""
+    """Add columns of points, by metric. Return how many points repeated an existing metric and step."""
     repeated = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
@@ -217,13 +217,13 @@ def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
 
 
 def joined(own: Series | None, other: Mapping[int, float]) -> Series:
-    """Return the points of both series. For steps in both, the points of `own` count."""
+    """Return the points of both series. For steps in both, the points in `own` count."""
     return Series({**other, **(own or {})}.items())
 
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""Range in which json and msgspec both write doubles without an exponent, and therefore as the same text."""
+"""The range in which json and msgspec both write doubles without an exponent, that is, identically."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:

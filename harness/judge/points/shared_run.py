@@ -1,4 +1,4 @@
-"""Judge which run is the shared one, whether all ranks attached only to it, and the run's final status."""
+"""Identify the shared run, and judge whether all ranks attached only to it and what its final status is."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows
 
 CLOCK_ERROR = 2.0
-"""Maximum number of seconds by which the tracker's clock can be behind the harness's clock.
+"""Maximum number of seconds by which the tracker's clock can lag behind the harness's clock.
 
-A run of an earlier launch is older than that, because submission, scheduling and the start of a container
-take longer.
+A run from an earlier launch is older than that, because submission, scheduling and container startup take
+longer.
 """
 
 
 @dataclass
 class Attached:
-    """The runs on the tracker, and the processes of this launch and of others that attached to them."""
+    """The tracker's runs, and the processes of this and other launches that attached to them."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """The attachments of processes to runs, with line numbers. None if the tracker does not store them."""
+    """Processes' attachments to runs, with line numbers. None if the tracker does not store them."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
@@ -43,11 +43,11 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the index of the node of this launch whose process attached to the run, or None."""
+        """Return the index of this launch's node whose process attached to the run, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
-            return None  # The pods of another launch can have the same names.
+            return None  # Another launch's pods can have the same names.
         if attachment.launch not in {None, self.case.manifest.nonce}:
-            return None  # konduktor appends only four random digits, so launches can share a name.
+            return None  # konduktor appends only four random digits, so two launches can have the same name.
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
@@ -58,7 +58,7 @@ class Attached:
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
-        """Map each run id to the attachments of this launch, by node index."""
+        """Map each run id to this launch's attachments, grouped by node index."""
         by_run: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
         for line, attachment in self.attachments or []:
             node = self.node_of(attachment)
@@ -67,7 +67,7 @@ class Attached:
         return by_run
 
     def of_others(self, run_id: int) -> bool:
-        """Return whether only other launches attached to a run."""
+        """Return whether only other launches attached to the run."""
         return run_id in self._of_others
 
     @cached_property
@@ -78,7 +78,7 @@ class Attached:
         return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
 
     def label(self, run_id: int) -> str:
-        """Return the name of a run for messages: its display id, with its id and project if unexpected."""
+        """Return a run's name for messages: its display id, with its id and project if unexpected."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -108,7 +108,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `one-run`: no rank of this launch attached to another run or has points in another run."""
+    """Check `one-run`: no rank in this launch attached to, or logged points to, a different run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     astray: dict[int, str] = {}
@@ -142,7 +142,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
-    """Return a rank's lost steps that another run has with the same values, for the first such metric."""
+    """Return the rank's lost steps found with the same values in another run, for the first such metric."""
     for (rank, metric), steps in compared.missing.items():
         series = rows.get(metric, NONE)
         here = [
@@ -156,7 +156,7 @@ def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int
 def run_fresh(attached: Attached) -> Finding:
     """Check `run-not-stale`: the run was created during this launch.
 
-    If the run seems older by at most CLOCK_ERROR, the attachments decide.
+    If the run appears to be older by at most CLOCK_ERROR, the attachments decide.
     """
     case = attached.case
     line, run = attached.shared[0]
@@ -174,14 +174,14 @@ def run_fresh(attached: Attached) -> Finding:
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence that names the given ranks whose client was created with mode='noop', or []."""
+    """Return a list with a sentence naming the ranks whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     who = noop.intersection(ranks)
     return [f"the client of {names(who)} was created with mode='noop', which sends nothing"] if who else []
 
 
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `attached`: the process of each rank that is expected to log attached to the shared run."""
+    """Check `attached`: the process of every rank that should log attached to the shared run."""
     case = attached.case
     run = attached.shared[0][1]
     if attached.attachments is None:
@@ -218,7 +218,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the final status of the run on the tracker matches how the pods ended."""
+    """Check `status`: the run's final status on the tracker matches how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"
@@ -229,7 +229,7 @@ def status(attached: Attached, ends: dict[int, End]) -> Finding:
         return not_passed("status", "unification.wrong_status", text, evidence=refs)
     ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
     if not ranks:
-        return unknown("status", "the end of a pod is not recorded", evidence=refs)
+        return unknown("status", "a pod's termination was not recorded", evidence=refs)
     if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
         return passed("status", f"{text}, and {names(ranks)} did not succeed", refs)
     text += f", though {names(ranks)} did not succeed"

@@ -1,4 +1,4 @@
-"""Judge whether the tracker caused missing data, through its disk, its database or a rejected key."""
+"""Judge whether the tracker caused data to be missing: a full disk, a lost database or a rejected key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Possible consequences of a tracker that stores nothing or loses its data."""
+"""Possible consequences if the tracker does not store data or loses it."""
 _FULL = "disk is full"
 
 
 @dataclass(frozen=True)
 class Absence:
-    """A period in which the tracker had no ready pod. `until` is "" if the period has not ended."""
+    """A period without a ready tracker pod. `until` is "" if the period has not ended."""
 
     since: str
     until: str
@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the periods since the launch without a ready tracker pod, from recorded states of its pods."""
+    """Return the periods since the launch without a ready tracker pod, based on its pods' recorded states."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []
@@ -53,14 +53,14 @@ def absences(case: Case) -> list[Absence]:
 
 
 def absence_texts(case: Case) -> list[str]:
-    """Return a sentence for each of the first three periods in which the tracker had no ready pod."""
+    """Return a sentence for each of the first three periods without a ready tracker pod."""
     return [absence.text for absence in absences(case)[:3]]
 
 
 def replaced(case: Case) -> ObjectState | None:
-    """Return the first state of a tracker pod that replaced another one after the launch, or None.
+    """Return the first state of a tracker pod that replaced another pod after the launch, or None.
 
-    The database is in an emptyDir volume of the pod, so the new pod started with an empty database.
+    The database is in the pod's emptyDir volume, so the new pod started with an empty database.
     """
     launched = seconds(case.manifest.launched_at)
     first: dict[str, ObjectState] = {}
@@ -76,7 +76,7 @@ def replaced(case: Case) -> ObjectState | None:
 
 
 def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
-    """Check `tracker-kept`: the tracker did not cause the missing data that the findings `before` report."""
+    """Check `tracker-kept`: the tracker did not cause the missing data reported by `before`."""
     lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []

@@ -1,4 +1,4 @@
-"""Judge the end of an attached job: it still runs, it failed, or its pods have no controller."""
+"""Judge the outcome of an attached job that is running, has failed, or has pods without a controller."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.judge.logs import clues
 
 LAST_LINES = 400
 MAX_SILENT = 3
-"""Maximum number of ranks whose last log line is quoted."""
+"""Maximum number of ranks for which the last log line is quoted."""
 _ROLE = "training.kubeflow.org/job-role"
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
 
 def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding:
-    """Return the finding `completed` for an object that had not ended when it was read."""
+    """Return the `completed` finding for an object that had not ended when it was read."""
     what = f"{case.launch.kind} {launched.name}"
     why = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
     if mapping(launched.object, "spec").get("suspend") is True:
@@ -26,13 +26,13 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
 
 
 def failed(case: Case, launched: ObjectState, text: str) -> Finding:
-    """Return the finding `completed` for an object that reports a failure."""
+    """Return the `completed` finding for an object that reports a failure."""
     why = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
     return not_passed("completed", "run.not_completed", text, why=why, evidence=[launched.ref])
 
 
 def _launcher(case: Case) -> list[str]:
-    """Return the last line of the launcher of an MPIJob, whose exit code is that of mpirun."""
+    """Return the last log line of an MPIJob's launcher, which exits with mpirun's exit code."""
     found = []
     for state in case.bundle.last("pod").values():
         if mapping(state.object, "metadata", "labels").get(_ROLE) != "launcher":
@@ -46,7 +46,7 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Return why a failed Job has no pods: with restartPolicy OnFailure, its controller deletes them."""
+    """Explain why a failed Job has no pods: with restartPolicy OnFailure, its controller deletes them."""
     template = mapping(launched.object, "spec", "template", "spec")
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
         return []
@@ -70,7 +70,7 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: list[str]) -> Finding:
-    """Return the finding run.not_ended, with the last log lines of the ranks that were silent for longest."""
+    """Return the finding run.not_ended, with the last log lines of the ranks that were silent the longest."""
     states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
     still = [rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks]
     return not_passed(
@@ -89,7 +89,7 @@ def _verb(end: End) -> str:
 
 
 def _silent(case: Case, ends: dict[int, End]) -> list[str]:
-    """Return a sentence for each of the running ranks whose last log line is the oldest."""
+    """Return a sentence for each of the MAX_SILENT running ranks with the oldest last log lines."""
     read = seconds(case.manifest.attached_at)
     quiet: list[tuple[float, str]] = []
     for end in ends.values():

@@ -1,8 +1,8 @@
-"""Judge whether the ranks ran the code that was sent: files, image, torch and Pluto's client.
+"""Judge whether the ranks ran the code that was sent: files, image, torch and the Pluto client.
 
 The manifest lists the code that was sent. Each attempt of a rank reports the code that it runs
-(harness/workers/code_digest.py), and the status of each pod contains its image id. If the manifest lists no
-code, the check passes.
+(harness/workers/code_digest.py), and each pod's status contains its image id. If the manifest does not list
+any code, the check passes.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from harness.judge.points.ground_truth import Attempt, Truth
 
 CHECK: Final[CheckId] = "code"
 _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")
-"""Properties that must be the same on every rank, the most general first."""
+"""Properties that must be the same on all ranks, most general first."""
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
 
 @dataclass
 class Ran:
-    """The code that one attempt of a rank reported."""
+    """The code reported by one attempt of a rank."""
 
     rank: int
     files: dict[str, set[str]] = field(default_factory=dict)
-    """Path → SHA-256 of the file when the process started."""
+    """The SHA-256 of each file at process startup, keyed by path."""
     ran: dict[str, set[str]] = field(default_factory=dict)
-    """Path → each later SHA-256 of a file that the process imported."""
+    """All later SHA-256 values of each file that the process imported, keyed by path."""
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     client: set[str] = field(default_factory=set)
     stack: dict[str, str] = field(default_factory=dict)
     became: dict[str, str] = field(default_factory=dict)
-    """Entries of `stack` that changed later → their new values."""
+    """The new values of entries in `stack` that changed later."""
     whole: bool = False
-    """Whether the list `files` is complete."""
+    """Whether `files` is complete."""
     error: str = ""
     refs: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Difference:
-    """A difference that several ranks can share. `late` is set if it appeared at run time."""
+    """A code difference that several ranks may share. `late` is set if it arose after startup."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -58,7 +58,8 @@ class _Difference:
 def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
     """Check `code`: the ranks ran the code that the manifest lists as sent.
 
-    `others` are the records of a second recorder of the same processes. Both recorders must report that code.
+    `others` are the records from a second recorder in the same processes. Both recorders must report that
+    code.
     """
     sent = case.manifest.code
     if sent is None:
@@ -73,7 +74,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not differences:  # If there are such differences, they explain all others.
+    if not differences:  # If there are such differences, they explain all differences between ranks.
         differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)
@@ -84,7 +85,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
 
 
 def read(truth: Truth, attempt: Attempt) -> Ran:
-    """Return the code that an attempt reported at its start and at its end."""
+    """Return the code that an attempt reported when it started and when it ended."""
     ran = Ran(truth.rank)
     for number, line in attempt.code:
         ran.refs.append(f"{truth.path}:{number}")
@@ -107,7 +108,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and those sent, and whether it arose at run time."""
+    """Yield each difference between an attempt's files and those sent, and whether it arose after startup."""
     for path, digest in sent.files.items():
         before, now = ran.files.get(path, set()), ran.ran.get(path, set())
         if other := before - {digest}:
@@ -130,7 +131,7 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference in image, torch or client of an attempt, and whether it appeared at run time."""
+    """Yield each difference in an attempt's image, torch or client, and whether it arose after startup."""
     for name, value in ran.became.items():
         before = _short(ran.stack[name])
         yield f"{_NAMES.get(name, name)} changed while the rank ran, from {before} to {_short(value)}", True
@@ -144,7 +145,7 @@ def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield pods whose image is not the one that was sent, or the fact that pods have different images."""
+    """Yield a difference for pods whose image is not the one sent, or for pods with different images."""
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -174,7 +175,7 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield the first property in which the ranks differ. Different images imply different packages."""
+    """Yield only the first property that differs between ranks, because it implies further differences."""
     for name in _SAME:
         by_value: dict[str, set[int]] = {}
         for ran in reports:
@@ -200,7 +201,7 @@ def _mismatch(differences: dict[str, _Difference]) -> Finding:
 
 
 def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding | None:
-    """Return a finding if the code of an attempt is unknown, or None if all attempts reported their code."""
+    """Return a finding if an attempt's code is unknown, or None if all attempts reported their code."""
     failed = {ran.rank: ran.error or "it listed no file" for ran in reports if ran.error or not ran.ran}
     if failed:
         text = f"{names(failed)} could not report which code ran: {next(iter(failed.values()))}"
@@ -218,7 +219,7 @@ def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding 
 
 
 def _praise(sent: SentCode, reports: list[Ran]) -> str:
-    """Return one line that describes the code that ran."""
+    """Return a one-line description of the code that ran."""
     changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
     over = f", mounted over it {', '.join(changed[:8])}" if changed else ""
     over += f" and {len(changed) - 8} more" if len(changed) > 8 else ""
@@ -235,6 +236,6 @@ def _refs(reports: Iterable[Ran]) -> list[str]:
 
 
 def _short(digest: str) -> str:
-    """Return a shortened digest. Any other text is returned unchanged."""
+    """Return a shortened digest. Other text is returned unchanged."""
     bare = digest.rpartition("sha256:")[2]
     return bare[:12] if len(bare) == 64 else digest or "nothing readable"

@@ -14,7 +14,7 @@ from harness.judge.ranks import attached_ends, pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `completed`: the launched object completed. Otherwise, report why it failed or did not end."""
+    """Check `completed`: the launched object completed. If not, report why it failed or did not end."""
     if case.launch.kind == "Pod":
         return attached_ends.of_bare_pods(case, ends)
     jobset = case.jobset
@@ -41,7 +41,7 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that Kubernetes ended at its deadline, together with its ranks."""
+    """Return the finding for a Job that Kubernetes terminated, with its ranks, at its deadline."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     began = condition(job, "FailureTarget") or condition(job, "Failed")
     at = seconds(began.get("lastTransitionTime"))
@@ -65,7 +65,7 @@ def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: floa
 
 
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
-    """Return why the harness stopped waiting for a job that is neither Completed nor Failed."""
+    """Return the finding for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
     if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
         return ended
@@ -87,7 +87,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
 
 
 def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
-    """Return why a job that the harness launched, and whose object still exists, did not end."""
+    """Return the finding for a launched job that did not end and whose object still exists."""
     refs = [jobset.ref]
     if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
@@ -103,7 +103,7 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
 
 
 def _waited(case: Case) -> str:
-    """Return a clause with what the scheduler last reported of pods that waited for a node, or ""."""
+    """Return a clause with the scheduler's last message about a pod that waited for a node, or ""."""
     for pod in case.pods.values():
         for state in reversed(pod.history):
             scheduled = condition(state, "PodScheduled")
@@ -113,7 +113,7 @@ def _waited(case: Case) -> str:
 
 
 def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
-    """Return the finding for a JobSet that the torchrun controller deleted after its job ended, or None."""
+    """Return the finding for a JobSet deleted by the torchrun controller after the job ended, or None."""
     job = deletion.by_torchrun_controller(case)
     if job is None:
         return None
@@ -132,7 +132,7 @@ def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
 
 
 def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
-    """Return whether all pods have ended, including all their containers."""
+    """Return whether all pods have ended, with all their containers."""
     phases = {mapping(pod.last.object, "status").get("phase") for pod in case.pods.values()}
     return phases <= {"Succeeded", "Failed"} and all(
         end.state in {"succeeded", "failed"} for end in ends.values()
@@ -144,7 +144,7 @@ def _what(case: Case, launched: ObjectState) -> str:
 
 
 def _how(case: Case) -> str:
-    """Return a clause that says how it is known that the job completed."""
+    """Return a clause that states how it is known that the job completed."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"

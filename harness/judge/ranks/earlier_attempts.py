@@ -1,7 +1,7 @@
-"""Find restarts of an attached job from before it was read, in what its objects count.
+"""Find restarts that happened before an attached job was read, using the counters in its objects.
 
-The pods of an earlier attempt are usually gone with their logs, but a JobSet counts its restarts, and a Job
-counts its failed pods.
+Pods from an earlier attempt are usually gone, and so are their logs. However, a JobSet counts its restarts,
+and a Job counts its failed pods.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, Restart, condition
 
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
-"""Kinds whose status counts what was restarted."""
+"""Kinds whose status counts restarts or failed pods."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"
 
 
 def restarts(case: Case) -> Iterator[Restart]:
-    """Yield the restarts that the JobSet or the Jobs count, and whose pods are not recorded."""
+    """Yield the restarts that the JobSet or the Jobs have counted and whose pods were not recorded."""
     if not case.launch.attached:
         return
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
@@ -41,12 +41,12 @@ def _restarts(launched: ObjectState | None) -> int:
 
 
 def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
-    """Yield a restart if a Job that has not failed counts more failed pods than are recorded."""
+    """Yield a restart if a Job that has not failed counts more failed pods than were recorded."""
     failed = mapping(job.object, "status").get("failed", 0)
     if not isinstance(failed, int) or condition(job, "Failed").get("status") == "True":
         return
     if condition(job, "FailureTarget").get("status") == "True":
-        return  # Its controller is deleting pods, which then count as failed.
+        return  # The Job controller is deleting pods, which then count as failed.
     recorded = [
         states[-1]
         for states in case.bundle.objects("pod").values()
@@ -66,7 +66,7 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
 
 
 def not_known(case: Case) -> str:
-    """Return why it is not known whether a rank was restarted, or ""."""
+    """Return why it is not known whether a rank was restarted, or "" if it is known."""
     if not case.launch.attached or case.launch.kind in _COUNTING:
         return ""
     return f"a {case.launch.kind} does not count pods that it replaced before they were read"

@@ -1,7 +1,7 @@
-"""Judge the exit code of each rank: two sources report it, and no script hides it.
+"""Judge each rank's exit code, which two sources must report and which a script must not hide.
 
 The first source is the pod, or the init process if the container is kept alive. The second source is the rank
-itself or torchrun's agent, which writes to the container's stdout even if a script redirects its output.
+itself or torchrun's agent. Both write to the container's stdout even if a script redirects its output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.judge.ranks import exit_masking, retries, time_limits
 from harness.workers import outside
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
-"""Errors of a rank whose peer ended before it answered, besides those that `clues` finds in logs."""
+"""Errors from a rank whose peer ended before responding, in addition to those that `clues` finds in logs."""
 
 _UNTOLD = (
     "it raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide it:"
@@ -33,12 +33,12 @@ _UNTOLD = (
 
 @dataclass(frozen=True)
 class BadEnd:
-    """The failure of a rank whose pod exited with 0."""
+    """The failure of a rank although its pod exited with 0."""
 
     cause: CauseId
     ranks: list[int]
     text: str
-    """A clause that describes the failure: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
+    """A description of the failure, such as "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
     at: float
     code: int | None
     of_a_peer: bool
@@ -47,7 +47,7 @@ class BadEnd:
 
 
 def bad_end(case: Case, index: int) -> BadEnd | None:
-    """Return the first failure in a pod, from the records of its processes, or None."""
+    """Return the first failure in a pod, according to its process records, or None."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
@@ -71,7 +71,7 @@ def _of_a_peer(error: str) -> bool:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return how the script, or another program that it starts, hid an exit code, or ""."""
+    """Return how the script, or a program that it starts, hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retries.named(text, process):
@@ -80,7 +80,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
-    """Return the failure of a script that ended before a process of a rank was recorded, or None."""
+    """Return the failure of a script that ended before any process of a rank was recorded, or None."""
     script = exit_masking.script(case, index)
     if not (case.launch.processes and case.launch.recorder):
         return None
@@ -124,7 +124,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun that failed although none of its ranks is known to have failed."""
+    """Yield each torchrun agent that failed although none of its ranks is known to have failed."""
     of_pod = case.processes[index]
     for agent in of_pod.agents:
         result = agent.result
@@ -142,7 +142,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun or other launcher that ended before it started a rank."""
+    """Yield each torchrun agent or other launcher that ended before starting a rank."""
     ranks, before = case.ranks_of(index), "before it started a rank"
     for agent in case.processes[index].agents_without_ranks:
         if agent.id in repeated or not retries.agent_failed(agent):
@@ -164,7 +164,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
 
 
 def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
-    """Return the last failure that caused a restart by torchrun and was not caused by a peer, or None."""
+    """Return the last failure that made torchrun restart ranks and was not caused by a peer, or None."""
     last = None
     for agent in of_pod.agents:
         rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
@@ -184,8 +184,8 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
-    """Return the command `timeout N` that ended a rank, or ""."""
-    if at == float("inf"):  # An unrecorded process end came no later than the container's end.
+    """Return the `timeout N` command that ended a rank, or ""."""
+    if at == float("inf"):  # If a process's end was not recorded, it was no later than the container's end.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
@@ -198,13 +198,13 @@ def _end_of_pod(case: Case, index: int) -> float:
 
 
 def _out_of_memory(life: RankLife) -> bool:
-    """Return whether torchrun reported the failure after the kernel had killed a process of the container."""
+    """Return whether the OOM killer had killed a process in the container when torchrun saw the failure."""
     failures = life.agent.failures if life.agent is not None else []
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each failed program other than a rank that used Pluto's client, such as an evaluation."""
+    """Yield each failed program that used the Pluto client but is not a rank, such as an evaluation."""
     of_pod = case.processes[index]
     judged = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
@@ -218,7 +218,7 @@ def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _code(life: RankLife) -> int | None:
-    """Return the exit code of a rank, negative for a signal, or None if no exit code is known."""
+    """Return the rank's exit code (negative for a signal), or None if it is not known."""
     if life.failure is not None:
         return life.failure[0]
     codes = [end.code for end in life.ends]
@@ -238,7 +238,7 @@ def _error(life: RankLife) -> str:
 
 
 def _at(life: RankLife) -> float:
-    """Return when a rank ended, in seconds since the epoch, from its own record or from torchrun's report."""
+    """Return when a rank ended, in seconds since the epoch, from its own record or torchrun's report."""
     times = [end.time_ms for end in life.ends]
     agent = life.agent
     if not times and agent is not None:
@@ -251,7 +251,7 @@ def _ended(code: int) -> str:
 
 
 def _last_step(case: Case, rank: int) -> str:
-    """Return " after step N", where N is the last step that a rank recorded, or ""."""
+    """Return " after step N", where N is the last step recorded by the rank, or ""."""
     last = -1
     for _, line in case.bundle.truth_parts(rank):
         if isinstance(line, TruthRow):
@@ -262,12 +262,12 @@ def _last_step(case: Case, rank: int) -> str:
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `exits`: two sources report the exit code of each rank, and both report 0."""
+    """Check `exits`: two sources report each rank's exit code, and both report 0."""
     for other in before:
         if other.name in {"rank-exit", "world"} and other.result != "PASS":
             return unknown("exits", f"see {other.name}")
     lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
-    # A worker that records its own points writes its end record as its last action.
+    # A worker that records its own points writes its end record last.
     own = set() if case.launch.recorder else set(filter(case.record_ended, case.ranks))
     lacking = [
         rank
@@ -286,7 +286,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def _confirmed(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether a second source confirms a rank's exit code, or its script must exit with that code."""
+    """Return whether a second source confirms the rank's exit code, or its script always passes it on."""
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True

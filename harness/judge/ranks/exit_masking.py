@@ -1,4 +1,4 @@
-"""Find how a run script hid the exit code of its program, and how to fix the script."""
+"""Find out how a run script hid its program's exit code, and how to fix the script."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
 """A command in a script line that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
-"""A line with a compound command or a trap. Either can replace the exit codes of other commands."""
+"""A line with a compound command or a trap, which can both replace other commands' exit codes."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
-"""What ends a compound command on the same line. It runs no command after the program."""
+"""The end of a compound command on the same line. It does not run a command after the program."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
@@ -31,13 +31,13 @@ _WAYS = (
     (r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])", "what follows `||` replaces it: end that part with `exit 1`"),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
 )
-"""Pattern in the line that starts the program → a sentence on how this line hides the exit code."""
+"""Pairs of a pattern for the line that starts the program, and how such a line hides the exit code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """The end of a line that starts a program in the background."""
 
 
 def script(case: Case, index: int) -> str:
-    """Return the run script in the command of a pod's container, or ""."""
+    """Return the run script from the command of the node's rank container, or ""."""
     pod = case.pods.get(index)
     containers = items(pod.last.object, "spec", "containers") if pod else []
     for container in containers:
@@ -58,7 +58,7 @@ def leaves_behind(text: str) -> bool:
 
 
 def passes_on(text: str) -> bool:
-    """Return whether a script is sure to exit with the exit code of the only program that it starts."""
+    """Return whether a script always exits with the exit code of the only program that it starts."""
     lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
     if not lines or started != lines[-1:] or any(map(_COMPOUND.search, lines)):
@@ -73,7 +73,7 @@ def _weight(word: str) -> tuple[bool, int]:
 
 
 def way(text: str) -> str:
-    """Return a sentence on how a script hid an exit code and how to fix it, or ""."""
+    """Return a sentence about how a script hid an exit code and how to fix it, or ""."""
     lines = lines_of(text)
     at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
     if at is None:
@@ -86,7 +86,7 @@ def _in_its_line(line: str, before: list[str]) -> str:
     """Return a sentence if the line that starts the program hides the program's exit code, or ""."""
     if ending := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
         return f"`|| {ending[1]}` after the command hides it: remove it"
-    # With pipefail, a pipe exits with the code of a command that failed.
+    # With pipefail, a pipeline exits with the code of the last command that failed.
     if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
         return "a pipe hides it: write `set -o pipefail` before it"
     for pattern, sentence in _WAYS:
@@ -127,7 +127,7 @@ def _set(lines: list[str], option: str) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a script without comments and empty lines. Continued lines are joined."""
+    """Return a script's lines without comments and empty lines, with continued lines joined."""
     joined = re.sub(r"\\\n\s*", "", text)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines()]
     return [line for line in lines if line and line not in {"fi", "done", "}", ")"}]

@@ -1,4 +1,4 @@
-"""Find frozen ranks in snapshots of containers that were still running when the wait or their limit ended."""
+"""Find frozen ranks in snapshots of containers still running when the wait or their time limit ended."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from harness.judge.end import End
 from harness.judge.finding import listed
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
-"""State of a process → its meaning, see proc(5)."""
+"""Meanings of process states, see proc(5)."""
 PAUSED = "in a paused state"
-"""Part of containerd's error message for an exec into a paused container."""
+"""Part of containerd's error message for exec into a paused container."""
 
 
 def frozen(case: Case, ends: dict[int, End]) -> End | None:
-    """Return the end of a rank whose container is paused or contains a stopped process, or None.
+    """Return an End for a rank whose container is paused or contains a stopped process, or None.
 
-    If there are several such ranks, the result is for the one that stopped logging first.
+    If there are several such ranks, the one that stopped logging first is returned.
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        # Ignore a snapshot without processes, because the container was gone, unless it was paused.
+        # In a snapshot without processes, the container was either paused or gone. The latter is ignored.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]

@@ -1,4 +1,4 @@
-"""Judge whether the status of a TorchrunJob was correct. Users and scripts rely on its phase."""
+"""Judge whether a TorchrunJob's status was correct. Users and scripts rely on its phase."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.judge.finding import Finding, not_passed, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Maximum number of seconds between events of two watches that count as simultaneous."""
+"""Maximum number of seconds between events from two watches that count as simultaneous."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
-"""State of the JobSet → the phases that the TorchrunJob can then have."""
+"""The phases that the TorchrunJob can have in each terminal state of its JobSet."""
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `job-status`: the phases of the TorchrunJob agree with its pods and its JobSet."""
+    """Check `job-status`: the TorchrunJob's phases agree with its pods and its JobSet."""
     states = [s for s in case.bundle.history(TORCHRUN_JOB.name) if s.name == case.launch.object_name]
     if not states:
         return not_passed(CHECK, "run.evidence_missing", "no state of the TorchrunJob was recorded")
@@ -41,7 +41,7 @@ def _wrong(text: str, refs: list[str]) -> Finding:
 def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
     """Return a finding if the job was Running before enough of its pods had started, or None.
 
-    An elastic job needs `minNodes` pods. Any other job needs all its pods.
+    An elastic job needs `minNodes` pods. Other jobs need all their pods.
     """
     for state in states:
         if _phase(state) != "Running":
@@ -88,7 +88,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
 
 
 def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Finding:
-    """Check that the TorchrunJob ended no earlier than its JobSet, and return the finding."""
+    """Return the finding on whether the TorchrunJob ended no earlier than its JobSet."""
     kinds = ("Completed", "Failed")
     over = next(
         (s for s in case.jobsets if any(condition(s, kind).get("status") == "True" for kind in kinds)), None

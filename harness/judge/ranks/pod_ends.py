@@ -1,4 +1,4 @@
-"""Find how the pod of each node ended, and which pod failed first."""
+"""Determine how each node's pod ended, and which pod failed first."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exit_codes, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that a fault in the process itself raises. Other processes rarely send them."""
+"""Signals raised by faults in the process itself. Other processes rarely send them."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a container that the kubelet stopped.
+"""Exit codes of a container stopped by the kubelet.
 
-If torchrun reports a failed worker, the exit code in that report counts instead.
+If torchrun reports a failed worker, the exit code in its report counts instead.
 """
 
 TORCHRUN_FAILED = 1
@@ -57,14 +57,14 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether any of the given ranks logged a point. That is possible only after the rendezvous."""
+    """Return whether any of the ranks logged a point, which is possible only after the rendezvous."""
     return any(
         isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
     )
 
 
 def end_of(case: Case, index: int) -> End:
-    """Return how the pod of a node ended, according to the evidence."""
+    """Return how a node's pod ended, according to the evidence."""
     ranks = case.ranks_of(index)
     pod = case.pods.get(index)
     if pod is None:
@@ -80,14 +80,14 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _runs_again(case: Case, pod: Pod) -> bool:
-    """Return whether the container runs in the last state, so that an earlier end is that of a restart."""
+    """Return whether the container is running in the last state, because it was restarted after it ended."""
     statuses = items(pod.last.object, "status", "containerStatuses")
     own = next((status for status in statuses if status.get("name") == case.launch.container), {})
     return isinstance(mapping(own, "state").get("running"), dict)
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """Return the end of a pod that was deleted before a state of its ended container was recorded."""
+    """Return the End for a pod that was deleted before its container's termination was recorded."""
     state = deletion.removed(pod) or pod.last
     end = End(
         pod.index, "deleted", case.ranks_of(pod.index), deletion.requested_at(state), evidence=(state.ref,)
@@ -105,7 +105,7 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
-    """Return the end of a pod that the kubelet or the scheduler evicted, or None if it was not evicted."""
+    """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
     why, at = deletion.evicted(pod), deletion.evicted_at(pod)
     text = f"{case.place(pod.index)} was evicted: {why}"
     at = end.at if at is None else min(at, end.at)
@@ -118,7 +118,7 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the end of a pod that the Job controller deleted at the deadline, dated after the deadline."""
+    """Return the End, dated after the deadline, for a pod that the Job controller deleted at its deadline."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
@@ -157,17 +157,17 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _tests_failed(case: Case, pod: Pod) -> bool:
-    """Return whether the last acceptance report of this pod is FAIL or UNKNOWN.
+    """Return whether this pod's last acceptance report is FAIL or UNKNOWN.
 
-    In that case, the script of the tests still exits with 0 (harness/launch/files/acceptance.sh), because the
-    report decides the verdict.
+    The test script then still exits with 0 (harness/launch/files/acceptance.sh), because the report decides
+    the verdict.
     """
     reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
 def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
-    """Return the end of a pod that exited with 0 although one of its ranks failed."""
+    """Return the End for a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
         killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
         bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
@@ -191,7 +191,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
-    # When a kubelet evicts a pod, it stops the containers but does not delete the pod.
+    # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
     ended = _from_outside(case, pod, end, code) or _lost(case, end, clues, code)
@@ -203,7 +203,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
-    """Return the end of a container that its node may have lost, as in a reboot, or None."""
+    """Return the End for a container that its node may have lost, for example in a reboot, or None."""
     if not case.launch.attached or code != LOST_CONTAINER or clues.cause:
         return None
     text = f"{case.place(end.index)} exited with code {code}, which containerd also reports for a container "
@@ -212,7 +212,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
 
 
 def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
-    """Return the end of a container whose command was ended by a signal or by `timeout`, or None."""
+    """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
@@ -231,23 +231,23 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
 
 
 def _aborted_for_a_peer(end: End, number: int) -> bool:
-    """Return whether SIGABRT came from NCCL's watchdog, which ends a rank that lost a peer, by its log."""
+    """Return whether, according to the log, NCCL's watchdog sent SIGABRT because the rank lost a peer."""
     return number == signal.SIGABRT and end.follows
 
 
 def _script_ended(case: Case, index: int) -> bool:
-    """Return whether each rank's Python script in a pod exited with 0, even if its process failed later."""
+    """Return whether each rank's Python script in the pod exited with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
     ends = [life.ends for life in of_pod.lives] if of_pod else []
     return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the end of a rank that stopped itself because it made no progress for a given time."""
+    """Return the End for a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return _without_tracker(end, log, text)
-    # Cite only the stack and the pod's state: the last log line is older than the hang and explains nothing.
+    # Cite only the stack and the pod's state, because the last log line is older than the hang.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
@@ -256,7 +256,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
 
 
 def _without_tracker(end: End, log: str, text: str) -> End:
-    """Return the end of a rank that was waiting for the tracker in a request of Pluto's client."""
+    """Return the End for a rank whose Pluto client was waiting for a response from the tracker."""
     assert end.stack is not None
     text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
     messages = [f"its client logged: {end.retried}"] if end.retried else []
@@ -268,7 +268,7 @@ def _without_tracker(end: End, log: str, text: str) -> End:
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    """Return the end of a container that exited on its own with a code other than 0."""
+    """Return the End for a container that exited on its own with a nonzero code."""
     place, code = case.place(end.index), terminated.get("exitCode")
     text = f"{place} exited with code {end.exit_code}"
     if clues.exit_code and code not in (None, 0, clues.exit_code):
@@ -288,7 +288,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 
 
 def _shares_ports(case: Case, index: int) -> str:
-    """Return a clause that names the other pods of the job with the same host ports, or ""."""
+    """Return a clause that names the job's other pods that use the same host ports, or ""."""
     on_host = {
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
@@ -302,7 +302,7 @@ def _shares_ports(case: Case, index: int) -> str:
 
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
-    """Return the end of a container whose pod was deleted while the container was running."""
+    """Return the End for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.requested_at(removed)), evidence=(removed.ref, *end.evidence))
@@ -320,18 +320,18 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
 
 
 def _signal_of(exit_code: int | None) -> int:
-    """Return the signal in an exit code, as a shell (128 + n) or torchrun (-n) encodes it, or 0 for none."""
+    """Return the signal encoded in an exit code by a shell (128 + n) or by torchrun (-n), or 0 for none."""
     exit_code = exit_code or 0
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Map the index of each expected node to the end of its pod."""
+    """Map each expected node index to how its pod ended."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
 
 
 def first(bad: list[End]) -> End:
-    """Return the end that explains the others: one of the earliest that no other end caused."""
+    """Return the End that explains the others: one of the earliest that was not caused by another End."""
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
@@ -343,10 +343,10 @@ def first(bad: list[End]) -> End:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the end of the rank whose absence explains why a peer (`cause`) failed, or None.
+    """Return the End for the rank whose absence explains why a peer (`cause`) failed, or None.
 
-    Such a rank exited with code 0 before its ground truth was complete, or it was outside a collective
-    operation when it was stopped. The result is None if `cause.follows` is not set.
+    This rank exited with 0 before its ground truth was complete, or it was outside a collective operation
+    when it was stopped. Returns None if `cause.follows` is not set.
     """
     if not cause.follows:
         return None

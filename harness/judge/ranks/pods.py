@@ -1,4 +1,4 @@
-"""Judge the pods from admission to the end of every rank: their existence, exit codes, nodes and logs."""
+"""Judge the pods of an admitted job: whether they exist, their exit codes, nodes and logs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""Number of last log lines to search for the exit code, because other processes can write lines after it."""
+"""The number of last log lines searched for the exit code, because other processes may log after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines to search for the last line before the end of the wait.
+"""The number of last log lines searched for the last line before the wait ended.
 
-Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
+Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
 LATE_SECONDS = 60.0
-"""Seconds after the start of its container from which on the first line of a log counts as late."""
+"""A log begins late if its first line was written more than this many seconds after its container started."""
 MOMENT = 2.0
-"""Maximum seconds between the last log line and the container's end, whose time Kubernetes rounds."""
+"""Maximum number of seconds between the last log line and the container's end, as rounded by Kubernetes."""
 OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
-"""Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
+"""Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 
 
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
@@ -44,7 +44,7 @@ _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 
 
 def rank_pods(case: Case) -> Finding:
-    """Check `rank-pods`: every expected rank had a pod in the last attempt of the job."""
+    """Check `rank-pods`: every expected rank had a pod in the job's last attempt."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
@@ -64,7 +64,7 @@ def rank_pods(case: Case) -> Finding:
 
 
 def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
-    """Return why the nodes in `missing` have no pod. `ranks` are their ranks."""
+    """Return the finding for the nodes in `missing`, which never had a pod. `ranks` are their ranks."""
     refusal, refs = _refusal(case)
     rejected = None if refusal else controllers.refused_request(case)
     waits = None if refusal or rejected else _unready_before(case, missing[0])
@@ -91,7 +91,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
 
 
 def _gone(case: Case, ranks: list[int]) -> Finding:
-    """Return the finding for ranks of an attached job that have no pod now."""
+    """Return the finding for an attached job's ranks that currently have no pod."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
         why = [
@@ -111,7 +111,7 @@ _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each 
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return an earlier pod of the StatefulSet that was never Ready and so blocks a pod, or None."""
+    """Return an earlier pod of the StatefulSet that was never Ready and so blocks the pod, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -125,7 +125,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding if a rule of the cluster rejects pods each time they are created, otherwise None."""
+    """Return a finding if a cluster rule rejects the pods every time they are created, or None otherwise."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
@@ -137,8 +137,8 @@ def refused(case: Case) -> Finding | None:
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
-    """Return the last rejection of a pod or Job after the newest pod was created, with its event."""
-    limit = case.waited_until or LATE  # After the wait, the harness deletes the owners of the pods.
+    """Return the last rejection of a pod or Job since the newest pod was created, and its event."""
+    limit = case.waited_until or LATE  # After the wait, the harness deletes the pods' owners.
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
@@ -149,10 +149,10 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure."""
+    """Run the checks `rendezvous` and `rank-exit`: find the first failed rank and the consequences."""
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
-        # If ranks of every node are recorded, the rendezvous of each torchrun was completed.
+        # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
         apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
         if apart is not None:
@@ -215,7 +215,7 @@ def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
 
 
 def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
-    """Return the finding for ranks that did not meet. `cause` is the first failed end."""
+    """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
@@ -249,7 +249,7 @@ def spread(case: Case) -> Finding:
 
 
 def logs(case: Case) -> Finding:
-    """Check `logs`: the log of each rank is complete from its first line to its last."""
+    """Check `logs`: each rank's log is complete from its first line to its last."""
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
@@ -276,7 +276,7 @@ def logs(case: Case) -> Finding:
 
 
 def _begins_late(case: Case, index: int, pod: Pod) -> str:
-    """Return why the beginning of a log may be missing, or "". The kubelet returns only its newest file."""
+    """Return why a log's beginning may be missing, or "". The kubelet returns only the newest log file."""
     path = case.bundle.log(pod.name, case.launch.container)
     first = next(
         (line.partition(b" ")[0].decode(errors="replace") for _, line in case.bundle.lines(path)), ""
@@ -309,28 +309,29 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
 def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     """Return why the end of a log is missing, or None if it is complete.
 
-    If a container exits on its own, the shell around the command writes the exit code as the last line. A log
-    without that line is truncated.
+    If a container exits on its own, the shell around its command writes the exit code as the last line. A log
+    without this line is truncated.
     """
     ended = pod.container(case.launch.container, "terminated")
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
-        return None  # An older harness did not add this line, or a signal ended the container.
+        return None  # Older harness versions did not write this line. After a signal, it is not written
+        # either.
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
         return None
     at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
     silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
-    # If konduktor's shell fails before it starts the command, it writes no line with an exit code.
+    # If konduktor's shell fails before it starts the command, it does not write the exit code.
     if mark is not EXIT_MARK and silent < MOMENT and not any(clues.BEGINS in line for line in lines):
         return None
     return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running at the end of the wait, and sentences on the rank silent for longest."""
+    """Return the ranks still running when the wait ended, and sentences about the longest silent rank."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -1,6 +1,7 @@
-"""Judge whether every process that reached the tracker was recorded: the check `processes`.
+"""Judge whether every process that contacted the tracker was recorded (check `processes`).
 
-The tracker stores the process that each request names. If a request of this launch names no process, it came
+The tracker stores the process named in each request. If a request from this launch does not name a process,
+it came
 from a process that ran without the recorder. What else that process did is unknown, so the check cannot pass.
 """
 
@@ -19,7 +20,7 @@ REFS = ["tracker/attachments.jsonl", PATH]
 
 
 def check(attached: Attached) -> Finding:
-    """Check `processes`: every process that attached to a run or sent data to a run was recorded."""
+    """Check `processes`: every process that attached to a run or sent data to it was recorded."""
     case, summary = attached.case, attached.case.bundle.summary
     if not case.launch.recorder:
         return _without_recorder(attached)
@@ -46,7 +47,7 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Return the finding based only on counts: each recorded attempt of a rank attaches to a run once."""
+    """Return the finding based on counts only: each recorded attempt of a rank attaches to a run once."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
     lives = sum(
@@ -63,7 +64,7 @@ def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str
     case = attached.case
     for _, one in attached.attachments or []:
         if one.launch != case.manifest.nonce:
-            continue  # The check `only-our-job` judges the attachments of other launches.
+            continue  # The check `only-our-job` judges attachments from other launches.
         if one.process is None or _process(one.process) not in recorded:
             yield f"{_who(attached, one)} attached to {attached.label(one.run_id)}"
     for _, writer in case.bundle.writers():
@@ -87,6 +88,6 @@ def _who(attached: Attached, one: Attachment) -> str:
 
 
 def _process(id_: str) -> tuple[str, str]:
-    """Return pod UID and process id without the start time, which can be unknown after the process ended."""
+    """Return the pod UID and process id, without the start time, which may be unknown after the end."""
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

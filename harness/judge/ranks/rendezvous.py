@@ -1,4 +1,4 @@
-"""Diagnose why the ranks never met, from snapshots of their containers at the rendezvous deadline."""
+"""Diagnose why the rendezvous failed, using container snapshots taken at the rendezvous deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.workers import truth_frames
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job at the time of the snapshot. `agent` is None if no torchrun ran in its pod."""
+    """A node of the job at the time of the snapshot. `agent` is None if torchrun did not run in its pod."""
 
     index: int
     ranks: list[int]
@@ -38,17 +38,17 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Return the rendezvous address that torchrun uses on this node."""
+        """Return the rendezvous address used by torchrun on this node."""
         return f"{self.host}:{self.agent.port}" if self.agent else ""
 
     @property
     def addresses(self) -> list[str] | None:
-        """Return the addresses of the rendezvous host, [] if it does not resolve, or None if unknown."""
+        """Return the rendezvous host's addresses, [] if its name does not resolve, or None if unknown."""
         return self.snapshot.resolved.get(self.host) if self.snapshot else None
 
     @property
     def probe(self) -> ProbeResult | None:
-        """Return netcheck's result for the rendezvous address from inside this container, or None."""
+        """Return netcheck's result for the rendezvous address, tested from inside this container, or None."""
         return self.snapshot.asked.get(self.where) if self.snapshot else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def reached(self) -> bool:
-        """Return whether a process of the node had a connection to the rendezvous port."""
+        """Return whether a process on the node had a connection to the rendezvous port."""
         if self.agent is None or self.snapshot is None:
             return False
         return any(other.endswith(f":{self.agent.port}") for other in self.snapshot.connected)
@@ -70,23 +70,23 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes of the job. `waiting` are the nodes whose torchrun had not yet started a rank."""
+    """All nodes of the job. `waiting` are the nodes whose torchrun had not started a rank yet."""
 
     nodes: list[Node]
     waiting: list[Node]
     ends: dict[int, End]
     size: int
-    """Number of nodes of the job."""
+    """The job's number of nodes."""
 
 
 Diagnosis = tuple[CauseId, list[Node], str] | None
-"""A cause, the nodes to which it applies, and a sentence. None if the problem was not detected."""
+"""A cause, the affected nodes, and a sentence. None if the problem was not detected."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
-    """Return the finding `rendezvous` if a torchrun was waiting for the rendezvous.
+    """Return the `rendezvous` finding if a torchrun agent was waiting for the rendezvous.
 
-    Returns None if no torchrun was waiting, or if there are no snapshots of the containers.
+    Returns None if no agent was waiting, or if there are no container snapshots.
     """
     nodes = _nodes(case)
     waiting = [node for node in nodes if node.agent and not node.agent.started]
@@ -131,7 +131,7 @@ def _places(nodes: list[Node]) -> str:
 
 
 def _alone(case: Case, scene: Scene) -> Diagnosis:
-    """Detect nodes that trained alone, or whose torchrun waits in a rendezvous of one node."""
+    """Detect nodes that trained alone, or whose torchrun is waiting in a single-node rendezvous."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
     apart = [node for node in scene.waiting if _standalone(node)]
     if scene.size < 2 or not (alone or apart):
@@ -153,7 +153,7 @@ def _standalone(node: Node) -> bool:
 
 
 def _process(scene: Scene) -> Diagnosis:
-    """Detect a pod in which no torchrun runs."""
+    """Detect pods in which torchrun is not running."""
     without_agent = [
         node for node in scene.nodes if node.agent is None and not (node.snapshot and node.snapshot.error)
     ]
@@ -167,7 +167,7 @@ def _process(scene: Scene) -> Diagnosis:
 
 
 def _instead(scene: Scene, node: Node) -> str:
-    """Return a clause that says what runs in a pod instead of torchrun."""
+    """Return a clause that describes what is running in a pod instead of torchrun."""
     if node.snapshot is None:
         end = scene.ends.get(node.index)
         if end is not None and end.state == "succeeded":
@@ -179,7 +179,7 @@ def _instead(scene: Scene, node: Node) -> str:
 
 
 def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
-    """Detect containers that cannot resolve the name of the rendezvous host."""
+    """Detect containers that cannot resolve the rendezvous host's name."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
         return None
@@ -198,9 +198,9 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
 
 
 def _by_dns(case: Case, node: Node) -> bool:
-    """Return whether a node resolved the rendezvous host by DNS and not from its own /etc/hosts file.
+    """Return whether a node resolved the rendezvous host through DNS rather than its own /etc/hosts file.
 
-    The kubelet writes a pod's own host name and full name to that file, but not `pod.subdomain`.
+    The kubelet writes a pod's own host name and fully qualified name to that file, but not `pod.subdomain`.
     """
     own = mapping(case.pods[node.index].last.object, "status").get("podIP")
     return own not in (node.addresses or []) or node.host.count(".") == 1
@@ -223,7 +223,7 @@ def _tcp(scene: Scene) -> Diagnosis:
 def _id(scene: Scene) -> Diagnosis:
     """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
-    # If several ids are equally common, the id of the first node counts, because it is the rendezvous host.
+    # If several ids are equally common, the first node's id counts, because it is the rendezvous host.
     common = Counter(ids.values()).most_common(1)[0][0]
     odd = [node for node in scene.waiting if ids[node.index] != common]
     if not odd:
@@ -233,7 +233,7 @@ def _id(scene: Scene) -> Diagnosis:
 
 
 def _size(scene: Scene) -> Diagnosis:
-    """Detect nodes whose torchrun expects a number of nodes that differs from the job's."""
+    """Detect nodes whose torchrun expects a different number of nodes than the job has."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
     odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
     if not odd:
@@ -243,7 +243,7 @@ def _size(scene: Scene) -> Diagnosis:
 
 
 def too_many(case: Case) -> Finding | None:
-    """Return the finding `rendezvous` if more ranks took part than the job has, or None."""
+    """Return the `rendezvous` finding if more ranks took part than the job has, or None."""
     ranks_ = len(case.ranks_ever)
     path = f"truth/{ranks_}.jsonl"
     if not case.bundle.has(path):

@@ -1,8 +1,8 @@
-"""Find which ranks were restarted, what restarted them, and whether the job allows it.
+"""Find out which ranks were restarted, what restarted them, and whether the job allows it.
 
-A job allows restarts with torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or the
-pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any other restart means that
-the job was disturbed. The run is then not the one that was launched, even if no point is missing.
+A job allows restarts through torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or
+the pod's restartPolicy. Kueue may also evict the job and admit it again. Any other restart means that the job
+was disturbed. The run is then not the one that was launched, even if no points are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.judge.ranks import earlier_attempts
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
-"""The annotation that limits restarts. It repeats the value in harness/launch/labels.py."""
+"""The annotation that limits restarts. This value is also defined in harness/launch/labels.py."""
 
 
 def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
@@ -32,14 +32,14 @@ def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`: every rank ran once, or the job allows every recorded restart."""
+    """Check `restarts`: every rank ran once, or the job allows all recorded restarts."""
     if not restarts and (open_ := earlier_attempts.not_known(case)):
         return unknown("restarts", open_)
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
         return passed("restarts", text)
-    # Restarts that are not allowed come first, so that the limit on details does not hide them.
+    # Restarts that are not allowed come first, so that they are not cut off by the limit on details.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
@@ -64,13 +64,13 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
 
 
 def _limit(case: Case) -> int | None:
-    """Return how often each rank can be restarted for any reason, from the workload's annotation, or None."""
+    """Return the workload annotation's limit on restarts per rank, for any reason, or None."""
     text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
 def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
-    """Return the finding for a job that allows each rank `limit` restarts, whatever their reason."""
+    """Return the finding for a job that allows each rank `limit` restarts for any reason."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
     most = max(times.values(), default=0)
     ranks = sorted(rank for rank, count in times.items() if count == most)
@@ -97,7 +97,7 @@ def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
 
 
 def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """Yield each restart of ranks that logged no points, from the records of their processes."""
+    """Yield each restart of ranks that did not log any points, based on their process records."""
     logged = {truth.rank for truth in truths if truth.own}
     for of_pod in case.processes.values():
         starts = sorted(
@@ -117,7 +117,7 @@ def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
 
 
 def _of_pods(case: Case) -> Iterator[Restart]:
-    """Yield one restart for each pod that replaced an earlier pod of the same node."""
+    """Yield one restart for each pod that replaced an earlier pod with the same node index."""
     for index, pods in case.pod_attempts.items():
         for before, after in pairwise(pods):
             yield _replaced(case, index, before, after)
@@ -163,7 +163,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return a sentence on what suspended the job between two pods, and whether that is allowed, or None."""
+    """Return what suspended the job between two pods, and whether that is allowed, or None."""
     born, again = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < again]
     for previous, state in pairwise(states):
@@ -192,7 +192,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _of_containers(case: Case) -> Iterator[Restart]:
-    """Yield one restart for each time that a kubelet restarted the rank's container in a pod."""
+    """Yield one restart for each time that the kubelet restarted the rank's container within a pod."""
     for index, pods in case.pod_attempts.items():
         for pod in pods:
             counted = _restart_count(case, pod.history[0])
@@ -223,16 +223,16 @@ def _restart_count(case: Case, state: ObjectState) -> int:
 
 
 def _container_missing(status: dict[str, object]) -> bool:
-    """Return whether a kubelet counts a restart only because the container no longer exists.
+    """Return whether the kubelet counted a restart only because the container no longer exists.
 
-    This happens with evicted pods, whose container is not started again.
+    This happens for evicted pods, whose container is not restarted.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"
 
 
 def _ended(case: Case, pod: Pod) -> str:
-    """Return a clause that says how the container of a pod ended, or ""."""
+    """Return a clause that describes how the pod's rank container ended, or ""."""
     ended = pod.container(case.launch.container, "terminated")
     if ended is None:
         return ""

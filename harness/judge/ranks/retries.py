@@ -1,7 +1,8 @@
-"""Find commands that a run script or a supervisor repeated after a failure until they succeeded.
+"""Find commands that a run script or a supervisor retried after failures until they succeeded.
 
-Such a script does not hide the failure, because it reacts to it. A loop over seeds or folds runs the same
-command several times, but it is not a retry: it continues after a failure just as after a success.
+Such a script does not hide the failure, because it reacts to it. A loop over seeds or folds also runs the
+same command several times, but it does not retry the command, because it continues in the same way after a
+failure as after a success.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ _TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
 _RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
 _MEETING = re.compile(r"--?(rdzv[-_]id|master[-_]port)(?P<value>=.*)?$", re.DOTALL)
 MAX_ADDED = 2
-"""Maximum number of arguments that a retry can add, as in `--resume PATH`."""
+"""Maximum number of arguments that a retry can add, for example `--resume PATH`."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One execution of a command: torchrun, or a program that was started without it."""
+    """One execution of torchrun, or of a program started without torchrun."""
 
     process: ProcessRecord
     failed: bool
 
 
 def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]:
-    """Return pairs of a failed process in a node's pod and the process that repeated its command."""
+    """Return pairs of a failed process in a node's pod and the process that retried its command."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return []
@@ -52,7 +53,7 @@ def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]
 
 
 def _runs(of_pod: PodProcesses) -> list[_Run]:
-    """Return the command executions in a pod, oldest first."""
+    """Return the commands executed in a pod, oldest first."""
     torchruns = [*of_pod.agents, *of_pod.agents_without_ranks]
     agents = [_Run(agent, agent_failed(agent)) for agent in torchruns]
     alone = [_Run(process, _failed(process)) for process in of_pod.commands]
@@ -60,7 +61,7 @@ def _runs(of_pod: PodProcesses) -> list[_Run]:
 
 
 def agent_failed(agent: ProcessRecord) -> bool:
-    """Return whether a run of torchrun failed. A run that only prints help has an exit code but no result."""
+    """Return whether torchrun failed. If it only printed help, it has an exit code but no result."""
     if agent.result is None and not agent.rounds and agent.end is not None:
         return agent.end.code != 0
     return agent.result is None or agent.result.state != "SUCCEEDED"
@@ -71,7 +72,7 @@ def _failed(process: ProcessRecord) -> bool:
 
 
 def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
-    """Return whether `after` repeats or resumes the command of `before`, which had ended by then."""
+    """Return whether `after` repeats or resumes the command in `before`, which had ended by then."""
     if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
         return False
     first, then = _without_meeting(before.argv), _without_meeting(after.argv)
@@ -79,7 +80,7 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
 
 
 def _without_meeting(argv: list[str]) -> list[str]:
-    """Return a command line without the rendezvous id and port, because these differ in each attempt."""
+    """Return a command line without the rendezvous id and port, which differ between attempts."""
     rest: list[str] = []
     words = iter(argv)
     for word in words:
@@ -92,7 +93,7 @@ def _without_meeting(argv: list[str]) -> list[str]:
 
 
 def _resumes(before: list[str], after: list[str]) -> bool:
-    """Return whether `after` is the command line `before` plus an option to resume from a checkpoint."""
+    """Return whether `after` is the same command line as `before` with an added resume option."""
     added, rest = [], list(before)
     for word in after:
         if rest and word == rest[0]:
@@ -103,12 +104,12 @@ def _resumes(before: list[str], after: list[str]) -> bool:
 
 
 def _may_try_again(text: str, process: ProcessRecord) -> bool:
-    """Return whether a script, or another program that it starts, might retry a failed command."""
+    """Return whether a script, or a program that it starts, might retry a failed command."""
     return _TRIES_AGAIN.search(text) is not None or not named(text, process)
 
 
 def named(text: str, process: ProcessRecord) -> bool:
-    """Return whether a script starts the program of a process directly and not through another script."""
+    """Return whether a script starts the process's program directly rather than through another script."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
     started = [line for line in exit_masking.lines_of(text) if exit_masking.LAUNCHER.search(line)]

@@ -1,4 +1,4 @@
-"""Find out whether a `timeout N` in a run script ended a rank, from its recorded command and start."""
+"""Find out whether a `timeout N` in a run script ended a rank, using the recorded command and start time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.judge.case import Case
 from harness.judge.ranks import exit_masking
 
 TIMED_OUT = 124
-"""The exit code of `timeout` when its limit expires, unless it sends KILL or has --preserve-status."""
+"""The exit code of `timeout` when its limit expires, unless it sends KILL or uses --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
-"""Seconds by which a process can seem to end too early, because Kubernetes rounds times to whole seconds."""
+"""How many seconds too early a process can appear to end, because Kubernetes times are whole seconds."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _IN_SCRIPT = re.compile(r"\btimeout\s+(?:-\S+\s+(?:(?:KILL|TERM|INT|HUP|\d+\w?)\s+(?=\d))?)*\d+[smhd]?(?=\s)")
 
 
 def reached(process: ProcessRecord | None, at: float) -> str:
-    """Return the `timeout N` around a process if its limit had expired at the time `at`, or ""."""
+    """Return the `timeout N` around a process if its limit had expired by the time `at`, or ""."""
     start = process.start if process is not None else None
     if start is None or start.limit_since_ms is None:
         return ""
@@ -28,7 +28,7 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that ended a node's ranks, or "". The node's container ended at time `at`."""
+    """Return the `timeout N` that ended a node's ranks, or "". The node's container ended at `at`."""
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)
@@ -41,7 +41,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the `timeout N` in a script if the container ran up to that limit (for `ran` seconds), or ""."""
+    """Return the script's `timeout N` if the container ran (for `ran` seconds) up to that limit, or ""."""
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 

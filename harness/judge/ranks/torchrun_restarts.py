@@ -1,4 +1,4 @@
-"""Find restarts by torchrun in the ground truth of the ranks and in the log lines of torchrun's agents."""
+"""Find restarts by torchrun, using the ranks' ground truth and the torchrun agents' log lines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.judge.points import elastic
 from harness.judge.points.ground_truth import Attempt, Truth
 
 ONE_START = 30.0
-"""Maximum number of seconds between the starts of the ranks of one world."""
+"""Maximum number of seconds between the starts of ranks in the same world."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """Log line in which torchrun's agent reports a failed rank."""
 
 
 def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
-    """Yield one restart for each time that torchrun restarted its ranks, from their ground truth.
+    """Yield one restart for each time that torchrun restarted its ranks, based on their ground truth.
 
-    torchrun increases its restart count only after a failure of its own ranks. A failure in another pod leads
-    to a new rendezvous with the same count. Such a restart is proved only by the failure in the other pod, or
-    by a restart in `others`.
+    torchrun increments its restart count only if its own ranks fail. A failure in another pod leads to a new
+    rendezvous with the same count. Such a restart is proved only by the failure in the other pod or by a
+    restart in `others`.
     """
     agents = _agents(case)
     became = _became_another(case)
@@ -71,7 +71,7 @@ def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
 
 
 def _agents(case: Case) -> dict[tuple[str, int], str]:
-    """Map (pod, process id) of each rank to the id of the torchrun that started it."""
+    """Map each rank's (pod, process id) to the id of the torchrun agent that started it."""
     return {
         (of_pod.pod, pid): agent.id
         for of_pod in case.processes.values()
@@ -82,7 +82,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Return, for (pod, process id) of each process that called os.exec, whether its runs were finished."""
+    """Map each (pod, process id) that called os.exec to whether its runs were finished by then."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -92,13 +92,13 @@ def _became_another(case: Case) -> dict[tuple[str, int], bool]:
 
 
 def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: TruthStart) -> str | None:
-    """Return the id of the torchrun that started `after` if a different one started `before`, or None."""
+    """Return the id of the torchrun agent that started `after` if another agent started `before`, or None."""
     first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
     return then if first is not None and first != then else None
 
 
 def beside(truths: list[Truth]) -> list[str]:
-    """Return a sentence for each rank in which several processes logged without a restart."""
+    """Return a sentence for each rank for which several processes logged without a restart."""
     texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
@@ -115,10 +115,10 @@ def beside(truths: list[Truth]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Life:
-    """A process of a rank that replaced an earlier process of this rank.
+    """A process of a rank that replaced an earlier process of the same rank.
 
-    `number` is torchrun's restart count, or None if the count did not change. If a different torchrun started
-    the process, `number` is the id of that torchrun.
+    `number` is torchrun's restart count, or None if the count did not change. If a different torchrun agent
+    started the process, `number` is that agent's id.
     """
 
     rank: int
@@ -127,11 +127,11 @@ class _Life:
     number: int | str | None
     limit: int | None
     world: int | None
-    """The world size, if it differs from the earlier process's world size."""
+    """The world size if it differs from the earlier process's, otherwise None."""
     after_an_end: bool
-    """Whether the count is unchanged, and the earlier process had ended normally or called os.exec."""
+    """Whether the count is unchanged and the earlier process had ended normally or called os.exec."""
     by_exec: bool = False
-    """Whether the earlier process called os.exec to become this one before its runs were finished."""
+    """Whether the earlier process became this process through os.exec before its runs were finished."""
 
 
 def _lives(
@@ -153,9 +153,9 @@ def _life(
     became: dict[tuple[str, int], bool],
     resizable: bool,
 ) -> _Life | None:
-    """Return `after` if it replaced a process of its rank, even one without records, else None.
+    """Return a _Life if `after` replaced a process of its rank, even an unrecorded one, or None.
 
-    `resizable` means that the rank can move to another pod when the size of the world changes.
+    `resizable` means that the rank can move to another pod when the world size changes.
     """
     start, first = after.start, before.start if before else None
     if start is None or start.restart is None:
@@ -177,7 +177,7 @@ def _life(
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
-    """Return whether two processes ran in one pod with the same restart count, or one is a rank's child."""
+    """Return whether two processes ran in one pod, and have the same restart count or one is a child."""
     first, start = before.start, after.start
     if first is None or start is None:
         return False
@@ -186,7 +186,7 @@ def _same_life(before: Attempt, after: Attempt) -> bool:
 
 
 def _overlap(before: Attempt, after: Attempt) -> bool:
-    """Return whether a process was still logging after the next process had started."""
+    """Return whether the first process was still logging after the second had started."""
     last, start = before.last_ms, after.start
     return last is not None and start is not None and last > start.time_ms
 
@@ -202,7 +202,7 @@ def _unproven(lives: list[_Life]) -> Iterator[Restart]:
 
 
 def _failures(case: Case, pods: set[str], before: float) -> str:
-    """Return a clause that lists the failures that torchrun logged before it restarted the ranks, or ""."""
+    """Return a clause listing the failures that torchrun logged before it restarted the ranks, or ""."""
     failures: dict[str, None] = {}
     for pod in sorted(pods):
         path = case.bundle.log(pod, case.launch.container)

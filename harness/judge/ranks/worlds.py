@@ -1,7 +1,7 @@
-"""Judge whether the ranks formed one world: the check `world`.
+"""Judge whether the ranks formed one world (check `world`).
 
-Exit codes of 0 do not prove this. If the torchrun in each pod is configured for one node, every pod trains
-alone, and each has a rank 0.
+Exit codes of 0 do not prove this. If torchrun is configured for one node in each pod, every pod trains alone
+and has its own rank 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.judge.finding import Finding, counted, listed, not_passed, passed, 
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: one world has the job's size, each rank ran in one pod, and every pod ran a rank."""
+    """Check `world`: the ranks form one world of the job's size, each in one pod, and all pods have ranks."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:
@@ -53,14 +53,14 @@ def _refs(case: Case) -> list[str]:
 
 
 def alone(case: Case, index: int) -> bool:
-    """Return whether the ranks of a node formed a world of their own."""
+    """Return whether a node's ranks formed their own world."""
     pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
     return any(is_each(size, {rank for rank, world in pairs if world == size}) for size in sizes)
 
 
 def _apart(case: Case, alone: list[int]) -> Finding:
-    """Return the finding for nodes whose ranks trained without the ranks of the other nodes."""
+    """Return the finding for nodes whose ranks trained without the other nodes' ranks."""
     sizes = {life.world for index in alone for life in case.lives[index]}
     cause = "variables.world_of_one" if sizes == {1} else "rendezvous.world_size"
     who = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
@@ -79,7 +79,7 @@ def _apart(case: Case, alone: list[int]) -> Finding:
 
 
 def why_alone(life: RankLife) -> str:
-    """Return why the world of a process contains no ranks of other nodes."""
+    """Return why a process's world does not contain ranks on other nodes."""
     process = life.processes[0] if life.processes else None
     if life.agent is None:
         if life.by == "group":
@@ -110,7 +110,7 @@ def _one_node_reason(agent: ProcessRecord) -> str:
 
 
 def _not_one(case: Case) -> Finding:
-    """Return the finding for ranks that formed neither one common world nor one world for each node."""
+    """Return the finding for ranks that formed neither one common world nor one world per node."""
     lives = [life for index in sorted(case.lives) for life in case.lives[index]]
     sizes = sorted({life.world for life in lives})
     there = {life.rank for life in lives if life.world == sizes[-1]}
@@ -136,7 +136,7 @@ def _not_one(case: Case) -> Finding:
 
 
 def _ranks(lives: list[RankLife]) -> str:
-    """Return the ranks of a node and the sizes of their worlds as text: "rank 0 of a world of 1"."""
+    """Describe a node's ranks and their world sizes, such as "rank 0 of a world of 1"."""
     sizes = sorted({life.world for life in lives})
     return listed(
         [f"{names(life.rank for life in lives if life.world == size)} of a world of {size}" for size in sizes]
@@ -160,7 +160,7 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 
 def rendezvous(case: Case) -> Finding:
-    """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world."""
+    """Return the `rendezvous` finding when all pods succeeded. Recorded processes must prove one world."""
     if not case.launch.processes and case.launch.attached:
         return unknown("rendezvous", "nothing recorded whether the ranks met in one world")
     if not case.launch.processes:

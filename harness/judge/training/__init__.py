@@ -1,1 +1,1 @@
-"""Judge a training: its checkpoints, its data order, and its upload to S3 storage."""
+"""Judge a training job: its checkpoints, its data order and its upload to S3 storage."""

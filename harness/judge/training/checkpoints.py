@@ -1,4 +1,4 @@
-"""Judge the checkpoints and validation losses of a training, using an audit of its disk and the tracker."""
+"""Judge a training job's checkpoints and validation losses, using an audit of its disk and the tracker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Maximum difference in nats between two evaluations on one kind of machine, due to summation order."""
+"""Maximum difference in nats between two evaluations on the same kind of machine, due to summation order."""
 OTHER_MACHINE = 1e-3
 """Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
 BELOW = 0.01
-"""How far a loss can fall below the data's known entropy by chance, as a share of the entropy."""
+"""How far a loss can fall below the data's known entropy by chance, as a fraction of the entropy."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
 
 class Problem(NamedTuple):
-    """A problem: its cause, a sentence that describes it, and the affected items."""
+    """A problem: its cause, a one-sentence description, and the affected items."""
 
     cause: CauseId
     head: str
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 def checkpoints(facts: Facts) -> Finding:
-    """Check `training-checkpoints`: each one is complete and has finite weights that training changed."""
+    """Check `training-checkpoints`: all checkpoints are complete, with finite weights changed by training."""
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
@@ -50,7 +50,7 @@ def checkpoints(facts: Facts) -> Finding:
 
 
 def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
-    """Yield the problems of the checkpoints."""
+    """Yield problems with the checkpoints."""
     saved = audit.checkpoints
     if not saved:
         text = f"the training left no checkpoint of run {audit.run!r}"
@@ -90,7 +90,7 @@ def best(facts: Facts) -> Finding:
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield the problems of the validation losses."""
+    """Yield problems with the validation losses."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
@@ -101,9 +101,9 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
 
 
 def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield checkpoints whose validation loss differs from the logged loss at the same step.
+    """Yield a problem if a checkpoint's validation loss differs from the loss logged at the same step.
 
-    This compares the logged losses with the checkpoints, because only the loss of `best` is evaluated again.
+    The logged losses are compared with the checkpoints, because only the loss of `best` is evaluated again.
     """
     wrong = [
         f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
@@ -116,7 +116,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield the problems of the checkpoint `best`."""
+    """Yield problems with the checkpoint `best`."""
     there = audit.best
     if there is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
@@ -140,7 +140,7 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
 
 
 def curve(facts: Facts) -> Finding:
-    """Check `training-curve`: the loss is not below the entropy of the data, and it reaches --reach."""
+    """Check `training-curve`: the loss is not below the data's entropy, and it reaches the --reach target."""
     audit = _audit(facts)
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:
@@ -164,7 +164,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit, or a text that explains why it is missing."""
+    """Return the audit, or the reason why it is missing."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"
@@ -172,12 +172,12 @@ def _audit(facts: Facts) -> TrainingAudit | str:
 
 
 def _of_rank_0(facts: Facts, metric: str) -> Series:
-    """Return the values that rank 0 logged, by step. If it logged a step twice, the later value counts."""
+    """Return the values logged by rank 0, by step. If a step was logged twice, the later value counts."""
     return facts.truths[0].rows.get(metric, NONE) if facts.truths else NONE
 
 
 def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:
-    """Return the last steps of epochs in this launch for which no validation loss was logged."""
+    """Return the final steps of this launch's epochs at which no validation loss was logged."""
     if not steps or not audit.order:
         return []
     each = order.steps(audit.order["sequences"], audit.order["batch"])
@@ -186,6 +186,6 @@ def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[
 
 
 def _agree(perplexity: float | None, loss: float) -> bool:
-    """Return whether a perplexity is the exponential of a loss, within EXACT."""
+    """Return whether the perplexity is the exponential of the loss, within EXACT."""
     expected = math.exp(loss) if loss < 700 else math.inf
     return perplexity is not None and (perplexity == expected or abs(perplexity / expected - 1) <= EXACT)

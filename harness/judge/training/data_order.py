@@ -1,4 +1,4 @@
-"""Judge which sequences the ranks of a training used, and whether repeated steps logged the same values."""
+"""Judge which sequences a training job's ranks used, and whether repeated steps logged the same values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with a different seed deviates. Other steps can match by chance."""
+"""Minimum fraction of steps at which a rank with a different seed deviates. Others can match by chance."""
 LOOKED = 3
-"""Number of deviating steps of a rank that are compared with earlier steps."""
+"""The number of each rank's deviating steps that are compared with earlier steps."""
 Sums = tuple[float, float, float]
-"""The number of sequences that a rank used in a step, and the sums of their indexes and of the squares."""
+"""The number of sequences that a rank used in a step, the sum of their indexes, and the sum of squares."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The parameters that determine which sequences each rank uses in a step."""
+    """The parameters that determine which sequences each rank uses at each step."""
 
     seed: int
     batch: int
@@ -37,7 +37,7 @@ class Order:
         return order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Sums:
-        """Return the `Sums` of the sequences that a rank must use in a step."""
+        """Return the `Sums` for the sequences that a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
         return sums(list(order.share(chosen, rank, world)))
@@ -49,10 +49,10 @@ def sums(numbers: list[int]) -> Sums:
 
 
 def data(facts: Facts) -> Finding:
-    """Check `training-data`: across all ranks and attempts, each sequence of an epoch was used exactly once.
+    """Check `training-data`: across all ranks and attempts, each sequence was used exactly once per epoch.
 
-    The count and the sums of each epoch must match the indexes of all its sequences. Each rank must have used
-    the sequences that follow from the seed and the step.
+    Each epoch's count and sums must match the indexes of all its sequences. Each rank must have used the
+    sequences determined by the seed and the step.
     """
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
@@ -89,10 +89,10 @@ def data(facts: Facts) -> Finding:
 
 
 def resume(facts: Facts) -> Finding:
-    """Check `training-resume`: a step that ran twice logged exactly the same values both times.
+    """Check `training-resume`: steps that ran twice logged exactly the same values both times.
 
-    On GPUs, differences are allowed. With --resume-from, the first step must follow the step of the
-    downloaded checkpoint.
+    On GPUs, differences are allowed. With --resume-from, the first step must follow the downloaded
+    checkpoint's step.
     """
     if (other := _not_resumed(facts)) is not None:
         return other
@@ -127,7 +127,7 @@ def resume(facts: Facts) -> Finding:
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
-    """Return a finding if --resume-from was given and the training did not resume from that run, or None."""
+    """Return a finding if --resume-from was given but training did not resume from that run, or None."""
     url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
     if url is None:
         return None
@@ -142,7 +142,7 @@ def _not_resumed(facts: Facts) -> Finding | None:
 
 
 def _reported_sums(facts: Facts, step: int, world: int) -> dict[int, Sums | None]:
-    """Map each rank to the sequences that it used in a step, or to None if it did not report them."""
+    """Map each rank to the `Sums` that it reported for a step, or to None if it did not report them."""
     by_rank: dict[int, Sums | None] = {}
     for truth in facts.truths[:world]:
         values = [
@@ -159,7 +159,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
 
 
 def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
-    """Return the `Sums` of the sequences that all ranks together used in an epoch."""
+    """Return the `Sums` for the sequences that all ranks together used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
     parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
@@ -180,8 +180,8 @@ def _wrong(
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # A rank with a different seed uses different sequences, but the right number of them. A rank that
-        # drops sequences uses fewer.
+        # A rank with a different seed uses the right number of different sequences, whereas a rank that drops
+        # sequences uses fewer.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
@@ -220,7 +220,7 @@ def _as_many(what: Sums | None, expected: Sums) -> bool:
 
 
 def _repeated(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
-    """Yield metric, step and values if several attempts of a rank logged them in worlds of one size."""
+    """Yield (metric, step, values) for points that several attempts logged in worlds of the same size."""
     attempts: list[dict[tuple[str, int], float]] = [{}]
     sizes: list[int | None] = [None]
     for _, line in facts.bundle.truth(rank):

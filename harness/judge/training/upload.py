@@ -1,4 +1,4 @@
-"""Judge whether the run of a training is completely uploaded to the storage given with --upload."""
+"""Judge whether a training run was completely uploaded to the storage given with --upload."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ STANDS = "the other checks of the training are still valid"
 
 
 def check(facts: Facts) -> Finding:
-    """Check `training-upload`: every complete checkpoint of the audit was read back from the bucket.
+    """Check `training-upload`: every complete checkpoint in the audit was read back from the bucket.
 
-    A failed upload fails only this check. It does not affect the other checks of the training.
+    A failed upload fails only this check. It does not affect the other training checks.
     """
     url, audit, sent = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
     if sent is None:
@@ -38,7 +38,7 @@ def check(facts: Facts) -> Finding:
 
 
 def _lacking(audit: TrainingAudit, sent: TrainingTransfer, url: str) -> list[str]:
-    """Return the differences between the uploaded run and the run on the disk."""
+    """Return the differences between the uploaded run and the run on disk."""
     there = {one.name: one.step for one in sent.checkpoints}
     lacking = [
         f"{one.name} was not sent"

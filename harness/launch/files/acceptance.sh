@@ -1,19 +1,23 @@
-# Run the acceptance tests out of their mount (harness/launch/workloads/acceptance.py), with any Python from 3.9 on that has torch.
-# Its arguments are Python's, after -m. The reports go into $ACCEPT_REPORTS.
+# Run the acceptance tests from their mount (harness/launch/workloads/acceptance.py), with any Python 3.9 or
+# later that has torch. The arguments are those of Python, after -m. The reports are written to
+# $ACCEPT_REPORTS.
 cd "${0%/*}" || exit 2
-# The worker image has the same files with their bytecode. Those of a mount would be compiled anew in every pod.
+# The worker image contains the same files with their bytecode. Mounted files would be compiled again in every
+# pod.
 diff -rq -x __pycache__ acceptance /workspace/acceptance >/dev/null 2>&1 && cd /workspace
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" ACCEPT_REPORTS="${ACCEPT_REPORTS:-/app/reports}"
 mkdir -p "$ACCEPT_REPORTS"
 ended="$ACCEPT_REPORTS/ended.txt"
 rm -f "$ended"
-# More threads than cores wait for each other: on a node that shares its cores with others a test takes minutes.
+# With more threads than cores, threads wait for each other. On a node with busy cores, a test then takes
+# minutes.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python=$(command -v python3 || command -v python)
 [ -n "$python" ] || echo "acceptance: this image has no Python that user $(id -u) may run;" \
   "--pod FILE can set spec.securityContext.runAsUser" >&2
-# With `kubectl apply` alone nobody collects the reports, and a controller would start the container again. So it stays
-# until the pod is deleted, whatever the end was. The harness has an init of its own, which holds the container.
+# After a plain `kubectl apply`, nobody collects the reports, and a controller would restart the container. So
+# the container keeps running until the pod is deleted, whatever the result. In a launch, the harness's init
+# does this.
 if [ "${ACCEPT_HOLD:-0}" = 1 ] && [ -z "$HARNESS_NONCE" ]; then
   code=127
   if [ -n "$python" ]; then
@@ -26,7 +30,7 @@ if [ "${ACCEPT_HOLD:-0}" = 1 ] && [ -z "$HARNESS_NONCE" ]; then
   fi
   found=$(find "$ACCEPT_REPORTS" -name '*.json' -exec sed -n 's/^ "verdict": "\([A-Z]*\)".*/\1/p' {} +)
   for worst in FAIL UNKNOWN WARN PASS ''; do case $found in *$worst*) break ;; esac; done
-  # torchrun ends with 1 whatever its ranks ended with, and of the collectives one pod alone has a report.
+  # torchrun exits with 1 whatever its ranks' exit codes, and only one pod has a report about the collectives.
   case $code-$worst in
     *-FAIL) word=FAIL ;;
     [012]-UNKNOWN) word=UNKNOWN ;;
@@ -45,8 +49,9 @@ fi
 [ -n "$python" ] || exit 127
 "$python" -B -m "$@"
 code=$?
-# 1 and 2 are what the report says, and the harness judges the report. Without one, the tests themselves have failed.
-# In a search for bad nodes rank 0 alone has one, and the pods of bad nodes end with 1.
+# Exit codes 1 and 2 repeat the report's verdict, and the harness judges the report. Without a report, the
+# tests themselves have failed. In a search for bad nodes, only rank 0 has a report, and the pods of bad nodes
+# exit with 1.
 case $code-$1 in 1-acceptance.screen | 2-acceptance.screen) exit 0 ;; esac
 case $code in 1 | 2) find "$ACCEPT_REPORTS" -name '*.json' | grep -q . && exit 0 ;; esac
 exit $code

@@ -1,17 +1,19 @@
-# Pass SIGTERM on to every process of the container. Where they cannot be told from others, to the command alone.
+# Forward SIGTERM to every process of the container. If these cannot be identified, forward it only to the
+# command.
 terminate() { kill -TERM "$1" 2>/dev/null; }
 terminate_own() {
   if [ -n "$own_cgroups" ]; then own_each terminate; elif [ -n "$!" ]; then terminate $!; fi
 }
-# Become the command, in the background. A shell without job control lets what it starts there ignore SIGINT and SIGQUIT,
-# and the command is to have them as without this init. An image whose env does not know the option has none of that.
+# Run the command in the background, in place of this shell. A shell without job control makes its background
+# processes ignore SIGINT and SIGQUIT, but the command must handle them as it would without this init. If the
+# image's env lacks the option, the command runs without this change.
 become() {
   if env --default-signal=INT,QUIT true 2>/dev/null; then
     exec env --default-signal=INT,QUIT sh -c 'exec "$@"' sh "$@"
   fi
   exec "$@"
 }
-# Wait until each of them has ended that this shell may signal.
+# Wait until all of the container's processes that this shell may signal have exited.
 lives() { own_runs "$1" && kill -0 "$1" 2>/dev/null; }
 note() { ! lives "$1" || noted="$noted $1"; }
 wait_for_own() {
@@ -21,8 +23,8 @@ wait_for_own() {
     for each in $noted; do while lives "$each"; do sleep 0.1; done; done
   done
 }
-# The recorder around Pluto's client (harness/launch/mounts/recorder.py): Python imports it when it starts. Its frames go to
-# this shell's stdout, the container's. Process 1 may be another container's.
+# The recorder around Pluto's client (harness/launch/mounts/recorder.py). Python imports it at startup. Its
+# frames go to this shell's stdout, which is the container's. Process 1 may belong to another container.
 if [ -d /opt/harness/recorder ]; then
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
   if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi

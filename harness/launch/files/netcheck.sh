@@ -1,7 +1,9 @@
-# Run netcheck out of its mount (harness/launch/mounts/netcheck.py), with any Python from 3.9 on. Its exit code is netcheck's.
-# What the harness reads off the workload counts only where the pod itself does not say it.
+# Run netcheck from its mount (harness/launch/mounts/netcheck.py), with Python 3.9 or later. The exit code is
+# netcheck's. Values that the harness derives from the workload apply only if the pod itself does not set
+# them.
 cd "${0%/*}" || exit 2
-# The worker image has the same files with their bytecode. Those of a mount would be compiled anew in every pod.
+# The worker image contains the same files with their bytecode. Mounted files would be compiled again in every
+# pod.
 diff -rq -x __pycache__ netcheck /workspace/netcheck >/dev/null 2>&1 && cd /workspace
 unset PYTHONPATH
 export MASTER_ADDR="${MASTER_ADDR:-$HARNESS_MASTER_ADDR}" MASTER_PORT="${MASTER_PORT:-$HARNESS_MASTER_PORT}"

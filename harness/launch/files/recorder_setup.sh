@@ -1,7 +1,8 @@
-# Sourced by the init of a rank's container. PYTHONPATH leads Python to the recorder, but not a program that is started
-# with a clean environment or with -I or -E. So each interpreter of the image gets a .pth file, where that can be written.
-# It does nothing where the recorder's folder is not mounted. Globs alone: no interpreter is started. A folder of a
-# volume is left as it is: only the container's own file system is written to.
+# Sourced by the init in a rank's container. PYTHONPATH makes Python find the recorder, except in programs
+# that are started with a clean environment or with -I or -E. So each of the image's interpreters gets a .pth
+# file, if its folder is writable. The .pth file does nothing if the recorder's folder is not mounted. Only
+# globs are used, and no interpreter is started. Folders on a volume are not changed: only the container's own
+# file system is written to.
 harness_root=$(stat -c %d / 2>/dev/null) || :
 harness_pth() {
   for folder in "$@"; do

@@ -1,4 +1,4 @@
-"""konduktor's config.yaml: the settings of a launch that are not in the job file.
+"""Build konduktor's config.yaml, which contains the launch settings that are not in the job file.
 
 konduktor reads node selectors, pull policies and similar settings only from its config. It ignores
 experimental.config_overrides in a job file. A user's config is merged with the harness's config, whose values
@@ -24,15 +24,15 @@ _TAKEN = ("pod_config", "jobset_config")
 
 @dataclass(frozen=True)
 class Submission:
-    """The input of konduktor for one launch."""
+    """konduktor's input for one launch."""
 
     namespace: str
     nonce: str
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
-    """The environment variables that ranks read from Secrets. Each name is mapped to (Secret, key)."""
+    """The environment variables that ranks read from Secrets. Each name maps to (Secret, key)."""
     cpu_request: str | None = None
-    """The CPU request of each pod, which replaces the job's CPU request. The CPU limit does not change."""
+    """Each pod's CPU request, which replaces the job's CPU request. The CPU limit does not change."""
     users: Object = field(default_factory=dict)
     """The settings from the user's config, as `users_config` returns them."""
     files: list[Object] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Submission:
 def users_config(path: Path | None) -> Object:
     """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
 
-    All other settings are ignored, because with them the job could run on another cluster. Raises UsageError
+    All other settings are ignored, because they could make the job run on another cluster. Raises UsageError
     if the file is not a konduktor config.
     """
     if path is None:
@@ -65,7 +65,7 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return the config.yaml of a launch, with its label, Secret references, node spread and init."""
+    """Return a launch's config.yaml, with its label, Secret references, node spread and init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()
@@ -108,7 +108,8 @@ def konduktor_config(submission: Submission) -> Object:
 def _over(below: Any, above: Any, key: str = "") -> Any:
     """Merge two configs as konduktor does. `above` takes precedence.
 
-    Mappings are merged by field, and the first containers are merged into one. Other lists are concatenated.
+    Mappings are merged field by field, and the first containers are merged into one. Other lists are
+    concatenated.
     """
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}

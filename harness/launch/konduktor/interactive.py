@@ -1,4 +1,4 @@
-"""Use the pinned konduktor interactively, on a cluster of the harness, in the namespace of a launch."""
+"""Use the pinned konduktor interactively, on a harness cluster, in a launch's namespace."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
 
 
 def _namespace(kube: Kube, wanted: str | None) -> str:
-    """Return `wanted`, or else the namespace of the newest launch, or "default" if there is no launch."""
+    """Return `wanted` if set, else the newest launch's namespace, or "default" if there is no launch."""
     if wanted is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"

@@ -24,7 +24,7 @@ _ONE_THAT_WORKS = "jobs/multinode.yaml in the repository of the harness is a wor
 
 @dataclass(frozen=True)
 class JobFile:
-    """A valid job file. `source` is its path, for messages."""
+    """A valid job file. `source` is the file's path, for messages."""
 
     document: dict[str, Any]
     source: str
@@ -59,7 +59,7 @@ class JobFile:
         return cls(copy.deepcopy(document), source)
 
     def with_(self, **changes: Any) -> JobFile:
-        """Return a variant of the job file. `resources` and `envs` are merged, other fields are replaced."""
+        """Return a variant of the job file. `resources` and `envs` are merged. Other fields are replaced."""
         document = copy.deepcopy(self.document)
         for field, value in changes.items():
             if field in ("resources", "envs"):
@@ -74,7 +74,7 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """Return the world size, or a guess if the script computes it. Raises UsageError if it is invalid."""
+        """Return the world size, or an estimate if the script computes it. Raises UsageError if invalid."""
         if self._processes.wrong:
             raise UsageError(
                 f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "
@@ -87,7 +87,7 @@ class JobFile:
 
     @property
     def has_rank_count(self) -> bool:
-        """Return whether the file determines the number of ranks."""
+        """Return whether the number of ranks is known from the file."""
         return self._processes.count is not None
 
     @property
@@ -108,7 +108,7 @@ class JobFile:
 
     @property
     def resources(self) -> set[str]:
-        """Return the Kubernetes names of the resources that each pod requests."""
+        """Return the Kubernetes names of the resources requested by each pod."""
         devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
         return {"cpu", "memory", *devices}
 

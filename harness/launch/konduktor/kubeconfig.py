@@ -1,4 +1,4 @@
-"""The kubeconfig for a launcher. It is self-contained, with one context and the launch's namespace.
+"""Build a launcher's kubeconfig, which is self-contained, with one context and the launch's namespace.
 
 A launcher runs in another folder with its own HOME, so paths are made absolute. If the user's kubeconfig gets
 its token from a credential plugin (as on clouds), the launcher's kubeconfig contains this token.
@@ -55,7 +55,7 @@ def _absolute(entry: Object, folder: Path) -> Object:
 
 
 def _token(kube: Kube) -> str:
-    """Return the token of the kubeconfig's credential plugin. Raises HarnessError if there is no token."""
+    """Return the token from the kubeconfig's credential plugin. Raises HarnessError if there is no token."""
     keys = kube.configuration.api_key  # Older Kubernetes clients use the key "authorization".
     header = str(keys.get("BearerToken") or keys.get("authorization") or "")
     if not header.startswith("Bearer "):

@@ -1,7 +1,7 @@
 """Run konduktor with its own HOME, in a process that starts before the launch is prepared.
 
-`konduktor launch` takes 1 s, of which importing libraries takes 0.6 s. So its process starts together with
-the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's
+`konduktor launch` takes 1 s, including 0.6 s for importing libraries. Therefore its process starts together
+with the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's
 script, which reads HOME and the config as usual.
 """
 
@@ -24,7 +24,7 @@ from harness.provision.konduktor import installed
 from harness.settings import Settings
 
 SECONDS = 60
-"""The timeout of konduktor, which normally takes 1 s, but up to 20 s on a busy machine."""
+"""konduktor's timeout in seconds. A launch normally takes 1 s, but up to 20 s on a busy machine."""
 LIBRARIES = (
     "kubernetes",
     "google.auth.transport.requests",
@@ -60,10 +60,10 @@ if line := sys.stdin.readline():  # else the harness has ended
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process before the imports of the harness, and return its context manager.
+    """Start konduktor's process before the harness's imports, and return its context manager.
 
     The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
-    if a file or folder cannot be read or written. The launch reports such an error later.
+    if a file or folder cannot be read or written. The launch later reports these errors.
     """
     try:
         program = installed(settings)
@@ -75,7 +75,7 @@ def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | N
 
 
 class Konduktor:
-    """The command `konduktor launch` with its own HOME. The end of the `with` block removes the HOME."""
+    """The command `konduktor launch` with its own HOME, which is removed at the end of the `with` block."""
 
     def __init__(self, state_dir: Path, program: Path | None) -> None:
         """Create a HOME in `state_dir`, and start the process if `program` is not None.
@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder into which the Kubernetes client writes the client key, which a kill leaves behind."""
+        """The folder where the Kubernetes client writes the client key. A killed client leaves it behind."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
@@ -100,9 +100,9 @@ class Konduktor:
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 
     def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `konduktor launch` on the files of this HOME. Raises ToolError.
+        """Run `konduktor launch` on the files in this HOME. Raises ToolError.
 
-        `proxy` is the proxy of the API server. Its password goes to the process through a pipe.
+        `proxy` is the proxy for the API server. Its password is passed to the process through a pipe.
         """
         waiting, self._waiting = self._waiting, None
         command = self._command(program)
@@ -160,7 +160,7 @@ class Konduktor:
 def _of_python(program: Path) -> bool:
     """Return whether a script runs in Python, according to its first two lines.
 
-    If the path of the interpreter is long, the second line contains it.
+    If the interpreter's path is long, the second line contains it.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

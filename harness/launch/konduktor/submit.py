@@ -2,7 +2,7 @@
 
 konduktor runs with its own HOME and config, and without its image check (launch_process.py). It also gets a
 schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a name and
-exits with 0. So the JobSet is found by the launch's label.
+exits with 0. Therefore the JobSet is found by the launch's label.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class KonduktorLauncher:
 
 
 def reason(returncode: int, output: str) -> tuple[CauseId, str]:
-    """Return the cause and an error message for a failed `konduktor launch`, according to its output."""
+    """Return the cause and an error message for a failed `konduktor launch`, derived from its output."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):

@@ -25,7 +25,7 @@ from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-"""Fields of a pod's spec that determine the pod's node."""
+"""Pod spec fields that determine the pod's node."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class KonduktorWorkload:
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
     konduktor: Konduktor | None = None
-    """The konduktor process, if program.early has already started it."""
+    """The konduktor process, if launch_process.early has already started it."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class KonduktorWorkload:
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no nodes, because Kueue chooses the nodes of the pods."""
+        """Return no nodes, because Kueue chooses the pods' nodes."""
         return []
 
     @property
@@ -96,7 +96,7 @@ class KonduktorWorkload:
         return "privileged"
 
     def placed(self, settings: Settings, /) -> dict[str, Any]:
-        """Return a pod as konduktor creates it, with the scheduling fields of the user's konduktor config."""
+        """Return a pod as konduktor creates it, with the scheduling fields from the user's config."""
         config = users_config(settings.konduktor_config).get("pod_config") or {}
         users = config.get("spec") if isinstance(config, dict) else None
         added = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}

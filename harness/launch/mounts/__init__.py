@@ -1,1 +1,1 @@
-"""The folders that a launch mounts into the pods of its ranks: the recorder and netcheck."""
+"""The folders that a launch mounts into the ranks' pods: the recorder and netcheck."""

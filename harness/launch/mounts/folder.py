@@ -1,4 +1,4 @@
-"""Mount files from a ConfigMap of the launch into a folder of the ranks' containers."""
+"""Mount files from a launch's ConfigMap into a folder in the ranks' containers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class MountedFolder:
     """A folder in the container. `sources` maps each path in the folder to a local file."""
 
     name: str
-    """The name of the ConfigMap and of the volume."""
+    """The name of the ConfigMap and the volume."""
     folder: str
     sources: Mapping[str, Path]
 
     def config_map(self, namespace: str) -> Object:
-        """Return the files as a ConfigMap of the launch's namespace."""
+        """Return the files as a ConfigMap in the launch's namespace."""
         data = {_key(path): source.read_text() for path, source in self.sources.items()}
         metadata = {"name": self.name, "namespace": namespace}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -35,9 +35,9 @@ class MountedFolder:
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Return the folder, split into folders whose ConfigMaps have at most `most` bytes of JSON each.
+        """Return the folder, split into folders whose ConfigMaps each have at most `most` bytes of JSON.
 
-        `kubectl apply` stores a copy of each object in an annotation, which can have at most 262144 bytes.
+        `kubectl apply` stores a copy of each object in an annotation, which is limited to 262144 bytes.
         """
         parts: list[dict[str, Path]] = [{}]
         size = 0
@@ -54,7 +54,7 @@ class MountedFolder:
 
 
 def projected(name: str, parts: Sequence[MountedFolder]) -> Object:
-    """Return the volume `name`. It combines the files of several ConfigMaps in one folder."""
+    """Return the volume `name`, which combines the files of several ConfigMaps in one folder."""
     return {"name": name, "projected": {"sources": [_source(part) for part in parts]}}
 
 

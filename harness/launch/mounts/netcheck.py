@@ -1,6 +1,6 @@
 """Mount netcheck into the ranks' containers (harness/workers/netcheck).
 
-A ConfigMap of the launch contains the files and a script that runs them (files/netcheck.sh), so netcheck
+The launch's ConfigMap contains the files and a script that runs them (files/netcheck.sh). Therefore netcheck
 works in any image with a shell and Python 3.9 or later. With `harness run --netcheck`, the init runs netcheck
 before the command. netcheck_job.py launches a job that runs only netcheck.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
-"""The mount path. It is repeated in files/netcheck.yaml, files/worker_init.sh and files/konduktor_init.sh.
+"""The mount path, which is repeated in files/netcheck.yaml, files/worker_init.sh and files/konduktor_init.sh.
 
 If netcheck fails, the init does not start the command, and the container exits with code 90.
 """
@@ -34,10 +34,10 @@ _ADDR, _PORT = (re.compile(_OPTION.format(part)) for part in ("addr", "port"))
 
 
 def master(command: str, first_host: str | None) -> dict[str, str]:
-    """Return the environment variables for netcheck with the address and port of rank 0.
+    """Return the environment variables that give netcheck the address and port of rank 0.
 
-    The values come from torchrun's options in the command. Without such an option, `first_host` is the
-    address. An option that contains shell variables is ignored.
+    The values come from torchrun's options in the command. If there is no address option, `first_host` is the
+    address. Options that contain shell variables are ignored.
     """
     addr, port = _ADDR.search(command), _PORT.search(command)
     host = addr[1] if addr else first_host

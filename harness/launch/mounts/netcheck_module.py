@@ -1,7 +1,8 @@
-"""Build netcheck as one Python file, for images without netcheck: `harness netcheck --print-module`.
+"""Build netcheck as a single Python file, for images without netcheck: `harness netcheck --print-module`.
 
-The file contains the source of each netcheck module as text, and imports it from that text as a submodule. So
-the file works under any name and in any package. As a script, it does the same as `python -m netcheck`.
+The file contains the source of each netcheck module as a string, and imports it from that string as a
+submodule. Therefore the file works under any name and in any package. Run as a script, it does the same as
+`python -m netcheck`.
 """
 
 from __future__ import annotations

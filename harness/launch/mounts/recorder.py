@@ -1,9 +1,9 @@
 """Mount the recorder around Pluto's client into the ranks' containers (harness/workers/outside.py).
 
-A ConfigMap of the launch contains the files. The init prepends their folder to the PYTHONPATH of the
-container, so that the image's own value is kept. So the recorder works in any image with Python and the
-client. Some processes start with a clean environment. For them, `setup.sh` writes a .pth file with the
-folder's path, if the image's file system is writable.
+The launch's ConfigMap contains the files. The init prepends their folder to the container's PYTHONPATH, which
+keeps the image's own value. Therefore the recorder works in any image with Python and the client. For
+processes that start with a clean environment, `setup.sh` writes a .pth file with the folder's path, if the
+image's file system is writable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/recorder"
-"""The mount path. It is repeated in files/init_processes.sh and torchrun_job.py."""
+"""The mount path, which is repeated in files/init_processes.sh and torchrun_job.py."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
 _FILES = Path(__file__).parents[1] / "files"

@@ -1,6 +1,6 @@
-"""Find a pod's unknown fields, and its values of a wrong type, with the models of the Kubernetes client.
+"""Find unknown fields and values of the wrong type in a pod, using the Kubernetes client's models.
 
-The API server also rejects such fields and values, but only after the cluster and a namespace were created.
+The API server also rejects these, but only after the cluster and a namespace have been created.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from harness.core.limits import shown
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
-"""Suffixes of the paths of string fields that also accept a number."""
+"""Suffixes of the paths of string fields that also accept numbers."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
     """Yield each problem, with its path, in a value whose type in the Kubernetes client is `kind`.
 
-    With `newer`, an unknown field is accepted unless it resembles a known field, because the cluster can be
+    With `newer`, unknown fields are accepted unless they resemble a known field, because the cluster may be
     newer than the client.
     """
     if kind.startswith("List["):
@@ -45,7 +45,7 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        # The message omits the value of an environment variable, because it can be a secret.
+        # The message omits the value of an environment variable, because it may be a secret.
         actual = "" if path.endswith(".value") else f", found {shown(value)}"
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
         yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"

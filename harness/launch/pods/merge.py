@@ -2,7 +2,7 @@
 
 kubectl merges locally, without a cluster, and uses the merge keys of Kubernetes for lists. Tolerations are an
 exception: Kubernetes would replace the list, but here the file's tolerations are added to it. The file can
-only change values on which the launch does not depend.
+change only values on which the launch does not depend.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Keys by which an item of a list is identified."""
+"""Keys that identify a list item."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths that the file can change. It can also change requests and limits of containers, except GPUs."""
+"""Paths that the file can change. It can also change containers' requests and limits, except for GPUs."""
 
 
 def check(file: Path, container: str) -> None:
-    """Raise UsageError if the file is missing, is not a YAML fragment of a pod, or names another container.
+    """Raise UsageError if the file is missing, is not part of a pod in YAML, or names another container.
 
     `container` is the name of the ranks' container.
     """
@@ -89,7 +89,7 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
 
 
 def _add_tolerations(template: Object, result: Object) -> None:
-    """Combine the tolerations of the template and the file."""
+    """Combine the tolerations from the template and the file."""
     tolerations = result["spec"].get("tolerations") or []
     own = [each for each in template["spec"].get("tolerations") or [] if each not in tolerations]
     if own or tolerations:
@@ -141,7 +141,7 @@ def _differences(wanted: Any, actual: Any, path: tuple[str, ...]) -> Iterator[st
 
 
 def _gpus(template: Object, result: Object) -> str | None:
-    """Return an error message if the merge changed the number of GPUs, otherwise None."""
+    """Return an error message if merging changed the number of GPUs, otherwise None."""
     before, after = (_amounts(each["spec"]) for each in (template, result))
     if before == after:
         return None

@@ -18,13 +18,13 @@ _CLASSES = {
     "priorityClassName": ("scheduling.k8s.io/v1", "PriorityClass"),
     "runtimeClassName": ("node.k8s.io/v1", "RuntimeClass"),
 }
-"""The pod's fields that name a cluster-scoped object, with the API version and kind of the object."""
+"""The pod fields that name a cluster-scoped object, with the object's API version and kind."""
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
     """Raise UsageError if a class in the pod does not exist, or if nothing creates its service account.
 
-    `beside` are the other objects that the launch applies.
+    `beside` contains the other objects that the launch applies.
     """
     for field, (version, kind) in _CLASSES.items():
         name = pod.get(field)
@@ -47,9 +47,9 @@ def pull_secrets(
 ) -> list[UserSecret]:
     """Return the Secrets in imagePullSecrets, so that the launch can copy them into its namespace.
 
-    They are read from `namespace`, by default the namespace of the kubeconfig's context. The pull Secret of
-    the settings, `ours`, is not included, because it is copied anyway. Raises UsageError if a Secret is
-    missing.
+    They are read from `namespace`, by default the namespace of the kubeconfig's context. `ours`, the pull
+    Secret from the settings, is not included, because it is copied in any case. Raises UsageError if a Secret
+    is missing.
     """
     created = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
@@ -58,7 +58,7 @@ def pull_secrets(
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:
-    """Return the names of all objects of a kind if there is no object with the name `name`.
+    """Return the names of all objects of a kind if none of them has the name `name`.
 
     Return None if the object exists, or if this user is not permitted to read the kind.
     """

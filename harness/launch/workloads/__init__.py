@@ -1,1 +1,1 @@
-"""The kinds of workloads. They implement the protocol in the module `base`."""
+"""The kinds of workloads, which implement the protocol in the module `base`."""

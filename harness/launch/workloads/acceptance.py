@@ -1,7 +1,7 @@
 """Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet that tests collectives.
 
-ConfigMaps of the launch contain the tests (harness/workers/acceptance), so that any image with PyTorch can
-run them.
+The launch's ConfigMaps contain the tests (harness/workers/acceptance), so any image with PyTorch can run
+them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from harness.workers.acceptance.sharing import WHOLE
 FOLDER = "/opt/harness/acceptance"
 PORT = 29500
 MAX_CONFIG_MAP = 120_000
-"""The maximum size of a ConfigMap in bytes. `kubectl apply` stores a copy of the ConfigMap in an annotation,
-whose limit is more than twice this size."""
+"""The maximum size of a ConfigMap in bytes.
+
+`kubectl apply` stores a copy of the ConfigMap in an annotation, whose limit is more than twice this size.
+"""
 LOCAL = re.compile(r"acceptance\.screen .*--local (\d+)")
 _READY = {
     "exec": {
@@ -53,8 +55,7 @@ _READY = {
     "timeoutSeconds": 20,
     "failureThreshold": 1,
 }
-"""A readiness probe that succeeds once the tests have passed. If they fail, the probe's Event shows their
-verdict."""
+"""A readiness probe that succeeds once the tests have passed. If they fail, its Event shows the verdict."""
 _LABELLED = {
     "nvidia.com/gpu.present": ["true"],
     "feature.node.kubernetes.io/pci-10de.present": ["true"],
@@ -66,8 +67,10 @@ _LABELLED = {
         )
     ),
 }
-"""Labels of GPU nodes, from GPU feature discovery, node feature discovery, GKE, EKS and AKS. If values are
-listed, a node with any other value has no GPU."""
+"""Labels of GPU nodes, from GPU feature discovery, node feature discovery, GKE, EKS and AKS.
+
+If values are listed, a node with any other value has no GPU.
+"""
 _GPU_NODES = [
     {
         "matchExpressions": [
@@ -87,7 +90,7 @@ _LIMITS = "limits-of-this-launch.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceSpec:
-    """The options of an acceptance test."""
+    """The options for an acceptance test."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device to test. With "cpu", no GPU is tested. Otherwise, every node must have a GPU."""
@@ -96,12 +99,14 @@ class AcceptanceSpec:
     limits: Path | None = None
     """The user's limits file. Its limits override those in the package."""
     gpus: int | None = None
-    """The number of GPUs per pod. None means all GPUs of a node."""
+    """The number of GPUs per pod. None means all GPUs on a node."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels that select the nodes to test."""
     busbw_limit: float | None = None
-    """The minimum bus bandwidth of each group of nodes in a search, in GB/s. With None, groups of the same
-    size are compared."""
+    """The minimum bus bandwidth, in GB/s, of each group of nodes in a search.
+
+    With None, groups of the same size are compared.
+    """
 
     def __post_init__(self) -> None:
         hint = "`harness accept --calibrate FILE` writes such a file"
@@ -113,14 +118,14 @@ class AcceptanceSpec:
             raise UsageError(f"limits {self.limits} cannot be used: {error}", hint=hint) from error
 
     def words(self) -> list[str]:
-        """Return the command-line options of the tests."""
+        """Return the tests' command-line options."""
         limits = ["--limits", f"{FOLDER}/{_LIMITS}"] if self.limits else []
         gpus = ["--gpus", str(self.gpus)] if self.gpus and self.device != "cpu" else []
         mode = "--full" if self.full else "--quick"
         return [mode, "--device", self.device, "--report-dir", "/app/reports", *limits, *gpus]
 
     def mounted(self) -> MountedFolder:
-        """Return the folder with the tests, to be mounted into the pods."""
+        """Return the folder with the tests, which is mounted into the pods."""
         package = {f"acceptance/{path.name}": path for path in sorted(_PACKAGE.glob("*.*")) if path.is_file()}
         own = {_LIMITS: self.limits} if self.limits else {}
         script = {"acceptance.sh": _FILES / "acceptance.sh"}
@@ -132,14 +137,14 @@ class NodesWorkload(DaemonSetWorkload):
     """A DaemonSet whose pods test their nodes once."""
 
     every_gpu: bool = False
-    """Whether each pod requests all GPUs of its node. The cluster provides their number."""
+    """Whether each pod requests all GPUs on its node. Their number comes from the cluster."""
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the nodes that accept a pod. If the pods request GPUs, return only nodes that have GPUs.
+        """Return the nodes that accept a pod. If the pods request GPUs, return only nodes with GPUs.
 
-        This includes a node whose device plugin lost its GPUs or is not running. Its capacity or its labels
-        show that it has GPUs.
+        This includes nodes whose device plugin lost the GPUs or is not running, if their capacity or their
+        labels show that they have GPUs.
         """
         return sorted(str(node["metadata"]["name"]) for node in self._tested(kube))
 
@@ -150,7 +155,7 @@ class NodesWorkload(DaemonSetWorkload):
     def members(self, kube: Kube, /) -> int:
         """Return the number of nodes to test.
 
-        Raises UsageError if there is none, or if the nodes do not have GPUs that can be tested together.
+        Raises UsageError if there are none, or if the nodes do not have GPUs that can be tested together.
         """
         if tested := self._tested(kube):
             if GPU in self.resources:
@@ -165,7 +170,7 @@ class NodesWorkload(DaemonSetWorkload):
 
     @property
     def _requested(self) -> int | None:
-        """Return the number of GPUs per pod that the user requests, or None for all GPUs of a node."""
+        """Return the number of GPUs per pod that the user requests, or None for all GPUs on a node."""
         limits = mapping(self.template["spec"]["containers"][0], "resources", "limits")
         return None if self.every_gpu else int(limits.get(GPU, 1))
 
@@ -199,7 +204,7 @@ class DdpWorkload(StatefulSetWorkload):
     purpose: ClassVar[Purpose] = "ddp"
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Prepare the object as for any StatefulSet, and remove the readiness probe."""
+        """Prepare the object like any StatefulSet, and remove the readiness probe."""
         super().prepare(document, surroundings)
         _remove_probe(document["spec"]["template"]["spec"])
 
@@ -243,7 +248,7 @@ def ddp(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
 def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
     """Return the StatefulSet whose pods, one per node, search for bad nodes.
 
-    Without GPUs, several pods can share a node, so that the search can be tried on a small cluster.
+    Without GPUs, several pods can share a node, so the search can be tried on a small cluster.
     """
     workload = ddp(spec, replicas)
     name = workload.name
@@ -294,8 +299,8 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
 def _remove_probe(pod: Object) -> None:
     """Remove the readiness probe.
 
-    The probe reads a file that only the manifests of --print-manifests create, so the pod of a launch would
-    never become Ready.
+    The probe reads a file that is created only with the manifests from --print-manifests, so a launch's pod
+    would never become Ready.
     """
     pod["containers"][0].pop("readinessProbe", None)
 
@@ -308,7 +313,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _script(module: str, spec: AcceptanceSpec) -> str:
-    """Return the shell command of a pod, which runs a module with the tests' options."""
+    """Return a pod's shell command, which runs a module with the tests' options."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(spec.words())}\n"
 
 

@@ -1,7 +1,7 @@
 """The Workload protocol, which each kind of workload implements in its own module.
 
-A workload is the content of its file. `Surroundings` are what a launch adds to it: the namespace, the worker
-image, environment variables, references to Secrets, and scripts that differ from those in the image.
+A workload is the content of its file. `Surroundings` contains what a launch adds to it: the namespace, the
+worker image, environment variables, references to Secrets, and scripts that differ from those in the image.
 Everything after `submit` (watches, logs, evidence, judges, report, faults) is the same for all kinds.
 """
 
@@ -22,8 +22,7 @@ from harness.provision.cluster import SharedFolder
 from harness.settings import Settings
 
 Record = Callable[[str, str], None]
-"""A function `record(file, text)` that stores the submitted objects and the launcher's output in the
-bundle."""
+"""A function `record(file, text)` that stores submitted objects and launcher output in the bundle."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,15 @@ class Surroundings:
     image: str
     envs: Mapping[str, str]
     secret_env: Mapping[str, tuple[str, str]]
-    """The environment variables that ranks read from Secrets. Each name is mapped to (Secret, key)."""
+    """The environment variables that ranks read from Secrets. Each name maps to (Secret, key)."""
     max_seconds: float
     """The maximum duration of the job in seconds, which the cluster itself must enforce."""
     nodes: int
     """The expected number of pods."""
     begun: object = None
-    """The value that the context manager of `Workload.begun` returns."""
+    """The value returned by the context manager from `Workload.begun`."""
     cpu_request: str | None = None
-    """The CPU request of each pod, which replaces the request in the file. The CPU limit does not change."""
+    """Each pod's CPU request, which replaces the request in the file. The CPU limit does not change."""
     rejects_root: bool = False
     """Whether the namespace rejects pods that run as root."""
     scripts: list[Object] = field(default_factory=list)
@@ -81,7 +80,7 @@ class Workload(Protocol):
 
     @property
     def launcher(self) -> str:
-        """Return the name of the launcher that submits the workload."""
+        """Return the name of the launcher for the workload."""
 
     @property
     def container(self) -> str:
@@ -89,7 +88,7 @@ class Workload(Protocol):
 
     @property
     def keep_alive(self) -> bool:
-        """Return whether the init keeps containers running, because Kubernetes would restart ended ones."""
+        """Return whether the init keeps containers running, because Kubernetes would restart them."""
 
     @property
     def spreads(self) -> bool:
@@ -97,7 +96,7 @@ class Workload(Protocol):
 
     @property
     def purpose(self) -> Purpose:
-        """Return the purpose of the pods. Only the ranks of a training job log to Pluto."""
+        """Return the pods' purpose. Only the ranks of a training log to Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
@@ -106,22 +105,22 @@ class Workload(Protocol):
     def job_name(self, nonce: str, /) -> str | None:
         """Return the job name that the ranks send to the tracker.
 
-        None means the name of the launched object.
+        None means that they send the launched object's name.
         """
 
     def members(self, kube: Kube, /) -> int:
-        """Return the expected number of pods, one for each node of the job."""
+        """Return the expected number of pods, which is the job's number of nodes."""
 
     def must_answer(self, kube: Kube, /) -> list[str]:
         """Return the nodes that must report a result. The list is empty unless each node is tested."""
 
     @property
     def per_node(self) -> int:
-        """Return the number of ranks in each pod, or a guess if the file does not determine it."""
+        """Return the number of ranks in each pod, or an estimate if it is not known from the file."""
 
     @property
     def has_rank_count(self) -> bool:
-        """Return whether the file determines the number of ranks in each pod."""
+        """Return whether the number of ranks in each pod is known from the file."""
 
     @property
     def queue(self) -> str | None:
@@ -129,7 +128,7 @@ class Workload(Protocol):
 
     @property
     def cpus(self) -> Decimal | None:
-        """Return the CPU request of each pod, or None if it differs from the CPU limit."""
+        """Return each pod's CPU request, or None if it differs from the CPU limit."""
 
     @property
     def image(self) -> str: ...
@@ -140,11 +139,11 @@ class Workload(Protocol):
 
     @property
     def resources(self) -> set[str]:
-        """Return the names of the resources that each pod requests."""
+        """Return the names of the resources requested by each pod."""
 
     @property
     def pod_spec(self) -> Object:
-        """Return the part of a pod's spec that the file determines."""
+        """Return the part of the pod spec that the file determines."""
 
     @property
     def pod_standard(self) -> Standard | None:
@@ -162,7 +161,7 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the file's settings for the harness: annotations, or the labels of a konduktor job."""
+        """Return the file's settings for the harness: annotations, or a konduktor job's labels."""
 
     @property
     def secret_envs(self) -> dict[str, str]:
@@ -179,13 +178,13 @@ class Workload(Protocol):
         """Return a context manager that starts work before a cluster exists, and cleans up on exit."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Build or download the tools and images of the launch. Return additional images for the nodes.
+        """Build or download the launch's tools and images. Return additional images for the nodes.
 
         Raises HarnessError.
         """
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controllers of this workload in the cluster, before the watches start.
+        """Install this workload's controllers in the cluster, before the watches start.
 
         Raises HarnessError.
         """
@@ -197,4 +196,4 @@ class Workload(Protocol):
         """Delete the launched object, if it exists."""
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove the files and objects of the launch on this machine and outside its namespace."""
+        """Remove the launch's files on this machine and its objects outside its namespace."""

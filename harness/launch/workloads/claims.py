@@ -1,6 +1,6 @@
 """The volumes of a training: the claims that its pods mount.
 
-On a cluster of the harness, the volumes are folders that all nodes share with this machine. On a user's
+On a harness cluster, the volumes are folders that all nodes share with this machine. On a user's
 cluster, a storage class provides them, or they are the volumes of the user's existing claims. The pods write
 only to the user's volume for outputs.
 """
@@ -21,7 +21,7 @@ from harness.provision.controllers.queues import MANAGED
 
 DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
-"""The mount path of each claim, by the name of the claim."""
+"""Maps each claim's name to its mount path."""
 SIZE = "10Gi"
 MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
 _CLASS = ("storage.k8s.io/v1", "StorageClass")
@@ -35,7 +35,7 @@ class Mount:
     path: str
     read_only: bool = False
     folder: str = ""
-    """The folder in the volume that is mounted. An empty string means the whole volume."""
+    """The folder in the volume to mount. An empty string means the whole volume."""
     optional: bool = False
     """Whether the mount is omitted if the claim does not exist."""
 
@@ -51,7 +51,7 @@ class Claimed:
 
 
 def mounts(used: Iterable[Mount]) -> list[Object]:
-    """Return the volumeMounts of a container."""
+    """Return a container's volumeMounts."""
     return [
         {
             "name": one.claim,
@@ -64,7 +64,7 @@ def mounts(used: Iterable[Mount]) -> list[Object]:
 
 
 def pod_volumes(used: Sequence[Mount]) -> list[Object]:
-    """Return the volumes of a pod, one for each claim. A volume is read-only if all its mounts are."""
+    """Return a pod's volumes, one for each claim. A volume is read-only if all its mounts are."""
     written = {one.claim for one in used if not one.read_only}
     return [
         {
@@ -79,7 +79,7 @@ def pod_volumes(used: Sequence[Mount]) -> list[Object]:
 
 
 def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield a PersistentVolume and a claim for each name in CLAIMS. The volume is in the shared folder."""
+    """Yield a PersistentVolume in the shared folder and a claim for it, for each name in CLAIMS."""
     for claim in CLAIMS:
         path = {"path": f"{shared.on_nodes}/{folder}/{claim}", "type": "DirectoryOrCreate"}
         spec = {"hostPath": path, "capacity": {"storage": SIZE}, "accessModes": [MANY]}
@@ -88,9 +88,9 @@ def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> 
 
 
 def make_folders(shared: SharedFolder, folder: str) -> None:
-    """Create the folders of a launch's volumes, so that pods of any user can write to them.
+    """Create the folders for a launch's volumes, so that pods running as any user can write to them.
 
-    The kubelet would create the folders as root. Other users of this machine cannot access them.
+    The kubelet would create these folders as root. Other users on this machine cannot access them.
     """
     parent = shared.here / folder
     parent.mkdir(parents=True, exist_ok=True)
@@ -101,15 +101,15 @@ def make_folders(shared: SharedFolder, folder: str) -> None:
 
 
 def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
-    """Yield ReadWriteMany claims of a storage class. In a launch, they are deleted with its namespace."""
+    """Yield ReadWriteMany claims for a storage class. A launch's claims are deleted with its namespace."""
     for claim in dict.fromkeys(one.claim for one in used):
         yield _claim(claim, namespace, name, None)
 
 
 def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims for the volumes that claims of another namespace use.
+    """Yield claims for the volumes that claims in another namespace use.
 
-    Each claim is bound to a copy of the PersistentVolume object. The reclaim policy of the copies is Retain.
+    Each claim is bound to a copy of the PersistentVolume object. The copies have the reclaim policy Retain.
     """
     for one in claims:
         claim = one.mount.claim
@@ -154,7 +154,7 @@ def _instead(mount: Mount, theirs: str) -> str:
 
 
 def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
+    """Return the access mode for a mount that `writers` pods write. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)
@@ -181,7 +181,7 @@ def on_one_node(claims: Iterable[Claimed]) -> bool:
 
 
 def prove_class(kube: Kube, name: str) -> None:
-    """Raise UsageError if the cluster has no storage class with the name `name`."""
+    """Raise UsageError if the cluster has no storage class named `name`."""
     if kube.get(*_CLASS, name) is None:
         classes = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
         raise UsageError(
@@ -191,7 +191,7 @@ def prove_class(kube: Kube, name: str) -> None:
 
 
 def check(folder: str | None, storage_class: str | None, theirs: str | None, existing: bool) -> None:
-    """Raise UsageError if the options are incompatible with each other or with this cluster."""
+    """Raise UsageError if the options are incompatible with each other or with the cluster."""
     if storage_class and theirs:
         raise UsageError(
             "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
@@ -207,7 +207,7 @@ def check(folder: str | None, storage_class: str | None, theirs: str | None, exi
 
 
 def remove(kube: Kube, nonce: str) -> None:
-    """Delete the PersistentVolumes of a launch. The data is kept."""
+    """Delete a launch's PersistentVolumes. The data is kept."""
     for claim in CLAIMS:
         try:
             kube.delete("v1", "PersistentVolume", _volume_name(claim, nonce))

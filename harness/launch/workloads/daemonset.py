@@ -1,4 +1,4 @@
-"""A DaemonSet as a workload: one pod on each node that accepts it."""
+"""Launch a DaemonSet as a workload: one pod on each node that accepts the pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """A DaemonSet. Its containers keep running after the command, or the kubelet would restart them."""
+    """A DaemonSet. Its containers outlive their command, or else the kubelet would restart them."""
 
     kind: ClassVar[str] = "DaemonSet"
     keep_alive: ClassVar[bool] = True
@@ -22,7 +22,7 @@ class DaemonSetWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:
-        """Return the number of nodes that accept a pod of the DaemonSet. Raises UsageError if it is 0."""
+        """Return the number of nodes that accept the DaemonSet's pods. Raises UsageError if it is 0."""
         nodes: list[Object] = kube.objects("v1", "Node")
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:

@@ -24,13 +24,13 @@ class Request:
     resource: str
     count: int
     whole: bool
-    """Whether the labels of all nodes prove that no GPU is shared."""
+    """Whether the labels of all nodes prove that GPUs are not shared."""
 
 
 def of(nodes: Sequence[Object], requested: int | None) -> Request:
-    """Return the request of each pod. `requested` is the user's number, or None for all GPUs of a node.
+    """Return each pod's GPU request. `requested` is the user's number, or None for all GPUs on a node.
 
-    If GPUs are shared, each pod requests only one, because two requests can get the same GPU.
+    If GPUs are shared, each pod requests only one, because two requests may be given the same GPU.
 
     Raises UsageError with the name of each node that cannot be tested, or that cannot be tested together with
     the others.
@@ -80,7 +80,7 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
 
 
 def gpus_of(node: Object) -> int:
-    """Return the number of GPUs of a node, including broken GPUs, or 0 if it is not known.
+    """Return the number of GPUs on a node, including broken GPUs, or 0 if it is not known.
 
     After a restart, a device plugin no longer counts a broken GPU, but the node's label might still count it.
     """
@@ -90,9 +90,9 @@ def gpus_of(node: Object) -> int:
 
 
 def _equal(nodes: Sequence[Object]) -> int:
-    """Return the number of GPUs per node, or 1 if no number is known.
+    """Return the number of GPUs per node, or 1 if it is not known.
 
-    Raises UsageError if the known numbers differ.
+    Raises UsageError if the known numbers of different nodes differ.
     """
     counts = {_name(node): gpus_of(node) for node in nodes}
     known = {count for count in counts.values() if count}

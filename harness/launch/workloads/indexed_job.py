@@ -1,4 +1,4 @@
-"""An Indexed Job as a workload. Each pod has a completion index and runs to completion."""
+"""Launch an Indexed Job as a workload. Each pod has a completion index and runs to completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class IndexedJobWorkload(PlainWorkload):
-    """An Indexed Job. It is complete when a pod of every index has succeeded."""
+    """An Indexed Job. It is complete once a pod has succeeded for every index."""
 
     kind: ClassVar[str] = "Job"
     keep_alive: ClassVar[bool] = False
@@ -26,11 +26,11 @@ class IndexedJobWorkload(PlainWorkload):
         return f"{self.name}-0.{subdomain}" if subdomain else None
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the number of the Job's completions."""
+        """Return the Job's number of completions."""
         return int(self.document["spec"]["completions"])
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Set the deadline after which the cluster ends the job, even if the harness has stopped."""
+        """Set the deadline at which the cluster terminates the job, even if the harness has stopped."""
         limit = int(surroundings.max_seconds)
         spec = document["spec"]
         spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)

@@ -30,13 +30,13 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""(annotation, its value, workload class) for each kind of workload that runs no training."""
+"""(annotation, value, workload class) for each kind of workload that does not run a training."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     """Return the workload in a manifest.
 
-    Raises UsageError unless the manifest has exactly one valid workload.
+    Raises UsageError unless the manifest contains exactly one valid workload.
     """
     if problems := listed(problem for each in documents for problem in object_problems(each)):
         raise UsageError(f"manifest {source}: {problems}")

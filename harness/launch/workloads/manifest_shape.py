@@ -1,7 +1,7 @@
-"""Check the types and lengths of the manifest's fields that the harness reads.
+"""Check the types and lengths of the manifest fields that the harness reads.
 
-In the pod template, the types of all fields are checked (pods/fields.py). The API server checks the remaining
-fields of a manifest.
+In the pod template, the types of all fields are checked (pods/fields.py). The API server checks the
+manifest's other fields.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class _Object(_Shape):
 
 
 def object_problems(document: Any) -> Iterator[str]:
-    """Yield the problems in the apiVersion, kind and metadata of an object."""
+    """Yield the problems in the apiVersion, kind and metadata of a manifest's object."""
     yield from _problems(_Object, document)
 
 
 def workload_problems(document: Any) -> Iterator[str]:
-    """Yield the problems in the pod template of a workload: wrong types, and texts that are too long."""
+    """Yield the problems in a workload's pod template: wrong types, and strings that are too long."""
     wrong = False
     for problem in _problems(_Workload, document):
         wrong = True
@@ -123,7 +123,7 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
             if field not in fields:  # pydantic reports one error per type of a union.
                 fields.add(field)
-                # The value of an environment variable can be a secret.
+                # The value of an environment variable may be a secret.
                 value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"
                 yield f"{field or 'document'}: {each['msg']}{value}"
 

@@ -1,4 +1,4 @@
-"""The Indexed Job that `harness netcheck` launches. Its pods only run netcheck (files/netcheck.yaml)."""
+"""The Indexed Job that `harness netcheck` launches. Its pods run only netcheck (files/netcheck.yaml)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOURCE = Path(__file__).parents[1] / "files" / "netcheck.yaml"
 
 
 class NetcheckJob(IndexedJobWorkload):
-    """An Indexed Job that only runs netcheck and logs nothing with Pluto."""
+    """An Indexed Job that only runs netcheck and logs nothing to Pluto."""
 
     purpose: ClassVar[Purpose] = "netcheck"
 
@@ -22,7 +22,7 @@ class NetcheckJob(IndexedJobWorkload):
 def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
     """Return the Job in files/netcheck.yaml with `nodes` pods. The default image is the worker image.
 
-    With `bandwidth`, netcheck also measures the bandwidth of each pair of pods.
+    With `bandwidth`, netcheck also measures the bandwidth between each pair of pods.
     """
     service, document = yaml.safe_load_all(_SOURCE.read_text())
     spec = document["spec"]

@@ -1,4 +1,4 @@
-"""Find the mistakes in a manifest that are possible for every kind with a pod template."""
+"""Find mistakes in a manifest that can occur with every kind of workload that has a pod template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
-"""The kinds of objects that a manifest can contain in addition to its workload."""
+"""The kinds of objects that a manifest can contain besides its workload."""
 
 
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)")

@@ -1,8 +1,8 @@
-"""Apply `--pod FILE` and `--env NAME=VALUE` to the pods of a workload that the harness generates.
+"""Apply `--pod FILE` and `--env NAME=VALUE` to the pods of workloads that the harness generates.
 
 If a variable's name indicates a secret, its value must come from the harness's environment (`--env NAME`), so
-that the value does not appear in a process list. The launch stores the value in a Secret, to which the pods
-refer.
+that the value does not appear in a process list. The launch stores the value in a Secret, which the pods
+reference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PodOptions:
     def applied(self, workload: W) -> W:
         """Return the workload with the file and the variables applied.
 
-        Raises UsageError if one is invalid.
+        Raises UsageError if any of them is invalid.
         """
         if self.file is None and not self.env:
             return workload
@@ -62,7 +62,7 @@ class PodOptions:
 
 
 def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
-    """Return the pod options of a command. Its `--env` options override the variables in the settings.
+    """Return a command's pod options. Its `--env` options override the variables in the settings.
 
     Raises UsageError.
     """
@@ -76,9 +76,9 @@ def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
 
 
 def variables(words: Iterable[str]) -> dict[str, str]:
-    """Return the variables of the options NAME=VALUE and NAME. Raises UsageError.
+    """Return the variables from `--env NAME=VALUE` and `--env NAME`. Raises UsageError.
 
-    The value of an option NAME comes from the environment of this process.
+    With `--env NAME`, the value comes from this process's environment.
     """
     values: dict[str, str] = {}
     for word in words:
@@ -99,9 +99,9 @@ def variables(words: Iterable[str]) -> dict[str, str]:
 
 
 def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str]:
-    """Return a copy of an object with references to a Secret in place of secret values, and a comment.
+    """Return a copy of an object that references a Secret instead of containing secrets, and a comment.
 
-    The comment explains how to create the Secret. It is empty if there is no secret value.
+    The comment explains how to create the Secret. It is empty if there are no secret values.
     """
     names = sorted(workload.secret_envs)
     if not names:
@@ -121,7 +121,7 @@ def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str
 
 
 def _variable(name: str, value: str) -> Object:
-    # The kubelet expands $(NAME) and replaces $$ by $ in values, but not in the content of Secrets.
+    # The kubelet expands $(NAME) and replaces $$ with $ in values, but not in the content of Secrets.
     secret = is_secret_name(name) or secrets_in(value)
     return {"name": name, "value": value if secret else value.replace("$", "$$")}
 
@@ -131,7 +131,7 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Raise UsageError if the launch sets a variable itself and so would silently replace its value."""
+    """Raise UsageError if the launch itself sets one of the variables, replacing the user's value."""
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(reserved)}: the launch sets this variable itself",

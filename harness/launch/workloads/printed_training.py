@@ -1,7 +1,7 @@
-"""A training from manifests that `harness train --print-manifests` printed, launched by `harness run`.
+"""Launch, with `harness run`, a training from manifests that `harness train --print-manifests` printed.
 
-The user can edit the manifests before the launch. So the launch reads all settings from the objects: the
-run's folder from the command, the claims from the volumes, and their namespace from the metadata.
+The user can edit the manifests before the launch. Therefore the launch reads all settings from the objects:
+the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUN = ("--run-name", "--run")
 
 @dataclass(frozen=True)
 class PrintedTraining(Training):
-    """The base class of trainings from printed manifests. The pods determine the volumes."""
+    """The base class for trainings from printed manifests. The pods determine the volumes."""
 
     @property
     def mounts(self) -> tuple[claims.Mount, ...]:
@@ -62,13 +62,13 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[claims.Mount, ...]:
-        """Return the mounts of claims that the file does not contain."""
+        """Return the mounts whose claims are not in the file."""
         beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
         there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if a claim is not in the file and the file names no namespace with claims."""
+        """Raise UsageError if a claim is not in the file and the file does not name a namespace with it."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes that must be created because the file lacks them, and the mounts."""
+        """Return the claims and volumes to create, because the file lacks them, and the pods' mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -109,7 +109,7 @@ class PrintedTraining(Training):
         return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Remove the variable TRAINING_HOLD, because the init keeps the containers running."""
+        """Remove the variable TRAINING_HOLD, because the init already keeps the containers running."""
         super(Training, self).prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         template = document["spec"]["template"]
         env = template["spec"]["containers"][0]["env"]
@@ -163,7 +163,7 @@ def _most(nodes: str, replicas: int, source: str) -> int | None:
 
 
 def _words(container: Object) -> list[str]:
-    """Return the words of the ranks' command, including the words of a shell script in it."""
+    """Return the words of the ranks' command, including those of a shell script in it."""
     text = " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
     try:
         return shlex.split(text.replace("$$", "$").replace("=", " "))
@@ -172,7 +172,7 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets without which the pods cannot start, because environment variables refer to them."""
+    """Return the Secrets that the pods need to start, because environment variables refer to them."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]

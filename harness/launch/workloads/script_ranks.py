@@ -2,7 +2,7 @@
 
 torchrun reads the number from the option `--nproc-per-node`, in any of its spellings, or from
 PET_NPROC_PER_NODE. Comments, `echo` and options of other commands are ignored. If the script computes the
-number, it is unknown before the launch, and the recorded world size is used.
+number, it is unknown before the launch, and the world size recorded at run time is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
-"""Words that can precede the name of a command."""
+"""Words that can precede a command's name."""
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
@@ -33,14 +33,14 @@ class Processes:
     count: int | None
     """The number of ranks, or None if the script computes it or no torchrun command is recognized."""
     wrong: str = ""
-    """The value of the option if torchrun does not accept it, otherwise ""."""
+    """The option's value if torchrun does not accept it, otherwise ""."""
     guess: int = 1
-    """The number of ranks, or the best guess if the number is unknown."""
+    """The number of ranks, or the best estimate if the number is unknown."""
 
 
 def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
     """Return the number of ranks that torchrun starts in a script. `gpus` is the number of GPUs per pod."""
-    option = _ANY_OPTION.search(script)  # A wrapper script can pass this option on to torchrun.
+    option = _ANY_OPTION.search(script)  # A wrapper script may pass this option to torchrun.
     processes = _read(script, env, gpus)
     return replace(processes, guess=processes.count or (int(option[1]) if option else 0) or 1)
 
@@ -71,7 +71,7 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
 def _programs(script: str, variables: dict[str, str]) -> Iterator[list[str]]:
     """Yield the words of each command that a script runs.
 
-    Add the variables that the script sets to `variables`.
+    Variables that the script sets are added to `variables`.
     """
     for words in commands(script):
         rest = list(words)
@@ -97,7 +97,7 @@ def _programs(script: str, variables: dict[str, str]) -> Iterator[list[str]]:
 
 
 def _arguments(words: list[str]) -> list[str] | None:
-    """Return the arguments of a torchrun command, or None for any other command."""
+    """Return the arguments of a torchrun command, or None for other commands."""
     name = words[0].rpartition("/")[2]
     if name == "torchrun":
         return words[1:]
@@ -109,7 +109,7 @@ def _arguments(words: list[str]) -> list[str] | None:
 
 
 def _option(arguments: list[str]) -> str | None:
-    """Return the value of --nproc-per-node before the script's name, or None."""
+    """Return the value of --nproc-per-node if it precedes the script's name, otherwise None."""
     rest = iter(arguments)
     for word in rest:
         if not word.startswith("-"):
@@ -131,7 +131,7 @@ def _option(arguments: list[str]) -> str | None:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str | None:
-    """Return a word with its variables expanded, or None if a variable is known only at run time."""
+    """Return a word with its variables expanded, or None if a variable's value is known only at run time."""
 
     def value(match: re.Match[str]) -> str:
         name, otherwise = match[1] or match[2], match[3]

@@ -1,4 +1,4 @@
-"""A StatefulSet as a workload. Its pods have the stable names NAME-0 to NAME-(n-1)."""
+"""Launch a StatefulSet as a workload. Its pods have the stable names NAME-0 to NAME-(n-1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """A StatefulSet. Its containers keep running after the command, or the kubelet would restart them."""
+    """A StatefulSet. Its containers outlive their command, or else the kubelet would restart them."""
 
     kind: ClassVar[str] = "StatefulSet"
     keep_alive: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class StatefulSetWorkload(PlainWorkload):
             env.append({"name": "HARNESS_NODE_RANK", "valueFrom": field})
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the number of the StatefulSet's replicas."""
+        """Return the StatefulSet's number of replicas."""
         return int(self.document["spec"].get("replicas", 1))
 
     def mistakes(self) -> Iterable[str]:

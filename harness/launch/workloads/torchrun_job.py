@@ -1,4 +1,4 @@
-"""A TorchrunJob as a workload: the torchrun controller creates a JobSet from it, which Kueue admits."""
+"""Launch a TorchrunJob. The torchrun controller creates a JobSet from it, which Kueue admits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 _Spec = TypeVar("_Spec", bound=BaseModel)
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
 MADE_SECONDS = 60.0
-"""The timeout for the controller to create the JobSet. The controller normally needs about 1 s."""
+"""The timeout in seconds for the controller to create the JobSet, which normally takes about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   read -r harness_shell _ </proc/self/stat  # process 1 may be another container's
@@ -104,7 +104,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @cached_property
     def template(self) -> Object:
-        """Return the template of the pods that the controller will create."""
+        """Return the template for the pods that the controller will create."""
         return pod(self._resolved, kai=False)
 
     @property
@@ -126,7 +126,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def queue(self) -> str:
         """Return the LocalQueue of the TorchrunQueue.
 
-        The default is the LocalQueue of a launch's namespace.
+        The default is the LocalQueue in the launch's namespace.
         """
         return self._resolved.queue.local_queue or str(Settings.model_fields["queue"].default)
 
@@ -139,7 +139,7 @@ class TorchrunJobWorkload(PlainWorkload):
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller on a cluster of the harness, or check that a user's cluster has it.
+        """Install the controller on a harness cluster, or check that a user's cluster has it.
 
         The CRDs must exist before TorchrunJobs can be watched.
         """
@@ -230,7 +230,7 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
 
 
 def _pending(job: Object) -> str | None:
-    """Return the job's phase and message, or None if the job has a JobSet. Raises HarnessError on failure."""
+    """Return the job's phase and message, or None if it has a JobSet. Raises HarnessError if it failed."""
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
         raise HarnessError(

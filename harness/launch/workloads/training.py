@@ -48,13 +48,13 @@ GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 MOST_REPLICAS = 64
-"""The default maximum number of nodes of a printed StatefulSet."""
+"""The default maximum number of nodes in a printed StatefulSet."""
 _FILES = Path(__file__).parents[1] / "files"
 
 
 @dataclass(frozen=True)
 class Shared:
-    """How the pods of a training use their volumes."""
+    """How a training's pods use their volumes."""
 
     mounts: Sequence[claims.Mount] = ()
     one_node: bool = False
@@ -63,12 +63,12 @@ class Shared:
 
 @dataclass(frozen=True)
 class Training:
-    """The base class of trainings. It creates the volumes before the workload and removes them afterwards."""
+    """The base class for trainings. It creates volumes before the workload and removes them afterwards."""
 
     spec: TrainingSpec = field(default_factory=TrainingSpec)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the training's options are invalid or not possible on this kind of cluster."""
+        """Raise UsageError if the training's options are invalid or do not apply to this kind of cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         if self.spec.gpus is None:
@@ -84,11 +84,11 @@ class Training:
         spec.examine_data()
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Return the image of etcd if the launch has its own etcd."""
+        """Return the etcd image if the launch has its own etcd."""
         return [etcd_image(context)] if self.spec.brings_etcd else []
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Raises UsageError for Secrets, a model or claims that this training cannot use.
+        """Install nothing. Raises UsageError if this training cannot use its Secrets, model or claims.
 
         This check runs before any object of the launch is created.
         """
@@ -120,7 +120,7 @@ class Training:
         return claims.read(kube, spec.claims_namespace, spec.mounts(), spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create, and the mounts of the pods."""
+        """Return the claims and volumes to create, and the pods' mounts."""
         spec, namespace, nonce = self.spec, surroundings.namespace, surroundings.nonce
         used = spec.mounts()
         if not used:
@@ -149,23 +149,23 @@ class Training:
 
     @property
     def pod_standard(self) -> Standard | None:
-        """Return "baseline" if the pods run as the image's user, unless the namespace rejects this."""
+        """Return "baseline" if the pods run as the image's user where the namespace permits it."""
         standard: Standard | None = super().pod_standard  # type: ignore[misc] # of PlainWorkload
         return "baseline" if standard and self._as_images_user else standard
 
     @property
     def _as_images_user(self) -> bool:
-        """Return whether the pods run as the user of their image, which is root in most images.
+        """Return whether the pods run as their image's user, which is root in most images.
 
-        Volumes of the user can contain files that root wrote, and only root can write to many of them. A
-        user's trainer can write to folders of its image.
+        The user's volumes may contain files written by root, and only root can write to many volumes. A
+        user's trainer may write to folders in its image.
         """
         spec = self.spec
         volumes = spec.volumes or spec.storage_class or spec.claims_namespace
         return bool(volumes) or not self.uses_worker_image  # type: ignore[attr-defined] # of PlainWorkload
 
     def harden(self, pod: Object, *, rejects_root: bool = False) -> None:
-        """Set the security defaults of a pod spec that the harness generated."""
+        """Set the security defaults in a pod spec that the harness generated."""
         pod_security.harden(
             pod,
             root=self._as_images_user and not rejects_root,
@@ -174,7 +174,7 @@ class Training:
         )
 
     def _keys_secret(self, surroundings: Surroundings) -> UserSecret | None:
-        """Return the Secret with the S3 keys of the transfers, or None.
+        """Return the Secret with the S3 keys for the transfers, or None.
 
         The ranks must not get this Secret.
         """
@@ -191,7 +191,7 @@ class Training:
         return Volumes(shared.mounts, shared.one_node, ranks)
 
     def upload(self, surroundings: Surroundings) -> str:
-        """Upload the run to the URL of --upload. Return a JSON document with the result or the error."""
+        """Upload the run to the --upload URL. Return a JSON document with the result or the error."""
         assert self.spec.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
@@ -201,7 +201,7 @@ class Training:
         return training_transfer.keys_of(self._secrets(at.kube, at.context), option)
 
     def _bring_back(self, surroundings: Surroundings, record: Record) -> None:
-        """Restore the run of --resume-from, unless this launch has already restored it.
+        """Restore the run given by --resume-from, unless this launch has already restored it.
 
         Raises HarnessError, cause training.resume_from_failed.
         """
@@ -209,7 +209,7 @@ class Training:
         if url is None:
             return
         if isinstance(context, RecordedContext) and (context.writer.path / RESUMED_FROM).exists():
-            return  # The launch is submitted again after an error of the API server.
+            return  # The launch is being submitted again after an API server error.
         keys = self._transfer_keys("--resume-from", surroundings)
         place = (self.of_pods(surroundings), surroundings, context.progress)
         record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
@@ -239,7 +239,7 @@ class Training:
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Delete etcd and the PersistentVolumes. Cluster.free_disk later deletes folders of kind clusters."""
+        """Delete etcd and the PersistentVolumes. On kind, Cluster.free_disk later deletes the folders."""
         if self.spec.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)
@@ -267,7 +267,7 @@ def shared_folder(surroundings: Surroundings) -> SharedFolder:
 
 
 def workload(spec: TrainingSpec) -> PlainWorkload:
-    """Return the workload of `harness train`."""
+    """Return the workload for `harness train`."""
     service, document = yaml.safe_load_all((_FILES / f"train-{spec.kind}.yaml").read_text())
     workload_spec = document["spec"]
     if spec.kind == "statefulset":
@@ -284,7 +284,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. etcd's data is lost with the pod."""
+    """Return a Service and a pod for etcd. Its data is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])
@@ -301,7 +301,7 @@ def _redact(context: RunContext, values: Iterable[str]) -> None:
 
 
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
-    """Return a bundle's name and the digest of the weights in its last checkpoint. Raises UsageError."""
+    """Return a bundle's name and the digest of its last checkpoint's weights. Raises UsageError."""
     bundle = opened(run, runs_dir)
     try:
         audit = json.loads((bundle.path / "training-audit.json").read_text())
@@ -315,13 +315,13 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
 
 
 def check_tracking(envs: Mapping[str, str]) -> None:
-    """Raise UsageError if the ranks cannot log to the MLflow server in their environment."""
+    """Raise UsageError if the ranks cannot log to the MLflow server set in their environment."""
     if (uri := envs.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
         raise UsageError(why)
 
 
 def check_gloo(envs: Mapping[str, str]) -> None:
-    """Raise UsageError if the variable for gloo, the backend on CPUs, contains no valid interface name."""
+    """Raise UsageError if the variable for gloo, the CPU backend, does not name a valid interface."""
     if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
         raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
 
@@ -334,10 +334,10 @@ def manifests(
 ) -> str:
     """Return the objects as YAML for `kubectl apply -f -`.
 
-    With a storage class, they include claims. Other claims, Secrets and `pull_secret` must exist in the
-    namespace. With `rejects_root`, the pods run in a namespace that enforces the standard "restricted". Pods
-    of a StatefulSet keep running after their training until they are deleted. NNODES is a range, so `kubectl
-    scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
+    With a storage class, they include claims. Other claims, Secrets and `pull_secret` must already exist in
+    the namespace. Set `rejects_root` if the namespace enforces the standard "restricted". The pods of a
+    StatefulSet keep running after their training until they are deleted. NNODES is a range, so `kubectl
+    scale` can change the number of nodes, up to `TrainingSpec.max_replicas` or MOST_REPLICAS.
     """
     if spec.kind == "statefulset" and not spec.smoke and spec.max_replicas is None:
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
@@ -384,7 +384,7 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Complete the pods of either kind: command, environment, volumes, GPUs, and the spread over nodes."""
+    """Complete a pod spec of either kind: command, environment, volumes, GPUs, and spread over nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -397,7 +397,7 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
     container |= {
         "image": spec.image,
         "command": ["sh", "-c"],
-        # The kubelet expands $(NAME) and replaces $$ by $.
+        # The kubelet expands $(NAME) and replaces $$ with $.
         "args": [f"exec {shlex.join(spec.words())}\n".replace("$", "$$")],
         "resources": {"requests": requests, "limits": limits},
         "env": [
@@ -421,7 +421,7 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
 
 
 def use(pod: Object, shared: Shared, labels: Object) -> None:
-    """Add the shared volumes to a pod. The argument `labels` selects all pods of the training."""
+    """Add the shared volumes to a pod. `labels` selects all of the training's pods."""
     container = pod["containers"][0]
     mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
     if not shared.mounts:  # The output of the smoke test can be lost with the pod.
@@ -434,7 +434,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity that makes the scheduler place all pods of a training on one node."""
+    """Add an affinity that makes the scheduler place all of a training's pods on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

@@ -1,6 +1,6 @@
-"""Audit the checkpoints of a finished training, in a pod that mounts the same volumes read-only.
+"""Audit a finished training's checkpoints, in a pod that mounts the same volumes read-only.
 
-The output of the audit (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
+The audit's output (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.launch.workloads.training_pod import Program
 FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
-"""The timeout for the start of the pod, and also the timeout for the audit."""
+"""The timeout in seconds for the pod to start, and also for the audit itself."""
 
 
 def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:
@@ -30,6 +30,6 @@ def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> 
 
 
 def program(trained: Training) -> Program:
-    """Return the command of the pod that audits the checkpoints."""
+    """Return the command for the pod that audits the checkpoints."""
     words = ("python3", "-m", "training.audit", "--run-dir", f"/out/{trained.spec.run}")
     return Program(NAME, (*words, "--data-dir", "/data"), "the audit of the checkpoints", SECONDS, SECONDS)

@@ -1,7 +1,7 @@
-"""A helper pod of a training. It mounts the ranks' volumes, runs a command and prints the result.
+"""Run a training's helper pod, which mounts the ranks' volumes, runs a command and prints the result.
 
-The pod does not have the label of the launch, so it does not count as a rank. It has the ranks' tolerations,
-node selector, node affinity and security context.
+The pod does not have the launch's label, so it does not count as a rank. It has the ranks' tolerations, node
+selector, node affinity and security context.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from harness.provision.images import scripts
 SERVED_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0
 PLACED = ("tolerations", "nodeSelector", "securityContext", "priorityClassName", "imagePullSecrets")
-"""Fields that are copied from the ranks' pods."""
+"""Fields that are copied from the ranks' pod spec."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The command of a helper pod, with its timeouts."""
+    """A helper pod's command, with its timeouts."""
 
     name: str
     """The name of the pod. The container's name is the part after the last hyphen."""
@@ -42,9 +42,9 @@ class Program:
     does: str
     """A description for messages, e.g. "the audit of the checkpoints"."""
     start_seconds: float
-    """The timeout in seconds until the container runs. It includes scheduling and the image pull."""
+    """The timeout in seconds until the container runs, including scheduling and the image pull."""
     seconds: float
-    """The timeout of the command in seconds."""
+    """The command's timeout in seconds."""
     writes: bool = False
     """Whether the command writes to the volume for outputs. Otherwise, all volumes are mounted read-only."""
     secret: str | None = None
@@ -53,13 +53,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Volumes:
-    """The volumes of the ranks, and the placement of their pods."""
+    """The ranks' volumes, and the placement of their pods."""
 
     mounts: Sequence[claims.Mount]
     one_node: bool
     """Whether all pods must run on one node."""
     ranks: Object
-    """The spec of the ranks' pods."""
+    """The ranks' pod spec."""
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:
@@ -123,12 +123,12 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     reraise=True,
 )
 def _create_pod(kube: Kube, document: Object) -> None:
-    """Create the pod. Retry, because a fault in the training can also make a webhook restart."""
+    """Create the pod. Retry, because a fault in the training may also make a webhook restart."""
     kube.apply(document)
 
 
 def _beside(surroundings: Surroundings) -> Object:
-    """Return an affinity to a node on which a rank runs or ran, because the volume is attached there."""
+    """Return an affinity to a node where a rank runs or ran, because the volume is attached to that node."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
     names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
@@ -171,7 +171,7 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
 
 
 def _why(pod: Object) -> str:
-    """Return the reason why a pod does not start, according to its status, or ""."""
+    """Return why a pod does not start, according to its status, or ""."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]
     texts = [one.get("message") or one.get("reason") for one in (*waiting, *conditions)]

@@ -20,11 +20,11 @@ from harness.workers.training.object_store import located
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
-"""The options of train.py for the smoke test."""
+"""The smoke test's options for train.py."""
 MEMORY = "8Gi"
-"""The default memory limit of a pod on CPUs."""
+"""The default memory limit of pods that train on CPUs."""
 MADE_TEXTS = "harness-texts"
-"""The folder for generated texts on the volume for outputs, if there is no separate volume for texts."""
+"""The folder for generated texts on the output volume, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
 """The trainer's options that the launch sets, with their names in the parsed arguments."""
 
@@ -39,7 +39,7 @@ class _Refusing(argparse.ArgumentParser):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """The options of a training."""
+    """The options for a training."""
 
     kind: Literal["statefulset", "job"] = "statefulset"
     replicas: int = 4
@@ -54,40 +54,41 @@ class TrainingSpec:
     restarts: int = 3
     """The permitted number of restarts per rank, for any reason."""
     rdzv: Literal["c10d", "etcd"] = "c10d"
-    """The rendezvous of torchrun's nodes: with c10d on node 0, or in an etcd, which survives the loss of any
-    node."""
+    """The rendezvous backend: c10d on node 0, or an etcd, which survives the loss of any node."""
     rdzv_endpoint: str | None = None
-    """HOST:PORT of an existing etcd with the API v2. None means that the launch creates an etcd."""
+    """HOST:PORT of an existing etcd with API v2. None means that the launch creates an etcd."""
     run: str = "train"
     """The name of the run's folder in /out."""
     smoke: bool = False
     """Whether to run the smoke test train.py instead of train_framework.py."""
     trainer: tuple[str, ...] = ("training.train_framework",)
-    """The module to run, and arguments before its options. Tests run a faulty trainer
-    (harness/workers/training/faulty.py).
+    """The module to run, and the arguments that precede its options.
+
+    Tests run a faulty trainer (harness/workers/training/faulty.py).
     """
     options: tuple[str, ...] = ()
-    """Additional options of the trainer."""
+    """Additional trainer options."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
     """A local folder with the texts (documents.py). None means generated texts with a known entropy."""
     volumes: str | None = None
-    """A folder of a kind cluster that is kept for later launches. None means a new folder for this launch."""
+    """A folder on a kind cluster that is kept for later launches. None means a new folder for this launch."""
     storage_class: str | None = None
     claims_namespace: str | None = None
     synthetic: bool = False
-    """Whether to train on generated texts even if the user's claims are used. No claim for texts is then
-    needed."""
+    """Whether to train on generated texts even if the user's claims are used.
+
+    No claim for texts is then needed.
+    """
     secrets: tuple[Wanted, ...] = ()
-    """The user's Secrets whose keys become environment variables of the ranks."""
+    """The user's Secrets whose keys become environment variables in the ranks."""
     reach: float | None = None
-    """How far the lowest validation loss may exceed the known entropy of the texts.
+    """How far the lowest validation loss may exceed the texts' known entropy.
 
     This is a fraction of the entropy. None means no limit.
     """
     same_as: tuple[str, str] | None = None
-    """A bundle and the digest of its final weights. The final weights of this training must have the same
-    digest."""
+    """A bundle, and the digest of its final weights, which this training's final weights must match."""
     upload: str | None = None
     """s3://BUCKET/PREFIX to which the run is uploaded after the training."""
     resume_from: str | None = None
@@ -149,7 +150,7 @@ class TrainingSpec:
             )
 
     def examine_data(self) -> None:
-        """Read all texts of --data. Raises UsageError with the trainer's errors if texts are invalid."""
+        """Read all texts in --data. Raises UsageError with the trainer's errors if texts are invalid."""
         if self.data is None:
             return
         parsed = self._parsed()
@@ -174,7 +175,7 @@ class TrainingSpec:
         self._fits_memory(tokens if bytes_ else 0)
 
     def _fits_memory(self, tokens: int) -> None:
-        """Raise UsageError if the ranks of a pod cannot hold the tokens of the byte tokenizer."""
+        """Raise UsageError if a pod's ranks lack the memory for the byte tokenizer's tokens."""
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
@@ -199,7 +200,7 @@ class TrainingSpec:
             )
 
     def _transferable(self) -> None:
-        """Raise UsageError if the URL of a transfer is invalid, or if the training writes no checkpoints."""
+        """Raise UsageError if a transfer's URL is invalid, or if the training writes no checkpoints."""
         for option, url in self.transfers():
             if self.smoke:
                 raise UsageError(f"{option} transfers checkpoints, and the smoke test writes none")
@@ -221,7 +222,7 @@ class TrainingSpec:
         return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
 
     def transfers(self) -> list[tuple[Literal["--upload", "--resume-from"], str]]:
-        """Return the options of transfers from or to S3, with their URLs."""
+        """Return the options for transfers from or to S3, with their URLs."""
         urls: list[tuple[Literal["--upload", "--resume-from"], str | None]]
         urls = [("--upload", self.upload), ("--resume-from", self.resume_from)]
         return [(option, url) for option, url in urls if url is not None]
@@ -240,7 +241,7 @@ class TrainingSpec:
 
     @property
     def needs_models(self) -> bool:
-        """Return whether an option of the trainer contains a path on the claim for models."""
+        """Return whether a trainer option contains a path on the models claim."""
         folder = claims.CLAIMS[claims.MODELS]
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)
@@ -250,7 +251,7 @@ class TrainingSpec:
         return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
 
     def mounts(self, *, printed: bool = False) -> tuple[claims.Mount, ...]:
-        """Return the mounts of the pods. A user's volumes are mounted read-only, except the outputs."""
+        """Return the pods' mounts. A user's volumes are mounted read-only, except for the outputs."""
         if self.smoke:
             return ()
         if not (printed or self.storage_class or self.claims_namespace):
@@ -272,7 +273,7 @@ class TrainingSpec:
         return self.rdzv == "etcd" and self.rdzv_endpoint is None
 
     def words(self) -> list[str]:
-        """Return the pods' command: training.sh with options of torchrun, the trainer, and its options."""
+        """Return the pods' command: training.sh with torchrun's options, the trainer, and its options."""
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]

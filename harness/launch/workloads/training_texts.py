@@ -1,4 +1,4 @@
-"""Copy the texts of `--data` to a volume of a kind cluster."""
+"""Copy the `--data` texts to a volume on a kind cluster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from harness.core.errors import HarnessError
 from harness.workers.training import documents
 
 SOURCE = "source.json"
-"""The file with the entropy of generated texts (harness/workers/training/source.py)."""
+"""The file that contains the entropy of generated texts (harness/workers/training/source.py)."""
 
 
 def copy_texts(data: Path, destination: Path) -> None:
     """Copy the texts, and other files in their folder, to a volume. Files with the same names are replaced.
 
     Raises HarnessError if there is not enough space, or if the volume also contains other texts, because the
-    ranks would train on these too.
+    ranks would train on those too.
     """
     destination.mkdir(parents=True, exist_ok=True)
     wanted = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
@@ -32,7 +32,7 @@ def copy_texts(data: Path, destination: Path) -> None:
             hint="free some space, or train on fewer texts",
         )
     if Path(SOURCE) not in wanted:
-        # Otherwise the loss would be compared with the entropy of the texts that are replaced.
+        # Otherwise the loss would be compared with the entropy of the replaced texts.
         (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)

@@ -1,8 +1,8 @@
 """Upload a run to S3 after a training (`--upload`), or restore a run before a training (`--resume-from`).
 
 A helper pod with the ranks' volumes does the transfer (harness/workers/training/transfer.py). The S3 keys
-come from the environment or from a Secret of the user. They are copied into a Secret in the launch's
-namespace. Only the helper pod reads this Secret, and the Secret is deleted after the transfer.
+come from the environment or from the user's Secret. They are copied into a Secret in the launch's namespace.
+Only the helper pod reads this Secret, which is deleted after the transfer.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""The timeout of a transfer in seconds. A transfer whose connection stalls fails much earlier."""
+"""The timeout of a transfer in seconds. Transfers with a stalled connection fail much earlier."""
 Keys = Mapping[str, str]
-"""The environment variables that AWS's tools read, with their values. They include secrets."""
+"""Maps the environment variables that AWS tools read to their values, which include secrets."""
 Option = Literal["--upload", "--resume-from"]
 
 
@@ -123,7 +123,7 @@ def _hint(error: Failed) -> str:
 
 
 def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
-    """Upload the run of a finished training. Return the pod's JSON document, with `error` after a failure."""
+    """Upload a finished training's run. Return the pod's JSON document, with `error` after a failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, at, progress)
     result = json.loads(document)

@@ -1,4 +1,4 @@
-"""Wait until the Deployments of a namespace are Available, and report why they are not."""
+"""Wait until the Deployments in a namespace are Available, and report why they are not."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from harness.evidence.kubernetes.messages import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 LOOK_SECONDS = 5.0
-"""Seconds between two attempts to find out why a Deployment is not Available.
+"""Interval in seconds between checks for the reason why a Deployment is not Available.
 
-If an image pull is failing at two successive attempts, the wait ends with an error.
+If image pulls fail in two successive checks, the wait ends with an error.
 """
 
 
 def wait_available(
     kube: Kube, namespace: str, seconds: float, cause: CauseId, *, endpoints: bool = True
 ) -> None:
-    """Wait until every Deployment of the namespace is Available at its latest generation.
+    """Wait until every Deployment in the namespace is Available at its latest generation.
 
     With `endpoints`, also wait until every EndpointSlice has a ready endpoint.
     """
@@ -75,7 +75,7 @@ def wait_available(
 
 
 def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
-    """Return why containers of the namespace do not run, e.g. an image that cannot be pulled.
+    """Return why containers in the namespace are not running, e.g. because an image cannot be pulled.
 
     If `reasons` is given, other reasons are ignored.
     """

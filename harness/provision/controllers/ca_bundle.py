@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from harness.core.kubernetes import Object
 
-SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
+SECRET = "-webhook-server-cert"  # noqa: S105 - the suffix of the Secrets' names
 
 
 def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
-    """Return the object with the certificate authority of its webhooks.
+    """Return a copy of the object with `caBundle` set for each of its webhooks.
 
-    `authorities` maps a namespace to the certificate authority of its webhooks. Otherwise Kueue writes the
-    authority into each CRD before it starts, which takes 2 s.
+    `authorities` maps a namespace to its webhooks' certificate authority. Without this change, Kueue would
+    write the authority into each CRD before it starts, which takes 2 s.
     """
     changed = copy.deepcopy(document)
     conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")

@@ -1,4 +1,4 @@
-"""Certificates for the webhooks of JobSet and Kueue, issued before their pods start.
+"""Issue certificates for JobSet's and Kueue's webhooks before the controllers' pods start.
 
 Without them, both controllers would create their own certificates (with open-policy-agent/cert-controller)
 and then poll, after 1 s, 3 s, 7 s and so on, until the kubelet has mounted the new Secret. If the Secret
@@ -21,7 +21,7 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""Validity in days, the same as that of cert-controller's own certificate authority.
+"""Validity in days, as for cert-controller's own certificate authority.
 
 On a user's cluster, the controllers renew certificates 90 days before they expire. In a kind cluster, they do
 not renew them (quick.alone).
@@ -90,7 +90,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for a certificate that became valid an hour ago, as a node's clock can be slow."""
+    """Return a builder for certificates valid since an hour ago, because a node's clock can be behind."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

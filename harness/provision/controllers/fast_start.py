@@ -1,4 +1,4 @@
-"""Change the controllers' manifests so that they start faster in a new cluster of the harness.
+"""Change the controllers' manifests so that they start faster in a new harness cluster.
 
 A user's cluster gets the published manifests (harness/provision/existing.py): its control plane might not
 accept pods, and its users read the field descriptions.
@@ -17,9 +17,10 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
-"""Volumes of the published Deployments. Kueue writes certificates into the second one if it creates any."""
+"""Volumes in the published Deployments. If Kueue creates certificates, it writes them into the second volume.
+"""
 _METRICS = "/etc/kueue/metrics/certs"
-"""The path at which Kueue expects the certificates for its metrics if it creates none."""
+"""The path where Kueue expects its metrics certificates if it does not create them itself."""
 _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
@@ -29,11 +30,11 @@ _API_SERVER = (
 A pod's own variables override those that the kubelet sets.
 """
 _VALUES = ("default", "enum", "example")
-"""Fields of a schema that contain values and no schemas. A `description` in them is data."""
+"""Schema fields that contain values instead of schemas. A `description` inside them is data."""
 
 
 def quick(document: Object) -> Object:
-    """Return the object as it is applied to a new cluster.
+    """Return the object in the form that is applied to a new cluster.
 
     Deployments, CRDs and the controllers' configurations are changed.
     """
@@ -45,9 +46,9 @@ def quick(document: Object) -> Object:
 def at_once(deployment: Object) -> Object:
     """Return the Deployment with its pods on the control plane and a readiness probe every second.
 
-    The control plane is Ready before the other nodes, and its taint is tolerated. The pods use the node's own
-    address to reach the API server, because the Service works only seconds later, after kube-proxy has
-    written its rules. Kueue's published probe runs every 10 s, from 5 s after the start.
+    The control plane is Ready before the other nodes, and the pods tolerate its taint. They use the node's
+    own address to reach the API server, because the Service works only seconds later, after kube-proxy has
+    written its rules. Kueue's published probe has an initial delay of 5 s and a period of 10 s.
     """
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]
@@ -63,7 +64,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates wherever Kueue expects some, because it creates none (`alone`)."""
+    """Mount the webhooks' certificates at every path where Kueue expects certificates (see `alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -74,12 +75,12 @@ def _mount_certificates(spec: Object) -> None:
 
 
 def alone(configuration: Object) -> Object:
-    """Return the configuration of a controller with a single replica and certificates that already exist.
+    """Return a controller's configuration for a single replica with certificates that already exist.
 
-    Without leader election, the controller continues immediately after a pause. Otherwise it waits 15 s until
-    the old lease has expired. If Kueue manages certificates, it starts twice: first for the certificates, and
-    2 s later to serve. The given certificates are valid for longer than any cluster lives
-    (certificates.SERVER_DAYS).
+    Without leader election, the controller continues immediately after a pause. With it, the controller would
+    wait 15 s until the old lease has expired. If Kueue manages its own certificates, it starts twice: first
+    to create them, and 2 s later to serve. The existing certificates are valid for longer than any cluster
+    lives (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
@@ -90,9 +91,9 @@ def alone(configuration: Object) -> Object:
 
 
 def undescribed(definition: Object) -> Object:
-    """Return the CRD without the descriptions of its fields.
+    """Return the CRD without its field descriptions.
 
-    Descriptions are three quarters of the 1.2 MB of JobSet's and Kueue's CRDs. Before the API server serves a
+    Descriptions make up three quarters of JobSet's and Kueue's CRDs (1.2 MB). Before the API server serves a
     CRD, it decodes, compares and stores the CRD several times. With descriptions, that took 10 s of CPU time.
     """
     versions = definition["spec"]["versions"]

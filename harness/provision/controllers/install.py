@@ -32,7 +32,7 @@ WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
 """Kinds that make the API server call a controller. Until the controller serves, requests fail or wait."""
 ONCE_SECONDS = 1.0
-"""Timeout in seconds for a single check of a Deployment."""
+"""Timeout in seconds for a single Deployment check."""
 Change = Callable[[Object], Object]
 """A function that returns an object as it should be applied."""
 
@@ -68,8 +68,8 @@ def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_publishe
 def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
     """Apply the Deployments, after `prepare`.
 
-    Their pods must reach the API server as soon as they start. Otherwise Kueue hangs until the kubelet kills
-    it after a minute.
+    Their pods must be able to reach the API server as soon as they start. Otherwise Kueue hangs until the
+    kubelet kills it after a minute.
     """
     for document in _documents(manifests):
         if document["kind"] == DEPLOYMENT:
@@ -117,7 +117,7 @@ def _documents(manifests: Iterable[Path]) -> Iterator[Object]:
 
 @cache
 def _parsed(path: Path) -> tuple[Object, ...]:
-    """Return the objects in a file. The result is cached, because Kueue's CRDs have 1.6 MB."""
+    """Return the objects in a file. The result is cached, because Kueue's CRDs are 1.6 MB in size."""
     return tuple(filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)))
 
 
@@ -126,10 +126,10 @@ def _is_certificate(document: Object) -> bool:
 
 
 def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
-    """Return the webhooks' certificate authorities by namespace.
+    """Return the webhooks' certificate authorities keyed by namespace.
 
-    Create certificates in missing or empty Secrets. A Secret with certificates is not changed, because a
-    controller created or renewed them.
+    Create certificates in missing or empty Secrets. Secrets that already contain certificates are not
+    changed, because a controller created or renewed these.
     """
     authorities = {}
     for document in filter(_is_certificate, _documents(manifests)):
@@ -146,7 +146,7 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
 
 
 def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) -> None:
-    """Wait until the pods of every Deployment of the namespace have been created."""
+    """Wait until the pods of every Deployment in the namespace have been created."""
 
     def created(deployments: dict[str, Object]) -> str | None:
         late = [name for name, d in deployments.items() if not (d.get("status") or {}).get("replicas")]
@@ -166,7 +166,7 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 def renew(kube: Kube, started: datetime) -> None:
     """Delete the controllers' pods that are older than `started`, the time when their nodes were started.
 
-    Such a pod restarts before the API server responds, and then waits for a minute or longer, in
+    An older pod restarts before the API server responds, and then waits for a minute or longer, in
     CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():
@@ -189,7 +189,7 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether both controllers serve. All their parts are checked once, concurrently."""
+    """Return whether both controllers serve. All parts are checked once, concurrently."""
     tests: list[Callable[[], object]] = [*checks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))

@@ -1,6 +1,6 @@
 """Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
 
-Quotas are the free resources of the schedulable nodes: allocatable resources minus their pods' requests.
+Quotas are the free resources on the schedulable nodes: allocatable resources minus pod requests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """Return the sum of each resource that is free on all schedulable nodes.
+    """Return the total free amount of each resource on all schedulable nodes.
 
-    CPU is in cores, memory, ephemeral storage and huge pages are in bytes. Resources that no node has are
-    omitted, except for CPU and memory, and so is the number of pods.
+    CPU is in cores; memory, ephemeral storage and huge pages are in bytes. The number of pods is omitted, and
+    so are resources that no node has, except for CPU and memory.
     """
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
@@ -50,17 +50,17 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
     """Return a CPU request with which all `pods` fit into `quota` on one node, in steps of 10m.
 
     Returns None if the pods fit with their own request. Also returns None if a single pod requests more than
-    the node has, because such a job is too big and must fail for that reason.
+    the node has, because that job is too big and must fail for that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if request > share > 0 and request <= node else None
 
 
 def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
-    """Return `fitting_request` for this cluster as a quantity, or None if several nodes accept pods.
+    """Return `fitting_request` for this cluster as a quantity, or None unless exactly one node accepts pods.
 
-    On a single node, the pods of a job share the machine with the control plane. Their requests exceed the
-    quota, but their actual load fits.
+    On a single node, a job's pods share the machine with the control plane. Their requests exceed the quota,
+    but their actual load fits.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -83,7 +83,7 @@ def schedulable_nodes(kube: Kube) -> int:
 
 
 def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
-    """Create the ResourceFlavor and the ClusterQueue, wait until it is Active, and return its quotas."""
+    """Create the ResourceFlavor and the ClusterQueue, wait until it is Active, and return the quotas."""
     amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
     texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
     resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
@@ -186,7 +186,7 @@ def manages(kube: Kube, kind: str) -> None:
 
 
 def check_configuration(config_map: Object, kind: str) -> None:
-    """Check one ConfigMap of Kueue. Raises the same errors as `manages`."""
+    """Check Kueue's ConfigMap. Raises the same errors as `manages`."""
     text = (config_map.get("data") or {}).get("controller_manager_config.yaml")
     if text is None:
         return

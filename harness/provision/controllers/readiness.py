@@ -1,4 +1,4 @@
-"""Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
+"""Check the APIs, Deployments and webhook endpoints of JobSet and Kueue.
 
 Each function checks once, except `is_transient`, which waits until the controllers serve again.
 """
@@ -64,7 +64,7 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return why an object could not be created, or None if neither a controller nor its API is the reason.
+    """Return why an object could not be created, or None if the reason is neither a controller nor its API.
 
     `error` is the exception of the failed call.
     """
@@ -110,10 +110,10 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 
 def _apis(kube: Kube, name: Controller) -> None:
-    """Check a controller's APIs in the API server's list of resources.
+    """Check that the API server's resource list contains a controller's APIs.
 
-    The CustomResourceDefinition is fetched only if an API is missing. It contains the schema of a pod, which
-    the server needs 50 ms to send.
+    The CustomResourceDefinition is fetched only if an API is missing. It contains the pod schema, which the
+    server needs 50 ms to send.
     """
     served: dict[str, set[str]] = {}
     for kind, version in APIS.items():
@@ -128,7 +128,7 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of the kinds that can be created.
+    """Return the plural names of all kinds that can be created.
 
     Kinds whose CRD is being deleted are excluded.
     """
@@ -185,9 +185,9 @@ def _deployments(kube: Kube, name: Controller) -> None:
 
 
 def _endpoints(kube: Kube, name: Controller) -> None:
-    """Check that the Service of each webhook selects a pod, if a pod is Ready.
+    """Check that each webhook's Service selects a pod, if any pod is Ready.
 
-    A Service that selects a pod but has no endpoint passes, because its EndpointSlice is written after the
+    A Service that selects a pod but has no endpoint passes, because the EndpointSlice is created after the
     pod.
     """
     namespace = CONTROLLERS[name]
@@ -226,5 +226,5 @@ def _ready(pod: Object) -> bool:
 
 
 def serves(endpoint: dict[str, Any]) -> bool:
-    """Return whether an endpoint of an EndpointSlice is ready."""
+    """Return whether an endpoint in an EndpointSlice is ready."""
     return bool((endpoint.get("conditions") or {}).get("ready"))

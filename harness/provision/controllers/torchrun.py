@@ -1,4 +1,4 @@
-"""The torchrun controller in a cluster, for launches of TorchrunJobs."""
+"""Install the torchrun controller for TorchrunJob launches, or check that a cluster already has it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _established(definitions: dict[str, Object]) -> str | None:
 
 
 def _unavailable(deployment: Object) -> str | None:
-    """Return why a Deployment does not run its newest pods, or None if it does."""
+    """Return why a Deployment is not running its newest pods, or None if it is."""
     if not deployment:
         return "it is not there"
     status = deployment.get("status") or {}

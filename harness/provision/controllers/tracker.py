@@ -31,7 +31,7 @@ LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto
 
 @dataclass(frozen=True)
 class EmbeddedTracker:
-    """The address of the tracker for ranks, and its key."""
+    """The tracker's URL, as used by the ranks, and its API key."""
 
     url: str
     key: str
@@ -87,7 +87,7 @@ def begin(kube: Kube, image: str) -> None:
 
 
 def find(kube: Kube) -> EmbeddedTracker:
-    """Return the tracker of a cluster. Raises HarnessError if the cluster has none."""
+    """Return a cluster's tracker. Raises HarnessError if the cluster has no tracker."""
     secret = kube.get("v1", "Secret", NAME, NAMESPACE)
     if secret is None:
         raise HarnessError(
@@ -135,10 +135,10 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
 
 
 def _network_policy(selector: dict[str, str]) -> Object:
-    """Return the NetworkPolicy: the pod accepts connections only to its port, and opens none.
+    """Return the NetworkPolicy: the pod accepts connections only on its port, and opens none.
 
-    The sources are not limited. The harness connects through the API server, whose address a NetworkPolicy
-    cannot select on every cluster, and the tracker checks the key of each request.
+    Sources are not restricted. The harness connects through the API server, whose address a NetworkPolicy
+    cannot select on every cluster, and the tracker checks the key in each request.
     """
     return {
         "podSelector": {"matchLabels": selector},

@@ -1,6 +1,6 @@
 """VictoriaLogs with the namespace, name and port that `konduktor logs` expects, and vlagent on every node.
 
-konduktor uses the API server's service proxy, so every user of the cluster can read the logs.
+konduktor uses the API server's service proxy, so every cluster user can read the logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from harness.provision.images.victoria_logs import LogImages
 
 NAMESPACE = "victoria-logs"
 SERVER = "vls-victoria-logs-single-server"
-"""Name of the Service and of its Deployment: konduktor/utils/log_utils.py, VICKY_SERVICE."""
+"""Name of the Service and its Deployment, which konduktor expects.
+
+See VICKY_SERVICE in konduktor/utils/log_utils.py.
+"""
 AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
 """Name of the ClusterRole and the ClusterRoleBinding that let vlagent list the pods of its node."""
@@ -26,7 +29,7 @@ SECONDS = 120.0
 """Maximum seconds until VictoriaLogs and vlagent run, including the time to pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""Annotation of the namespace with the hash of the applied objects. It is written last."""
+"""The namespace annotation that holds the hash of the applied objects. It is written last."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 

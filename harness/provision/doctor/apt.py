@@ -1,4 +1,4 @@
-"""Provide newer packages on an older Debian: read apt's sources, and add the harness's own source.
+"""Make newer packages available on older Debian releases: read apt's sources, and add the harness's own.
 
 Debian 12's dockerd cannot run privileged containers on machines that withhold capabilities, and only sid has
 kind 0.33. So trixie and sid are added with pin priorities below 100. With these, apt installs a package from
@@ -16,20 +16,21 @@ from harness.core.errors import HarnessError
 
 NAME = "pluto-e2e-harness"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-"""The keys of Debian's archive, from the package debian-archive-keyring."""
+"""The Debian archive keyring, from the package debian-archive-keyring."""
 COPIED = ("Signed-By", "Architectures", "Languages", "Targets", "Check-Valid-Until")
-"""Options that also apply to another suite of the same mirror.
+"""Options that are copied from a source to the other suites on the same mirror.
 
-Trusted, Allow-Insecure, Allow-Weak and similar options are not among them: the owner of the machine accepted
-these risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen
-for every suite.
+Trusted, Allow-Insecure, Allow-Weak and similar options are not copied: the machine's owner accepted these
+risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen for
+every suite.
 """
 NO = {"no", "false", "without", "off", "disable", "0"}
 """The values that apt reads as false."""
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# The first Debian release with a suitable version of each package. Older releases install it from that one.
+# The first Debian release with a suitable version of each package. Older releases install the package from
+# there.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )
@@ -53,7 +54,7 @@ class Source:
 
 
 def parse_deb822(text: str) -> list[Source]:
-    """Return the sources of binary packages that are enabled in the text of a .sources file."""
+    """Return the enabled binary package sources in the text of a .sources file."""
     from debian.deb822 import Deb822  # imported here, because it takes 30 ms and launches do not need it
 
     sources = []
@@ -69,7 +70,7 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def parse_one_line(text: str) -> list[Source]:
-    """Return the sources of binary packages in the text of a .list file.
+    """Return the binary package sources in the text of a .list file.
 
     Their lines are `deb [option=value …] uri suite component …`.
     """
@@ -87,7 +88,7 @@ def parse_one_line(text: str) -> list[Source]:
 
 
 def read_sources(root: Path = Path("/")) -> list[Source]:
-    """Return all sources of the system at `root`, in apt's order."""
+    """Return all apt sources on the system at `root`, in apt's order."""
     apt = root / "etc/apt"
     sources = parse_one_line(text_of(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
@@ -128,14 +129,14 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites named in `wanted` that no enabled source of Debian's archive provides."""
+    """Return the suites named in `wanted` that no enabled Debian archive source provides."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
 
 
 def our_source(suites: Sequence[str], sources: Iterable[Source], release: str, root: Path = Path("/")) -> str:
-    """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`.
+    """Return the text of a .sources file for `suites`, with the mirror and keyring used for `release`.
 
     apt always verifies the signatures of these suites, even if the source of `release` is marked as trusted.
     """
@@ -158,7 +159,7 @@ def our_pins(suites: Sequence[str]) -> str:
 
 
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
-    """Add `suites` to apt's sources, in files with the harness's own names. Return the paths of the files.
+    """Add `suites` to apt's sources, in files with the harness's own names. Return the file paths.
 
     The pins are written first, so that the source never exists without pins.
     """

@@ -1,4 +1,4 @@
-"""The result of a check of the machine, and functions that format a list of results."""
+"""The result of a machine check, and functions that format a list of results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check. A failed check that is not `required` is only a warning.
+    """The result of a check. If it is not `required`, a failure is only a warning.
 
     `fix` describes what to do if the check failed.
     """

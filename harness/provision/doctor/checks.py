@@ -1,6 +1,6 @@
 """Check whether the machine can run the harness.
 
-Each result has the found and the expected state, and a fix.
+Each result contains the actual state, the expected state and a fix.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ INOTIFY = {"max_user_instances": 512, "max_user_watches": 65536}
 
 
 def checks(settings: Settings) -> list[Check]:
-    """Run all checks, in the order in which to repair failures.
+    """Run all checks, in the order in which failures should be repaired.
 
-    This takes about a second, or longer if registries do not respond, and changes nothing.
+    This takes about a second, or longer if registries do not respond. It changes nothing.
     """
     chosen = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
     source = chosen.way == "source"
@@ -92,9 +92,9 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
 
 
 def _platform(info: dict[str, Any]) -> Check:
-    """Check that images exist for the platform of the Docker server, and that nothing is emulated.
+    """Check that images exist for the Docker server's platform, and that nothing is emulated.
 
-    With another DOCKER_DEFAULT_PLATFORM, kind's nodes would run in an emulator, in which systemd fails.
+    With a different DOCKER_DEFAULT_PLATFORM, kind's nodes would run in an emulator, in which systemd fails.
     """
     server = f"{info.get('OSType', 'linux')}/{info.get('Architecture', '?')}"
     chosen = os.environ.get(platforms.DEFAULT, "")

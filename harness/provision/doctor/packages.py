@@ -1,4 +1,4 @@
-"""Advise how to install a program with the package names of this machine's system."""
+"""Suggest how to install a program, with the package names used by this machine's operating system."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OTHERS = {
 
 
 def advice(program: str, os_release: str | None = None) -> str:
-    """Return how to install docker, buildx, kubectl, go or python on this machine.
+    """Return instructions for installing docker, buildx, kubectl, go or python on this machine.
 
     `os_release` is the text of /etc/os-release. By default, that file is read.
     """
@@ -53,7 +53,10 @@ def advice(program: str, os_release: str | None = None) -> str:
 def kind_advice(
     version: str, os_release: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """Return how to install kind, or how to use the one that `go install` put into a folder outside PATH."""
+    """Return how to install kind, or how to use a kind binary that is not on PATH.
+
+    `go install` puts kind into a folder that may not be on PATH.
+    """
     for folder in _go_folders(environment):
         if os.access(folder / "kind", os.X_OK):
             return f'kind is in {folder}, which is not on PATH: `export PATH="{folder}:$PATH"`'

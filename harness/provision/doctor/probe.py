@@ -1,4 +1,4 @@
-"""Inspect the machine: run external programs with a time limit, and read files of the kernel."""
+"""Inspect the machine: run external programs with a time limit, and read kernel files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES_TRIED = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a program: exit code (127 if not found, 124 on timeout), and stdout with stderr."""
+    """A program's exit code (127 if not found, 124 on timeout), and its combined stdout and stderr."""
 
     code: int
     text: str
@@ -91,7 +91,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 def capabilities_withheld() -> list[int]:
     """Return the capabilities that no process on this machine can get.
 
-    If there are any, an old dockerd fails.
+    If there are any, older versions of dockerd fail.
     """
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
@@ -101,13 +101,13 @@ def capabilities_withheld() -> list[int]:
 
 
 _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
-"""Parts of the error for an image without /bin/true, or for another architecture."""
+"""Substrings of the errors for images that lack /bin/true or are for another architecture."""
 
 
 def privileged_run() -> tuple[bool | None, str]:
     """Run a privileged container from a local image. Return whether it worked, and a description.
 
-    None instead of a boolean means that no container could be tried.
+    The first value is None if no container could be run.
     """
     images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:

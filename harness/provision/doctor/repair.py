@@ -45,7 +45,7 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 
 
 def fix(context: RunContext) -> list[Check]:
-    """Repair the machine where possible, and return the results of the checks afterwards.
+    """Repair the machine where possible, and return the subsequent check results.
 
     As root, this covers the daemon, inotify limits and, on Debian, packages. Otherwise nothing is changed,
     and the checks show what to do. A daemon that responds is never restarted. Raises HarnessError if a repair
@@ -98,7 +98,10 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
 
 def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
-    """Return a context that downloads Go modules, if images are built from source and Go is installed."""
+    """Return a context manager that downloads Go modules.
+
+    It does nothing unless Go is installed and images are built from source.
+    """
     from_source = any(check.name == "Go" and check.ok and check.required for check in before)
     return beside(lambda: download_modules(context)) if from_source else nullcontext()
 
@@ -170,7 +173,7 @@ def start_daemon(context: RunContext) -> None:
 def _remove_stale_pid_files(progress: Progress) -> None:
     """Remove the pid files of a killed dockerd.
 
-    If another process has the same pid by now, dockerd would mistake it for a running dockerd.
+    If another process now has the same pid, dockerd would mistake it for a running dockerd.
     """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)

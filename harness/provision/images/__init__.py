@@ -1,1 +1,1 @@
-"""Choose the images of a cluster, build the worker and tracker images, and load them into the nodes."""
+"""Choose a cluster's images, build the worker and tracker images, and load them into the nodes."""

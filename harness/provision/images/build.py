@@ -1,4 +1,4 @@
-"""Build the images of this project, each tagged with a hash of its inputs."""
+"""Build this project's images, each tagged with a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.provision.source.store import key
 PACKAGE = Path(str(resources.files("harness")))
 """The installed package, which contains Dockerfiles and locks."""
 ROOT = PACKAGE.parent
-"""The folder that contains harness/: the checkout or site-packages. It is the build context of images."""
+"""The folder that contains harness/: the checkout or site-packages. It is the build context for images."""
 FILES = PACKAGE / "provision" / "images" / "files"
 LOCKS = PACKAGE / "locks"
 
@@ -34,11 +34,12 @@ class ImageRef:
     tag: str
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
-    """Scripts to mount over the image, by their path in /workspace."""
+    """Scripts to mount over the image, keyed by path in /workspace."""
     components: Mapping[str, str] = field(default_factory=dict)
-    """Versions by name, for the evidence. Empty if the image was not built on this machine."""
+    """Versions keyed by component name, for the evidence. Empty if the image was not built on this machine.
+    """
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each script of the ranks, including `changed`.
+    """The SHA-256 of each script that the ranks use, including `changed`.
 
     Empty if the image was not built on this machine.
     """
@@ -120,7 +121,7 @@ CONTROLLER = Recipe(
 
 
 def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False) -> ImageRef:
-    """Return the image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
+    """Return the ranks' image: PyTorch, the Pluto client, and harness/workers/ in /workspace.
 
     Unless `exact` is true, an existing image that differs only in its scripts is used, and the changed
     scripts are mounted over it. Raises ToolError (cause image.build_failed) with the path of the log.
@@ -145,13 +146,13 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
 
 
 def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the embedded tracker. Raises the same errors as `build_worker`."""
+    """Return the embedded tracker's image. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(TRACKER, {"BASE": bases.python_base}, python, context)
 
 
 def build_controller(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the torchrun controller. Raises the same errors as `build_worker`."""
+    """Return the torchrun controller's image. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(CONTROLLER, {"BASE": bases.python_base}, python, context)
 
@@ -180,7 +181,7 @@ def built(
     context: RunContext,
     labels: Mapping[str, str] = {},
 ) -> str:
-    """Build an image on `arguments["BASE"]` with the packages in `folder`, and return its id.
+    """Build an image based on `arguments["BASE"]` with the packages in `folder`, and return its id.
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """

@@ -1,4 +1,4 @@
-"""Inspect local Docker images, and build missing images. A lock lets only one process build an image."""
+"""Inspect local Docker images, and build missing images. A lock prevents concurrent builds of an image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSE: Final = "image.build_failed"
 
 
 def image_id(tag: str) -> str | None:
-    """Return the id of a local image, `sha256:…`, or None if there is none."""
+    """Return a local image's id, `sha256:…`, or None if the image does not exist."""
     done = processes.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", tag], timeout=30, check=False, cause=CAUSE
     )
@@ -33,10 +33,10 @@ def image_id(tag: str) -> str | None:
 
 
 def status_id(tag: str) -> str | None:
-    """Return the image id that a pod's status shows for a local image in its node, or None if it is unknown.
+    """Return the image id that pod statuses show for a local image, or None if it is unknown.
 
-    The id is unknown with Docker's containerd store, which identifies an image by its manifest, while the
-    kubelet identifies it by its configuration.
+    The id is unknown with Docker's containerd image store, which identifies an image by its manifest, while
+    the kubelet identifies it by its configuration.
     """
     done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
     image = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
@@ -47,9 +47,8 @@ def status_id(tag: str) -> str | None:
 def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
     """Yield a shell to build `tag`, or None if another process has just built it.
 
-    Only one process builds a tag at a time.
-
-    The programs in the block write their output to <cache>/images-logs/<tag>.log, which is emptied first.
+    Only one process builds a tag at a time. Programs that run in the shell write their output to
+    <cache>/images-logs/<tag>.log, which is emptied first.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = context.settings.cache_dir / "images-logs"

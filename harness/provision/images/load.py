@@ -1,7 +1,7 @@
 """Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
-The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or an
-image cannot be linked, the image is imported from a tar. `kind load` would save the image again for each
+The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or if an
+image cannot be linked, the image is imported from a tar file. `kind load` would save the image again for each
 node, and it fails on images with attestations (kind issue 3795).
 """
 
@@ -38,7 +38,7 @@ _SNAPSHOTTER = (
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
-    """Load every image into every node. `nodes` are container names. Docker resolves tags to image ids.
+    """Load every image into every node. `nodes` contains container names. Docker resolves tags to image ids.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -68,9 +68,9 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
 
 
 def has(listing: str, image: LocalImage) -> bool:
-    """Return whether `ctr images ls` of a node shows this tag and this id.
+    """Return whether a node's `ctr images ls` output lists this tag with this id.
 
-    containerd also lists an image by its id. With Docker's containerd store the id is the digest.
+    containerd also lists an image by its id. With Docker's containerd image store, the id is the digest.
     """
     rows = {columns[0]: columns for columns in map(str.split, listing.splitlines()) if columns}
     row = rows.get(node_name(image.tag))
@@ -81,13 +81,13 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the volume is mounted and the node uses overlayfs. Other snapshotters cannot use it."""
+    """Whether the volume is mounted and the node uses overlayfs. Other snapshotters cannot use the volume."""
     snapshotter: str
 
 
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
     """Return which images a node already has, its snapshotter, and whether it mounts the volume."""
-    # The listing is filtered, because ctr sums up the layers of every image that it lists.
+    # Filter the listing, because ctr adds up the layer sizes of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
     script = f"{listing} && {_SNAPSHOTTER} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
@@ -110,7 +110,7 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
-    """Link the unpacked images into a node's containerd. Return the images that must be imported instead."""
+    """Link the unpacked images into a node's containerd. Return those that must be imported instead."""
     unlinked = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
@@ -132,6 +132,6 @@ def _import(node: str, tar: Path, snapshotter: str) -> None:
 
 
 def _each_node(nodes: Sequence[str], what: Callable[[str], T]) -> dict[str, T]:
-    """Call `what` for all nodes concurrently, and return the results by node."""
+    """Call `what` for all nodes concurrently, and return the results keyed by node."""
     with ThreadPoolExecutor(len(nodes)) as pool:
         return dict(zip(nodes, pool.map(what, nodes), strict=True))

@@ -1,9 +1,9 @@
 """Make a registry on this machine available to the nodes.
 
-The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. At each pull, containerd reads
-/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, if its configuration named that folder when
-it started (as in kind's "local registry" guide). So the configuration is patched before the cluster is
-created, and the file is written on each node afterwards.
+The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. On each pull, containerd reads
+/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, but only if its configuration named that
+folder when it started (as in kind's "local registry" guide). Therefore the configuration is patched before
+the cluster is created, and the file is written on each node afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""A configuration in version 2, as in kind's nodes. containerd 2 converts this version."""
+"""A version 2 configuration, as in kind's nodes. containerd 2 converts this version."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """Return kind's containerdConfigPatches that the mirrors need."""
+    """Return the containerdConfigPatches for kind that the mirrors require."""
     return (_PATCH,) if mirrors else ()
 
 
@@ -33,7 +33,7 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
     """Return the path and content of hosts.toml for `host` on a node.
 
     `url` is the registry's URL, in which {gateway} stands for this machine's address. The file has no
-    fallback, because the host of the image reference would be the node itself.
+    fallback, because the host in the image reference would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -41,7 +41,7 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
 
 
 def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) -> None:
-    """Write the hosts.toml files of the mirrors to running kind nodes.
+    """Write the mirrors' hosts.toml files to running kind nodes.
 
     Raises ToolError (cause image.pull_failed).
     """
@@ -64,7 +64,7 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
 
 
 def _gateway(node: str) -> str:
-    """Return this machine's IPv4 address in the network of the node."""
+    """Return this machine's IPv4 address in the node's network."""
     route = processes.run(
         ["docker", "exec", node, "ip", "-4", "route", "show", "default"], timeout=30, cause=_CAUSE
     )

@@ -1,6 +1,6 @@
-"""Choose where images come from: published images, or images that this machine builds from source.
+"""Choose where images come from: published images, or images built from source on this machine.
 
-`harness doctor` and a launch make the same choice. With HARNESS_IMAGES=auto, images are built only if a
+`harness doctor` and launches make the same choice. With HARNESS_IMAGES=auto, images are built only if a
 registry does not respond and this machine can build them.
 """
 
@@ -22,7 +22,7 @@ from harness.provision.source.shell import CAUSE
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of the images, and the reasons why it or the other origin cannot be used."""
+    """The origin of the images, and the reasons why either origin cannot be used."""
 
     way: Literal["registry", "source"]
     missing: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Origin:
 
     @property
     def reason(self) -> str:
-        """Return why published images cannot be used, with the first host that does not respond."""
+        """Return why published images cannot be used, naming the first host that does not respond."""
         others = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
         return f"not reached: {self.missing[0]}{others}" if self.missing else ""
 
@@ -62,7 +62,7 @@ def require_usable(chosen: Origin) -> None:
 
 
 def obstacle(locked: Versions, context: RunContext) -> str:
-    """Return why this machine cannot build the images that are missing, or "".
+    """Return why this machine cannot build the missing images, or "".
 
     Building needs root privileges and a Debian mirror in apt's sources. Existing images need neither.
     """

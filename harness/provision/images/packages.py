@@ -1,7 +1,7 @@
-"""Install the packages of a lock file into a folder on the host, from which an image copies them.
+"""Install a lock file's packages into a folder on the host, from which an image build copies them.
 
 The packages are not installed in the build container, because it can lack the host's proxy and certificates.
-One lock serves all platforms: it lists the hashes of every published file.
+One lock serves all platforms: it lists the hashes of all published files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from harness.provision.uv import uv
 SOURCES = ("python-etcd",)
 """Packages without a published wheel. Their wheels are built on this machine from the locked source.
 
-Each must be pure Python, so that its wheel is the same for every platform.
+Each package must be pure Python, so that its wheel is the same on every platform.
 """
 BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
-"""The build requirements of `SOURCES`. An installer would otherwise download them without hashes."""
+"""The build requirements of `SOURCES`. Without this lock, an installer would download them without hashes."""
 GLIBC = (28, 27, 17, 5)
-"""Minor versions of glibc 2 for pip's platform tags.
+"""The glibc 2 minor versions that are used in pip's platform tags.
 
 The images have glibc 2.28 or newer. uv also accepts wheels for older versions.
 """
@@ -40,7 +40,7 @@ _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 
 def lock_key(lock: str, python: str) -> str:
-    """Return 12 hex digits that depend on packages, their hashes and the Python version, not on comments."""
+    """Return a hash (12 hex digits) of the Python version and the lock, without its comments."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
 
@@ -51,7 +51,7 @@ def pinned(lock: str, package: str) -> str:
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Return the versions in the lock by normalized package name."""
+    """Return the locked versions, keyed by normalized package name."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)
     return {str(canonicalize_name(name)): version for name, version in found}
 
@@ -60,7 +60,7 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
     """Return a folder with the packages of `lock` for `python` (such as "3.13") on `platform`.
 
     The folder contains no bytecode and no scripts. Raises ToolError (cause image.build_failed) if a package
-    cannot be downloaded or has another hash.
+    cannot be downloaded or has a different hash.
     """
     root = context.settings.cache_dir / "packages"
     text = lock.read_text()
@@ -89,9 +89,9 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
 
 
 def _build_environment(root: Path) -> Path:
-    """Return the Python of a virtual environment with BUILD_LOCK's packages, for building the sources.
+    """Return the Python interpreter of a virtual environment with BUILD_LOCK's packages, for building sdists.
 
-    A build has access to nothing else, so it fails if an sdist needs any other build requirement.
+    Builds have access to nothing else, so a build fails if its sdist has any other build requirement.
     """
     components_key = f"{sys.implementation.cache_tag}\n{sys.executable}"
     home = root / f"{BUILD_LOCK.stem}-{lock_key(BUILD_LOCK.read_text(), components_key)}"
@@ -109,7 +109,7 @@ def _build_environment(root: Path) -> Path:
 
 
 def _require_pure(folder: Path, sources: list[str]) -> None:
-    """Raise HarnessError if the wheel of a package in `sources` is only for this machine's platform."""
+    """Raise HarnessError if the wheel of a package in `sources` is specific to this machine's platform."""
     for name in sources:
         (wheel,) = folder.glob(f"{name.replace('-', '_')}-*.dist-info/WHEEL")
         if "Root-Is-Purelib: true" not in wheel.read_text():
@@ -123,7 +123,7 @@ def _require_pure(folder: Path, sources: list[str]) -> None:
 def without_programs(folder: Path) -> None:
     """Remove scripts, which contain the path of this machine's Python, and their entries in package metadata.
 
-    The metadata must match, because a rank checks that its client is unchanged since its installation.
+    The metadata must match, because each rank checks that its client is unchanged since installation.
     """
     shutil.rmtree(folder / "bin", ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def without_programs(folder: Path) -> None:
 
 
 def _pip(python: Path) -> list[str]:
-    """Return the command that installs packages for an interpreter of this machine."""
+    """Return the command that installs packages for an interpreter on this machine."""
     if program := uv():
         return [program, "pip", "install", f"--python={python}"]
     # --no-user: pip refuses --target if the user's pip.conf has `user = true`.

@@ -14,7 +14,7 @@ from harness.provision.source.store import key
 
 
 def program_image(program: Path, version: str, dockerfile: str, context: RunContext) -> str:
-    """Return the tag of an image with a program, and build the image if Docker lacks it.
+    """Return the tag of an image that contains a program. The image is built if Docker lacks it.
 
     Raises ToolError or HarnessError, cause image.build_failed.
     """

@@ -1,6 +1,6 @@
-"""Check whether published images can be used: whether the registries and the manifests' hosts respond.
+"""Check whether published images can be used, i.e. whether the registries and the manifest hosts respond.
 
-`harness doctor` and a launch use the same check. A host that does not respond is tried again with a longer
+`harness doctor` and launches use the same check. A host that does not respond is tried again with a longer
 time limit, so that a single slow response does not count as a failure.
 """
 
@@ -20,9 +20,9 @@ from harness.core.http_client import client
 from harness.provision.images.versions import Registry
 
 TRY_SECONDS = (4.0, 12.0)
-"""Time limit of each attempt."""
+"""Time limit of each attempt, in seconds."""
 ADDRESS_SECONDS = 7.0
-"""Time limit for getaddrinfo, because getaddrinfo has no timeout.
+"""Time limit in seconds for getaddrinfo, which has no timeout of its own.
 
 If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
 """
@@ -31,7 +31,7 @@ _DOCKER_HUB = "registry-1.docker.io"
 
 
 def registry_host(reference: str) -> str:
-    """Return host and port of an image reference, as parsed by Docker. The default host is docker.io."""
+    """Return the host and port of an image reference, as parsed by Docker. The default host is docker.io."""
     first, slash, _ = reference.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first
@@ -39,7 +39,7 @@ def registry_host(reference: str) -> str:
 
 
 def api_url(host: str) -> str:
-    """Return the base URL of a registry's API. Loopback addresses use plain HTTP, as in Docker."""
+    """Return the base URL of a registry's API. As in Docker, loopback addresses use plain HTTP."""
     name = _DOCKER_HUB if host in {"docker.io", "index.docker.io"} else host
     scheme = "http" if name.partition(":")[0] in _LOCAL else "https"
     return f"{scheme}://{name}/v2/"
@@ -48,8 +48,9 @@ def api_url(host: str) -> str:
 def unreached(registry: Registry) -> list[str]:
     """Return a message for each registry or host that does not respond.
 
-    If the harness does not support the proxy, only that message is returned. If some host names cannot be
-    resolved, only their messages are returned. In both cases, no request is sent.
+    If the harness does not support the configured proxy, only a message about the proxy is returned. If some
+    host names cannot be resolved, only messages about these names are returned. In both cases, no request is
+    sent.
     """
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
@@ -72,7 +73,7 @@ def unreached(registry: Registry) -> list[str]:
 
 
 def _nameless(url: str) -> str:
-    """Return why a URL's host name cannot be resolved, or "". A proxy resolves names itself."""
+    """Return why a URL's host name cannot be resolved, or ""."""
     try:
         socket.getaddrinfo(urlsplit(url).hostname, None)
     except OSError as error:
@@ -81,9 +82,9 @@ def _nameless(url: str) -> str:
 
 
 def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
-    """Return "" for an expected status, or else the last error.
+    """Return "" if the response has an expected status, otherwise the last error.
 
-    A proxy that blocks a host returns another status, and is not asked again.
+    A proxy that blocks a host returns a different status. The request is then not retried.
     """
     seen = ""
     for seconds in TRY_SECONDS:

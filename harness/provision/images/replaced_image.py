@@ -1,4 +1,4 @@
-"""Build the worker image in which the user's packages replace those of the lock, as one layer on it."""
+"""Build an image in which the user's packages replace those in the lock, as one layer on the worker image."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harness.provision.replaced import Change, change, install
 from harness.provision.source.store import key
 
 REPOSITORY = "harness/replaced-worker"
-"""Not that of the worker image, because a launch without replacements looks there for an image to reuse."""
+"""Differs from the worker image's repository, in which other launches look for an image to reuse."""
 
 
 def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
-    """Return what the packages change in the worker image, and install them into the cache.
+    """Return the change that the packages make to the worker image, and install them into the cache.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
@@ -33,7 +33,7 @@ def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
 
 
 def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRef:
-    """Return the worker image with the packages of a change.
+    """Return the worker image with a change's packages applied.
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """
@@ -48,13 +48,13 @@ def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRe
 
 
 def target_options(context: RunContext) -> list[str]:
-    """Return uv's options for the Python version and the platform of the worker image."""
+    """Return uv's options for the worker image's Python version and platform."""
     python = versions.load(context.settings).worker.python
     return ["--python-version", python, "--python-platform", f"{target().machine}-manylinux_2_{GLIBC[0]}"]
 
 
 def _installed(found: Change, context: RunContext) -> Path:
-    """Return the folder with the packages of a change, in the cache."""
+    """Return the cache folder that contains a change's packages."""
     options = target_options(context)
     root = context.settings.cache_dir / "packages"
     folder = root / f"replaced-{key(found.key, *options)}"

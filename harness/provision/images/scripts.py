@@ -1,8 +1,8 @@
-"""Mount those scripts of the ranks that have changed since the worker image was built.
+"""Mount the rank scripts that have changed since the worker image was built.
 
-The labels of an image contain a hash of its inputs without scripts, and the hash of each script. If an image
-with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap of the launch.
-So no image is built or loaded, and the ranks run the scripts of the checkout.
+An image's labels contain a hash of its inputs without the scripts, and a hash of each script. If an image
+with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap that belongs to
+the launch. No image is built or loaded, and the ranks run the checkout's scripts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Near:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file in `folder`, by relative path."""
+    """Return the content of every file in `folder`, keyed by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
 
 
@@ -56,7 +56,7 @@ def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
-    """Return the newest local image with the same inputs that differs only in changed or new scripts.
+    """Return the newest local image that has the same inputs, apart from changed or new scripts.
 
     None means that an image must be built.
     """
@@ -72,7 +72,7 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
 
 def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """Return the scripts to mount over an image whose own scripts have these `hashes`.
+    """Return the scripts to mount over an image whose scripts have these `hashes`.
 
     None means that scripts were deleted after the image was built, or that the changes are too large.
     """
@@ -113,16 +113,16 @@ def version_text(tag: str, changed: Mapping[str, bytes]) -> str:
 
 
 def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
-    """Return a ConfigMap that contains the scripts, for the namespace of a launch."""
+    """Return a ConfigMap with the scripts, for a launch's namespace."""
     data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
     metadata = {"name": CONFIG_MAP, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Return a mount for each script. It replaces a file of the image, or adds a file to it.
+    """Return a mount for each script, which replaces a file in the image or adds one.
 
-    Each has its own volume, because konduktor merges mounts with the same name.
+    Each mount has its own volume, because konduktor merges mounts with the same name.
     """
     return [
         {"name": f"{CONFIG_MAP}-{number}", "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
@@ -149,5 +149,5 @@ def _hash(text: bytes) -> str:
 
 
 def _key(name: str) -> str:
-    """Return a valid key of a ConfigMap for a path."""
+    """Return a valid ConfigMap key for a path."""
     return _hash(name.encode())[:16]

@@ -1,4 +1,4 @@
-"""Resolve a cluster's images and manifests, either published ones or ones built on this machine.
+"""Resolve a cluster's images and manifests. They are either published, or built on this machine.
 
 Other modules do not depend on where the images and manifests come from.
 """
@@ -38,13 +38,13 @@ Own = Callable[[Bases], Sequence[LocalImage]]
 
 @dataclass(frozen=True)
 class Stack:
-    """Image references and files for the cluster, the controllers and the harness's images."""
+    """References to the images and files for the cluster, the controllers and the harness's own pods."""
 
     way: Literal["registry", "source"]
     node_image: str
     kubernetes: str
     jobset_manifest: Path
-    """Path of a cached file that is ready for server-side apply. The same holds for kueue_manifest."""
+    """Path of a cached file that is ready for server-side apply. kueue_manifest is the same kind of path."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
     """Local Docker images that every node needs before the controllers start. Nodes pull published images."""
@@ -55,7 +55,7 @@ class Stack:
     containerd_patches: tuple[str, ...] = ()
     """kind's containerdConfigPatches."""
     mirrors: dict[str, str] = field(default_factory=dict)
-    """The mirrors to pass to `mirror.teach` when the nodes run, before they pull images."""
+    """The mirrors to pass to `mirror.teach` once the nodes are running, before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:
@@ -66,7 +66,7 @@ class Stack:
 def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
     """Return the stack for HARNESS_IMAGES. Missing parts are downloaded or built.
 
-    `then` is called once the base images exist, so that it can build images on them before the cluster's
+    `then` is called once the base images exist, so that it can build images from them before the cluster's
     images are complete. If a node image is built, the images that `then` returns are unpacked while the
     controllers are compiled.
 
@@ -98,7 +98,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
 
 
 def _require_version(context: RunContext) -> None:
-    """Raise UsageError if the wanted Kubernetes version cannot be built from source."""
+    """Raise UsageError if the requested Kubernetes version cannot be built from source."""
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
@@ -159,7 +159,7 @@ def _published(registry: Registry, context: RunContext, then: Own) -> Stack:
 def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
     """Return the path of a controller's pinned and adapted manifest.
 
-    The published manifest is cached by its hash, so a second run downloads nothing.
+    The published manifest is cached by its hash, so later runs download nothing.
     """
     folder = context.settings.cache_dir / "manifests"
     published = folder / f"{controller.sha256 or f'{name}-{controller.version}'}.yaml"
@@ -177,7 +177,7 @@ def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
 
 
 def download(url: str) -> bytes:
-    """Return the body of a GET. Raises HarnessError (cause controllers.manifest)."""
+    """Return the body of a GET response. Raises HarnessError (cause controllers.manifest)."""
     try:
         with client(timeout=_DOWNLOAD_SECONDS, follow_redirects=True) as downloads:
             return downloads.get(url).raise_for_status().content
@@ -192,7 +192,7 @@ def download(url: str) -> bytes:
 def verified(content: bytes, controller: Controller) -> bytes:
     """Return `content` unchanged.
 
-    Raises HarnessError (cause controllers.manifest) if its hash is not the pinned hash.
+    Raises HarnessError (cause controllers.manifest) if its hash differs from the pinned hash.
     """
     digest = hashlib.sha256(content).hexdigest()
     if controller.sha256 is not None and digest != controller.sha256:

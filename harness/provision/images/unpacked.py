@@ -1,4 +1,4 @@
-"""Unpack images into a Docker volume once, for all nodes of all clusters. Nodes link to the layers there.
+"""Unpack images into a Docker volume once, for all nodes of all clusters. Nodes link to the layers in it.
 
     containerd/         the root folder of a containerd that runs only while an image is added
     images/<name>.tar   an image without its layers: manifest and configuration
@@ -6,9 +6,9 @@
                         volume, and imports the tar
 
 An import would write every file of an image into every node. Writing 1 GB twice took 30 s of the 57 s that a
-cluster of three nodes needed. A link takes no space and no time, and the page cache has the layers' files
-only once (docs/decisions/025). An image stays until the whole volume is removed, because pods can still use
-the image.
+cluster of three nodes needed. Links take no space and no time, and the page cache holds the layers' files
+only once (docs/decisions/025). An image stays in the volume until the whole volume is removed, because pods
+might still use the image.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTAINERD = f"""printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
-"""Time limit for the trial in `mountable`. Docker may first have to pull the node image."""
+"""Time limit in seconds for the trial in `mountable`. Docker may first have to pull the node image."""
 _TRIAL = """set -e
 mkdir -p {own}/trial
 test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of this machine' >&2; exit 1; }}
@@ -71,22 +71,22 @@ exit 1
 
 
 def volume(context: RunContext) -> str:
-    """Return the name of the volume. Each cache folder has its own volume, and contains the volume's lock."""
+    """Return the volume's name. Each cache folder has its own volume, and contains the volume's lock."""
     return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
 
 
 def folder(context: RunContext) -> Path:
-    """Return the path of the volume on the host, for kind. The volume is created if necessary."""
+    """Return the volume's path on the host, for kind. The volume is created if necessary."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
 def mountable(node_image: str, context: RunContext) -> Path | None:
-    """Return the path of the volume if nodes can use its layers. Otherwise report the reason and return None.
+    """Return the volume's path if nodes can use its layers. Otherwise report the reason and return None.
 
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
-    systems do not support overlayfs. So a container of the node image first tries both.
+    systems do not support overlayfs. Therefore a container from the node image tries both first.
     """
     path, seen = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
@@ -102,13 +102,13 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
 
 def created_at(context: RunContext) -> str:
-    """Return the creation time of the volume. A new volume can have the same layer in another folder."""
+    """Return the volume's creation time. A new volume may contain the same layer in a different folder."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
 
 def script(image: LocalImage) -> str:
-    """Return the path, in a node, of the script that links an image to its layers."""
+    """Return the path, on a node, of the script that links an image's layers."""
     return f"{MOUNT}/images/{image.file}.sh"
 
 
@@ -124,7 +124,7 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks, with the containerd of a node image.
+    """Unpack the images that the volume lacks, using the containerd of a node image.
 
     Only one process at a time changes the volume.
 
@@ -148,7 +148,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether any container other than `container` mounts the volume. Such a container is a node."""
+    """Return whether any container other than `container` mounts the volume. All others are nodes."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -157,8 +157,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"])
-    # If another image got this name, containerd would delete this image's layers, although pods might use
-    # them.
+    # If another image took this name, containerd would delete this image's layers, although pods might still
+    # use them.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)
@@ -179,7 +179,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Return the OCI ChainID of each layer, which containerd uses as the name of its snapshot."""
+    """Return the OCI ChainID of each layer, which containerd uses as the snapshot name."""
     chains: list[str] = []
     for diff_id in diff_ids:
         below = f"{chains[-1]} " if chains else ""
@@ -190,7 +190,7 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
     """Return the script that links an image into a node's containerd.
 
-    `links` is (ChainID, folder) per layer, lowest first.
+    `links` contains a (ChainID, folder) pair for each layer, lowest first.
     """
     lines, below = [], ""
     for chain, path in links:
@@ -201,7 +201,7 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
 
 def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
-    """Return a tar with the OCI layout of an image, without its layers."""
+    """Return a tar archive with an image's OCI layout, without its layers."""
     body = manifest.encode()
     index = {
         "schemaVersion": 2,
@@ -237,7 +237,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _layer(container: str, chain: str) -> str:
-    """Return the folder with the files of a layer."""
+    """Return the folder that contains a layer's files."""
     view = f"ctr -n k8s.io snapshots view --mounts look {chain}; ctr -n k8s.io snapshots rm look >&2 || true"
     mount = json.loads(_inside(container, "sh", "-c", view))[0]
     lower = next((o for o in mount["Options"] if o.startswith("lowerdir=")), None)
@@ -259,9 +259,10 @@ def _write(container: str, path: str, content: bytes) -> None:
 
 @contextmanager
 def _containerd(name: str, node_image: str) -> Iterator[str]:
-    """Run a containerd on the volume, and yield its container's name. The caller must hold the lock."""
+    """Run containerd on the volume, and yield its container's name. The caller must hold the lock."""
     _docker("rm", "--force", "--volumes", name)  # a killed process can have left this container behind
-    # The stop signal of a node image is for systemd. containerd ignores it, and is killed ten seconds later.
+    # A node image's stop signal is meant for systemd. containerd ignores it and would be killed ten seconds
+    # later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
     try:

@@ -1,4 +1,4 @@
-"""The tables `[registry]` and `[worker]` of the versions file."""
+"""Read the tables `[registry]` and `[worker]` from the versions file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Table(BaseModel):
 
 
 class Controller(_Table):
-    """The published image and manifest of a controller.
+    """A controller's published image and manifest.
 
     `sha256` is the manifest's hash in 64 hex digits. It is None only for a version that the user chose.
     """
@@ -40,14 +40,14 @@ class Controller(_Table):
     sha256: Sha256 | None
 
     def of(self, version: str) -> Controller:
-        """Return another version of the controller, whose hashes are unknown."""
+        """Return the controller in another version, whose hashes are unknown."""
         image = self.image.partition("@")[0].replace(self.version, version)
         manifest = self.manifest.replace(self.version, version)
         return Controller(version=version, image=image, manifest=manifest, sha256=None)
 
 
 class Registry(_Table):
-    """References of published images. `mirrors` maps a registry host to its base URL for the nodes."""
+    """References to published images. `mirrors` maps a registry host to its base URL for the nodes."""
 
     kubernetes: str
     node: str
@@ -56,7 +56,7 @@ class Registry(_Table):
     jobset: Controller
     kueue: Controller
     nodes: dict[str, str] = {}
-    """Node images of other Kubernetes versions, by `vX.Y.Z`."""
+    """Node images for other Kubernetes versions, keyed by `vX.Y.Z`."""
     mirrors: dict[str, str] = {}
 
     def node_of(self, wanted: str | None) -> tuple[str, str]:
@@ -80,12 +80,15 @@ class Registry(_Table):
 
 
 class Worker(_Table):
-    """The worker image's versions: Python (major.minor), PyTorch if the base lacks it, and Debian's suite."""
+    """The versions in the worker image: Python (major.minor), PyTorch, and the Debian suite.
+
+    The PyTorch version is used only if the base image lacks PyTorch.
+    """
 
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
     torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
-    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is pinned."""
+    """The hash of PyTorch's CPU wheel, keyed by architecture. Without it, only the version is pinned."""
     debian: str
 
 
@@ -99,7 +102,9 @@ class Versions(BaseModel):
 
 
 def load(settings: Settings) -> Versions:
-    """Load settings.versions_file, or harness/versions.toml, with the controllers that the user replaces.
+    """Load settings.versions_file, or harness/versions.toml.
+
+    Controller versions that the user replaces are set in the result.
 
     Raises UsageError with the invalid values.
     """

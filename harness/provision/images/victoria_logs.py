@@ -12,12 +12,12 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The published images have an entrypoint too, but with another path."""
+"""The published images also have an entrypoint, but its path differs."""
 
 
 @dataclass(frozen=True)
 class LogImages:
-    """References of both images. `local` means that only this machine's Docker has them."""
+    """References to both images. `local` means that they exist only in this machine's Docker."""
 
     server: str
     agent: str

@@ -1,4 +1,4 @@
-"""A kind cluster that belongs to the harness, from its creation to its removal."""
+"""Manage a harness-owned kind cluster, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
 from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
-from harness.provision.kind import docker, power, storage
+from harness.provision.kind import docker, pod_disk_use, power
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.install import Images, create_or_reuse, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
@@ -22,11 +22,11 @@ from harness.provision.kind.template import Template
 
 
 class KindCluster(KindNodes):
-    """A kind cluster, by name. A lock lets only one process at a time create, install or delete it."""
+    """A kind cluster, identified by name. A lock prevents concurrent creation, installation and deletion."""
 
     owns_namespaces = True
     retains_namespaces = True
-    """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
+    """Namespaces are deleted with the cluster. On a kept cluster, the newest few are kept for inspection."""
 
     ephemeral_storage = "10Gi"
     """Nodes use the machine's disk, so a pod that fills the disk would stop Docker and all launches."""
@@ -45,7 +45,7 @@ class KindCluster(KindNodes):
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's folder, and its finished pods with more than storage.KEEP_BYTES of data.
+        """Remove the launch's folder, and its finished pods with more than pod_disk_use.KEEP_BYTES of data.
 
         A failure is only reported as progress. Nothing is done if the cluster has been deleted.
         """
@@ -54,16 +54,16 @@ class KindCluster(KindNodes):
         try:
             self.remove_volumes(namespace)
             with reached():
-                storage.remove_large(self.kube(), namespace, progress)
+                pod_disk_use.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
             progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
 
     def template(self, context: RunContext) -> Template | None:
-        """Return the template from which the cluster would be started, or None if kind would create it."""
+        """Return the template from which the cluster would be created, or None if kind would create it."""
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether the cluster could be started from a template, but none exists."""
+        """Return whether the cluster could be created from a template, but none exists."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
@@ -156,7 +156,7 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def _delete_all(self) -> bool:
-        """Delete the cluster and then its lock files. The caller must not do anything else under the lock."""
+        """Delete the cluster and then its lock files. The caller must then do nothing else under the lock."""
         deleted = self.delete()
         if deleted:
             for path in (self.users, self.lock):
@@ -169,7 +169,7 @@ class KindCluster(KindNodes):
         return power.paused(self)
 
     def pause(self, progress: Progress) -> bool:
-        """Stop all nodes and keep their contents. Return False if all were stopped already."""
+        """Stop all nodes and keep their contents. Return False if all were already stopped."""
         with self._alone(progress):
             return power.pause(self)
 

@@ -1,4 +1,4 @@
-"""The configuration for kind, with the reasons for values that differ from kind's defaults."""
+"""Build kind's configuration, and explain the values that differ from kind's defaults."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""Mount path of the folder that all nodes share. It replaces the ReadWriteMany volume of a real cluster."""
+"""Mount path of the folder that all nodes share. It replaces a real cluster's ReadWriteMany volume."""
 
 _ALONE = {"leader-elect": "false"}
-"""With a single control plane, leader election is not needed.
+"""Leader election is not needed with a single control plane.
 
-An election takes seconds at the first start, because the roles do not exist yet. After a pause, it takes 15 s
-until the old lease has expired. Renewing the leases also needs two writes every two seconds.
+On first start, an election takes seconds, because the roles do not exist yet. After a pause, it waits 15 s
+for the old lease to expire. Renewing the leases also takes two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
 """The controller manager first creates an account for each of its controllers.
@@ -26,10 +26,10 @@ With the default limit of 20 requests per second, that takes 5 s, during which n
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""Options of etcd in milliseconds, so that it elects its leader sooner.
+"""etcd options in milliseconds that make leader election faster.
 
-At each start, the API server waits until the only member of etcd has elected itself, which takes up to one
-election timeout (a second by default). Frequent heartbeats cost nothing, because they go only to other
+On each start, the API server waits until the only etcd member has elected itself, which takes up to one
+election timeout (a second by default). Frequent heartbeats cost nothing, because they are sent only to other
 members.
 """
 
@@ -43,10 +43,10 @@ def configuration(
 ) -> dict[str, object]:
     """Return the content of kind.yaml. Nodes mount the unpacked `images` and the writable folder `volumes`.
 
-    `images` is None if the nodes cannot mount them.
+    `images` is None if the nodes cannot mount the unpacked images.
 
-    Three settings of the kubelet matter: a longer syncFrequency delays Kueue's certificate by a minute, a
-    smaller containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.
+    Three kubelet settings matter: a longer syncFrequency delays Kueue's certificate by a minute, a smaller
+    containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
@@ -74,10 +74,10 @@ def configuration(
 
 
 def _control_plane() -> Iterator[dict[str, object]]:
-    """Yield a ClusterConfiguration that makes the control plane start faster, in both formats of kubeadm.
+    """Yield a ClusterConfiguration that makes the control plane start faster, in both kubeadm formats.
 
-    kind applies a patch only to a document with the same apiVersion. A list of arguments replaces kind's
-    list, so kind's own arguments are repeated.
+    kind applies a patch only to a document with the same apiVersion. An argument list replaces kind's list,
+    so kind's own arguments are repeated here.
     """
     manager = {"enable-hostpath-provisioner": "true", **_ALONE, **_UNTHROTTLED}
     for version, arguments, more in (

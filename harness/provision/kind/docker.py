@@ -1,4 +1,4 @@
-"""Check Docker before a cluster is created: that it responds, has enough disk space and a free port."""
+"""Check Docker before a cluster is created: its response, its disk space, and the API server's port."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def daemon() -> None:
 
 
 def is_podman(version: str) -> bool:
-    """Return whether `docker version` shows that the program or the daemon is Podman."""
+    """Return whether the output of `docker version` shows that the client or the daemon is Podman."""
     return "podman engine" in version.lower()
 
 

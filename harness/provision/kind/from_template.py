@@ -1,6 +1,6 @@
-"""Start a cluster from a template, with node containers like kind's and new keys from kubeadm.
+"""Start a cluster from a template, with node containers like kind's and new keys created by kubeadm.
 
-If the attempt fails, kind creates the cluster.
+If this fails, kind creates the cluster instead.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
 
 
 def _unlike(info: str) -> str | None:
-    """Return how Docker differs from what templates need: a daemon on this machine that uses overlayfs."""
+    """Return why templates cannot be used with this Docker, or None.
+
+    Templates need a Docker daemon on this machine that uses overlayfs.
+    """
     driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
         return f"Docker's storage is {driver}, its security options are {options}"
@@ -176,7 +179,7 @@ class _Copy:
         return begun
 
     def _run(self, node: str, images: Path) -> str:
-        """Start a node's container with kind's options, and return its address."""
+        """Start a node container with kind's options, and return its address."""
         head, network = node == self._head, _network()
         role = "control-plane" if head else "worker"
         command = ["docker", "run", "--name", node, "--hostname", node, *AS_KIND, "--net", network]
@@ -199,7 +202,7 @@ class _Copy:
     def _identify(self, addresses: dict[str, str]) -> str:
         """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Return the files for the workers as a tar in base64.
+        Return the workers' files as a base64-encoded tar archive.
         """
         files = {}
         for node, address in addresses.items():
@@ -217,9 +220,9 @@ class _Copy:
         """Create or update Nodes with their pod CIDRs, before a worker registers itself.
 
         A node becomes Ready once it has a pod CIDR. The controller manager would assign one, but it starts
-        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes. So
-        CoreDNS runs on the control plane, as in a cluster whose workers join later, and uses no resources of
-        the workers.
+        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes. As a
+        result, CoreDNS runs on the control plane, as in a cluster whose workers join later, and does not use
+        the workers' resources.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:
@@ -261,7 +264,7 @@ def _placed(pods: dict[str, Object]) -> str | None:
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve the names of other ranks.
+    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve the other ranks' names.
 
     Raises WaitError.
     """
@@ -285,7 +288,7 @@ def wait_dns(kube: Kube, seconds: float = 60) -> None:
 
 
 def configured(text: str, cluster: str, node: str, head: str, address: str) -> str:
-    """Return a node's kubeadm.conf, changed to another cluster, node and address."""
+    """Return a node's kubeadm.conf, adapted to another cluster, node and address."""
     documents = list(yaml.safe_load_all(text))
     for document in documents:
         if document["kind"] == "ClusterConfiguration":
@@ -302,7 +305,7 @@ def configured(text: str, cluster: str, node: str, head: str, address: str) -> s
 
 
 def packed(files: dict[str, tuple[int, str]]) -> str:
-    """Return a tar of files in base64. `files` maps a path to its mode and text."""
+    """Return a base64-encoded tar archive of files. `files` maps a path to its mode and text."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, (mode, text) in files.items():
@@ -314,7 +317,7 @@ def packed(files: dict[str, tuple[int, str]]) -> str:
 
 
 def _in_node(node: str, scripts: Sequence[str], stdin: str = "") -> str:
-    """Run scripts in a node, in order, and return their output."""
+    """Run scripts on a node, in order, and return their output."""
     text = "".join((FILES / name).read_text() for name in scripts)
     command = ["docker", "exec", "-i", node, "bash", "-c", text, scripts[0]]
     return processes.run(command, stdin=stdin, timeout=120).stdout
@@ -329,7 +332,10 @@ def _network() -> str:
 
 
 def _free_port() -> int:
-    """Return a port that is free now, as kind does. Docker would choose another port at each start."""
+    """Return a port that is currently free, as kind does.
+
+    If Docker chose the port, the port would change on each start.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Find why an existing cluster cannot be used: its kubeconfig, its API server, or its nodes."""
+"""Find out why an existing cluster cannot be used: because of its kubeconfig, its API server or its nodes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HINT = "`harness status` shows more; `harness down` removes it, and the next run
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return an error if the API server does not respond or an `expected` node is not Ready, otherwise None.
+    """Return an error if the API server does not respond or if nodes are not Ready, otherwise None.
 
-    `nodes` are the nodes in Docker.
+    `nodes` contains the names of the nodes in Docker. `expected` is the required number of Ready nodes.
     """
     try:
         kube = Kube(kubeconfig, context)

@@ -42,7 +42,7 @@ from harness.provision.kind.state import State
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
-"""Maximum seconds until controllers serve after a restart of their nodes."""
+"""Maximum time in seconds until the controllers serve after their nodes have restarted."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            # A launch with konduktor retries this and reports the error. Others do not need konduktor.
+            # Launches with konduktor retry this and report the error. Other launches do not need konduktor.
             with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
@@ -68,17 +68,17 @@ class Images:
 
     @property
     def own(self) -> list[LocalImage]:
-        """Return the images of the harness's own pods."""
+        """Return the images for the harness's own pods."""
         return [self.worker.local, self.tracker.local]
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of everything that `install` installs only once per cluster."""
+        """Return a fingerprint of everything that `install` installs only once per cluster."""
         parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def versions(self) -> dict[str, str]:
-        """Return the versions for the manifest of a bundle."""
+        """Return the versions to record in a bundle's manifest."""
         return {
             **self.stack.versions,
             "konduktor": konduktor_version(),
@@ -94,7 +94,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        # Otherwise, the webhooks of a controller that does not serve would reject the missing objects.
+        # Otherwise, a non-serving controller's webhooks would reject the missing objects.
         whole = state.phase == "ready"
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
@@ -152,7 +152,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be started from a template, but none exists."""
+    """Return whether the cluster could be created from a template, but none exists."""
     if from_template.refused(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
@@ -197,9 +197,9 @@ def install(
 
 
 def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> None:
-    """Raise UsageError if the cluster has JobSet or Kueue in a version other than that in `versions`.
+    """Raise UsageError if the cluster's JobSet or Kueue version differs from the one in `versions`.
 
-    Objects that one version stored might be invalid for another one.
+    Objects stored by one version might be invalid in another version.
     """
     with reached():
         for name, namespace in CONTROLLERS.items():
@@ -216,12 +216,12 @@ def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> N
 
 
 def _release(tag: str) -> str:
-    """Return the version in the tag of an image. A tag of a locally built image ends with a digest."""
+    """Return the version in an image tag. The tags of locally built images end with a digest."""
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Check that an earlier installation still serves. Newer images are loaded into the nodes."""
+    """Check that an earlier installation still serves. Load newer images into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
@@ -233,9 +233,9 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
 
 @contextmanager
 def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
-    """Load the images of ranks and tracker during the block.
+    """Load the ranks' and the tracker's images while the block runs.
 
-    The end of the block waits until they are loaded.
+    At its end, the block waits until the images are loaded.
     """
 
     def travel() -> None:

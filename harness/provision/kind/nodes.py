@@ -1,8 +1,9 @@
-"""The nodes of a kind cluster that belongs to the harness: create, check, reuse and delete them.
+"""Create, check, reuse and delete the nodes of a harness-owned kind cluster.
 
-A state file, <state>/clusters/<name>/state.json, records the created cluster. The file is written before the
-creation and removed after the deletion. The kubeconfig is in the same folder. A cluster without a state file
-was not created by the harness, and is neither used nor deleted. The user's own kubeconfig is never written.
+A state file, <state>/clusters/<name>/state.json, records each cluster that the harness creates. The file is
+written before the cluster is created and removed after the cluster is deleted. The kubeconfig is in the same
+folder. A cluster without a state file was not created by the harness, and is neither used nor deleted. The
+user's own kubeconfig is never written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.provision.kind import docker
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Not needed if Docker has no cluster (tests/unit/cli/test_startup.py).
+if TYPE_CHECKING:  # Not needed if no cluster exists in Docker (tests/unit/cli/test_startup.py).
     from harness.context import RecordedContext
     from harness.core.kubernetes import Kube, Object
 
@@ -37,11 +38,11 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("already exist for a cluster with the name", "cluster.name_taken"),
 )
 _STOPPED = ("created", "exited", "dead", "removing")
-"""States of a container without processes. A container frozen by `docker pause` has processes."""
+"""States of a container that has no processes. A container frozen by `docker pause` has processes."""
 
 
 class KindNodes:
-    """The nodes of a kind cluster, by name, and its state file."""
+    """The nodes and the state file of a kind cluster, which is identified by name."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -50,13 +51,13 @@ class KindNodes:
         self.kubeconfig = self.dir / "kubeconfig"
         self.context = f"kind-{self.name}"
         self.volumes = self.dir / "volumes"
-        """The folder that all nodes share. They mount it at configuration.VOLUMES_MOUNT."""
+        """The folder that all nodes share, mounted at configuration.VOLUMES_MOUNT."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
-        """Lock of the process that creates, installs or deletes the cluster."""
+        """The lock held by the process that creates, installs or deletes the cluster."""
         self._created_at = ""
-        """Creation time of the cluster that is in use."""
+        """Creation time of the cluster in use."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
-        """Shared lock of all processes that use the cluster."""
+        """The shared lock held by all processes that use the cluster."""
 
     # -- state -----------------------------------------------------------------------------------------
     def state(self) -> State | None:
@@ -72,10 +73,7 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return the node containers by name, control plane first.
-
-        The value is False for a stopped container.
-        """
+        """Return the node containers by name, control plane first. The value is False if one is stopped."""
         listed = processes.run(
             [
                 "docker",
@@ -95,12 +93,12 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember the cluster's creation time, so that `deleted` can detect a new one with the same name."""
+        """Remember the cluster's creation time, so that `deleted` can detect a new cluster of this name."""
         state = self.state()
         self._created_at = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster in use was deleted or replaced by a new one, or else None."""
+        """Return a message if the cluster in use was deleted or replaced by a new one, otherwise None."""
         try:
             nodes = self.nodes()
         except HarnessError:
@@ -126,7 +124,7 @@ class KindNodes:
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
         """Return an error that states why the cluster cannot be used, or None if it can be used.
 
-        By default, `nodes` are the nodes in Docker.
+        By default, `nodes` contains the nodes in Docker.
         """
         from harness.provision.kind import health
 
@@ -230,7 +228,7 @@ class KindNodes:
         )
 
     def delete(self) -> bool:
-        """Remove the harness's cluster and its state. Return False if the harness had created no cluster."""
+        """Remove the cluster and its state. Return False if the harness did not create this cluster."""
         if self.state() is None:
             return False
         self.remove_volumes()
@@ -256,7 +254,7 @@ class KindNodes:
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove the shared folder `name` with the pods' files, or all shared folders.
+        """Remove the shared folder `name`, which contains pods' files, or all shared folders.
 
         The first node removes the files as root, because pods may have written them as another user.
         """
@@ -284,7 +282,7 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether the cluster exists and should not be kept, but no process uses it any more.
+        """Return whether the cluster exists, is not to be kept, and is no longer used by any process.
 
         The caller must hold `lock`.
         """
@@ -314,7 +312,7 @@ class KindNodes:
 
 
 def _why(error: ToolError) -> str:
-    """Return a sentence with kind's exit code and its error or last step."""
+    """Return a sentence with kind's exit code and its error, or its last line of output."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     last = lines[-1] if lines else "no output"
     reason = next((line for line in lines if line.startswith("ERROR")), last)

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from harness.core.kubernetes import Object
 
 STOP_SECONDS = 2
-"""Timeout of `docker stop`.
+"""Timeout of `docker stop`, in seconds.
 
-A longer timeout would not help: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
-nodes loses no data, because etcd has stored every write that it acknowledged, and files of pods are kept.
+A longer timeout would not help, because systemd takes longer to shut down than any tested limit (30 s).
+Killing the nodes loses no data, because etcd has stored every write that it acknowledged, and the pods' files
+are kept.
 """
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""Maximum seconds until a cluster serves, after Docker or the machine restarted its nodes."""
+"""Maximum time in seconds until a cluster serves after Docker or the machine has restarted its nodes."""
 FIRST_START = timedelta(seconds=30)
 """If a container was last started more than this long after its creation, it has been restarted."""
 CAUSE: Final = "cluster.unhealthy"
@@ -35,14 +36,14 @@ def paused(kind: KindNodes) -> bool:
 
 
 def stopped(running: Mapping[str, bool]) -> bool:
-    """Return whether there are nodes and none of them runs. `running` maps a node to whether it runs."""
+    """Return whether there are nodes and none is running. `running` maps a node to whether it runs."""
     return bool(running) and not any(running.values())
 
 
 def pause(kind: KindNodes) -> bool:
-    """Stop all nodes. Return False if all are stopped already.
+    """Stop all nodes. Return False if all are already stopped.
 
-    Raises UsageError for a cluster that the harness did not create, or that is in use.
+    Raises UsageError if the cluster was not created by the harness or is in use.
     """
     owned(kind)
     if kind.used():
@@ -99,7 +100,7 @@ def _stop(node: str) -> None:
 def _ready_since(node: Object, started: datetime) -> bool:
     """Return whether a node has reported Ready since it was started.
 
-    Reports from before the stop do not count. Times in the API are whole seconds.
+    Reports from before the stop do not count. API timestamps have a resolution of one second.
     """
     from harness.core.kubernetes import condition
 

@@ -1,8 +1,8 @@
-"""Load images and objects into a cluster while kind still creates it.
+"""Load images and objects into a cluster while kind is still creating it.
 
-Images are loaded once containerd responds, and objects are applied once the API server does. During this
-time, kind mostly waits for the control plane and then for each node. Failures are ignored here, because
-`install` repeats the missing steps and reports their errors.
+Images are loaded once containerd responds, and objects are applied once the API server responds. Meanwhile,
+kind mostly waits for the control plane and then for each node. Failures are ignored here, because `install`
+repeats the missing steps and reports their errors.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""Seconds for which one call to a node repeats a check, and the pause between two checks."""
+"""How many seconds one call to a node repeats a check, and the pause between two checks in seconds."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""A check that containerd is configured: kind writes kubeadm.conf afterwards, just before kubeadm starts."""
+"""A shell test that containerd is configured. kind then writes kubeadm.conf, just before kubeadm starts."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -53,20 +53,22 @@ class Begun:
 
 
 class _Stopped(Exception):
-    """Raised in a step that waits for the cluster, when kind has ended."""
+    """Raised in a step that is waiting for the cluster when kind exits."""
 
 
 @contextmanager
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[Begun]:
-    """Load images and objects into the cluster that the block creates. `own` is the worker and tracker image.
+    """Load images and objects into the cluster that the block creates.
 
-    The end of the block waits for steps that have begun. An exception in the block stops them.
+    `own` contains the worker and tracker images.
+
+    At its end, the block waits for steps that have begun. If the block raises an exception, they are stopped.
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        # Load nothing, because kind or `install` first restarts containerd with another configuration.
+        # Load nothing, because kind or `install` will restart containerd with a different configuration.
         yield begun
         return
     with ThreadPoolExecutor(2) as background:
@@ -97,7 +99,7 @@ class _Filling:
         self._worker, self._tracker = own
         self._begun, self._created, self._stop = begun, created, stop
         self._loaded = threading.Event()
-        """Set once the nodes have the images of controllers and tracker.
+        """Set once the nodes have the images for the controllers and the tracker.
 
         A pod whose image is missing would wait 10 s.
         """
@@ -151,7 +153,7 @@ class _Filling:
     def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` returns true.
 
-        Raises _Stopped if kind ends first; `install` then does the missing steps.
+        Raises _Stopped if kind exits first. `install` then performs the missing steps.
         """
         while not condition():
             if self._created.wait(LOOK_SECONDS):
@@ -168,7 +170,7 @@ class _Filling:
             return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
-        """Return whether the API server accepts the administrator's requests, with kind's kubeconfig."""
+        """Return whether the API server accepts the administrator's requests made with kind's kubeconfig."""
         try:
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             return kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200
@@ -182,7 +184,7 @@ class _Filling:
 
 
 def comes_true(node: str, test: str) -> bool:
-    """Return whether a shell test succeeds in a node within ASKED_SECONDS.
+    """Return whether a shell test succeeds on a node within ASKED_SECONDS.
 
     The node repeats the test, because each `docker exec` takes 0.1 s of CPU time, and kind needs all CPUs.
     """

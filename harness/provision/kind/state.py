@@ -1,4 +1,7 @@
-"""The state file of a harness cluster: written before its creation, removed after its deletion."""
+"""Read and write the state file of a harness cluster.
+
+The file is written before the cluster is created, and removed after the cluster is deleted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class State:
     workers: int
     created_at: str
     fingerprint: str = ""
-    """Fingerprint of everything that is installed in the cluster, set once all parts are ready."""
+    """A fingerprint of everything that is installed in the cluster, set once all parts are ready."""
     owner: str = ""
     """Nonce of the run that created the cluster. That run removes the cluster if no run used it."""
     kept: bool = False

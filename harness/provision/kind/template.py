@@ -1,6 +1,6 @@
-"""Templates of clusters: node images with the etcd data and containerd images of a new cluster, but no keys.
+"""Cluster templates: node images with a new cluster's etcd data and containerd images, but without keys.
 
-A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
+A template is a Docker image. It is created from a newly installed cluster, and later clusters are created
 from it (see from_template.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
 cluster's name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
@@ -37,7 +37,8 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 FAILURES, GIVE_UP = "templates-failed.json", 2
-"""A cache file that counts each template's consecutive failed starts, and the count at which to give up."""
+"""A cache file with each template's number of consecutive failed starts, and the number at which to give up.
+"""
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
     *("harness-system", "jobset-system", "kueue-system"),
@@ -60,7 +61,7 @@ _KEPT = (
     "storageclasses/",
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
-"""Prefixes of etcd keys, below /registry/, that are part of a template."""
+"""Prefixes of the etcd keys, below /registry/, that are part of a template."""
 _MADE = (
     "certificatesigningrequests/",
     "controllerrevisions/kube-system/",
@@ -83,7 +84,7 @@ _MADE = (
     "services/endpoints/",
     "validatingwebhookconfigurations/",
 )
-"""Prefixes of etcd keys that each cluster creates itself."""
+"""Prefixes of the etcd keys that each cluster creates itself."""
 _NAMING = (
     "configmaps/kube-public/cluster-info",
     "configmaps/kube-system/extension-apiserver-authentication",
@@ -97,15 +98,15 @@ _REGISTRY = "/registry/"
 
 @dataclass(frozen=True)
 class Template:
-    """A cluster template that exists as an image in the local Docker."""
+    """A cluster template, which is an image in the local Docker."""
 
     image: str
     made: str
     """Creation time in ISO 8601."""
     configurations: dict[str, str]
-    """kind's kubeadm.conf for a node, by the node's role."""
+    """kind's kubeadm.conf for a node, keyed by the node's role."""
     dns: Object
-    """The Deployment of CoreDNS."""
+    """The CoreDNS Deployment."""
 
     @property
     def fresh(self) -> bool:
@@ -117,7 +118,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
     """Return the template's image reference.
 
     Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
-    volume of unpacked images, to which its layers link.
+    volume of unpacked images that its layers link to.
     """
     from harness.provision.kind.configuration import configuration
 
@@ -153,7 +154,7 @@ def attempts_exhausted(image: str, context: RunContext) -> bool:
 
 
 def ended(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether a cluster could be started from a template. After a failure, the template is removed."""
+    """Record whether a cluster was started from a template. After a failure, remove the template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
     if not well:
@@ -176,7 +177,7 @@ def _failures(context: RunContext) -> dict[str, int]:
 def make(
     image: str, kind: KindNodes, stack: Stack, own: Sequence[LocalImage], context: RunContext
 ) -> Template:
-    """Create a template from a newly installed cluster. The cluster keeps running. Raises HarnessError."""
+    """Create a template from a newly installed cluster, which keeps running. Raises HarnessError."""
     with locked(context.settings.cache_dir / "template.lock"):
         there = find(image)
         if there is not None and there.fresh:
@@ -202,7 +203,7 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
     `late` contains the names of objects that are applied once their controllers serve. Raises HarnessError
-    for an unknown kind, because a copy without its objects might differ from the cluster.
+    for a key of an unknown kind, because a copy without its objects might differ from the original cluster.
     """
     copied = []
     for each in entries:
@@ -221,7 +222,7 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
 
 
 def eager(dns: Object | None) -> Object:
-    """Return the Deployment of CoreDNS for a copy, with a readiness probe every second.
+    """Return the CoreDNS Deployment for a copied cluster, with a readiness probe every second.
 
     A newly started kubelet sends the first probe after a random part of the period, which is 10 s by default.
     Raises HarnessError if there is no Deployment.
@@ -236,14 +237,14 @@ def eager(dns: Object | None) -> Object:
 
 
 def names(documents: Iterator[dict[str, Any]]) -> list[str]:
-    """Return the names of objects."""
+    """Return the objects' names."""
     return [str(document["metadata"]["name"]) for document in documents]
 
 
 def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
-    """Yield request bodies for etcd's /v3/kv/txn that put all keys.
+    """Yield request bodies for etcd's /v3/kv/txn that together put all keys.
 
-    Each has at most 100 keys and, unless one key is larger, at most `limit` bytes in base64.
+    Each body has at most 100 keys and, unless a single key is larger, at most `limit` bytes of base64 text.
     """
     batch: list[dict[str, Any]] = []
     size = 0
@@ -260,7 +261,7 @@ def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[
 
 @cache
 def _program() -> str:
-    """Return a digest of the code that creates clusters, because different code can create other clusters."""
+    """Return a digest of the code that creates clusters. Different code might create different clusters."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
         digest.update(path.read_bytes())
@@ -268,7 +269,7 @@ def _program() -> str:
 
 
 def _etcd(node: str) -> list[dict[str, str]]:
-    """Return all keys and values of a cluster's etcd."""
+    """Return all keys and values in a cluster's etcd."""
     pki = "/etc/kubernetes/pki"
     mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
@@ -294,7 +295,7 @@ def _commit(
     files: dict[str, str],
     links: Sequence[str],
 ) -> None:
-    """Create the image from a container, which exits after 3 minutes even if this process is killed."""
+    """Create the image from a container that exits after 3 minutes even if this process is killed."""
     name = f"harness-template-{template.image.rpartition(':')[2]}"
     _docker("rm", "--force", name, check=False)
     mounts = ["--volume", f"{volume}:{unpacked.MOUNT}:ro", "--tmpfs", "/freeze:exec", "--network", "none"]
@@ -318,7 +319,7 @@ def _commit(
 
 
 _CURL = "curl -sS --fail --noproxy '*'"
-"""curl without a proxy. Docker's client can be configured to set a proxy in every container."""
+"""curl without a proxy, because Docker's client can be configured to set a proxy in every container."""
 _FILLED = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379

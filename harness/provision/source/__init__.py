@@ -1,6 +1,7 @@
 """Build the stack without a container registry: a kind node image and the controllers' images.
 
-A cluster from `build` is configured like one from published images, because both use `manifests.adapt`.
+Clusters that use these images are configured like those with published images, because both use
+`manifests.adapt`.
 """
 
 from harness.provision.source.make import SourceStack, build

@@ -1,4 +1,4 @@
-"""Build a Debian root file system from the mirror that this machine's own apt uses."""
+"""Build a Debian root file system from the mirror that this machine's apt uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DPKG = (
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
 ALONE = ("bash", "-c", _CLOSED, "bash")
-"""A command prefix that closes the inherited descriptors of lock files.
+"""A command prefix that closes inherited lock file descriptors.
 
 Otherwise mmdebstrap's pipes would get descriptor numbers above 9, which dash, its shell, does not support.
 """
@@ -28,7 +28,7 @@ SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"
 def mirror(etc: Path = Path("/etc/apt")) -> str:
     """Return the first URL of Debian's archive in apt's sources. The machine's original sources come first.
 
-    Raises HarnessError if there is none, as on a machine that does not run Debian.
+    Raises HarnessError if there is none, e.g. on a machine that does not run Debian.
     """
     folder = etc / "sources.list.d"
     files = [etc / "sources.list", folder / "debian.sources"]
@@ -46,7 +46,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 
 def mirrors(text: str) -> list[str]:
-    """Return the URLs of Debian's archive in the text of an apt source file (.list or .sources), in order."""
+    """Return the URLs of Debian's archive in an apt source file (.list or .sources), in file order."""
     return [uri for source in _archives(text) for uri in source.uris if uri.startswith("http")]
 
 
@@ -58,7 +58,7 @@ def _archives(text: str) -> list[apt.Source]:
 def frozen(address: str, shell: Shell, etc: Path = Path("/etc/apt")) -> bool:
     """Return whether this machine's own apt accepts expired Release files from the mirror at `address`.
 
-    A pinned mirror has expired files. On any other mirror, an expired file can be a replay of an old archive.
+    A pinned mirror has expired files. On any other mirror, an expired file might be a replayed old archive.
     """
     for path in sorted([etc / "sources.list", *(etc / "sources.list.d").glob("*")]):
         for source in _archives(apt.text_of(path)) if path.suffix in {".list", ".sources"} else ():
@@ -73,9 +73,9 @@ def import_root(shell: Shell, suite: str, tag: str, work: Path, platform: Platfo
     """Import a minimal root file system of `suite` as Docker image `tag`. Requires root privileges.
 
     The image's apt also has sid as a source, pinned so that a package comes from sid only if it is requested
-    by name. Both sources are verified with the keys of Debian's archive if this machine has them. Expired
-    Release files are accepted only if this machine's own apt accepts them. dpkg's excluded paths and unsafe
-    I/O also apply to packages that are installed in the image later.
+    by name. Both sources are verified with the Debian archive keyring if this machine has it. Expired Release
+    files are accepted only if this machine's own apt accepts them. The dpkg options (excluded paths and
+    unsafe I/O) also apply to packages that are installed in the image later.
     """
     address = mirror()
     sources, archive = work / "sid.sources", work / "root.tar"

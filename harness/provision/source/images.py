@@ -23,7 +23,7 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are files on the node. Every other program is in an image on the node."""
+"""Programs that are installed as files on the node. Every other program is in an image on the node."""
 
 _START_SECONDS = 60.0
 _OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
@@ -32,18 +32,18 @@ for folder in /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapsho
   mv "$folder" "$own" && ln -s "$own" "$folder" || exit 1
 done
 """
-"""A script that moves the files of the images on the node out of /var.
+"""A script that moves the files of the node's images out of /var.
 
-For /var of each node, kind creates a volume, into which Docker copies the node image's files: 0.5 GB per
-node, and 8 s of CPU time for three nodes.
+kind creates a volume for each node's /var. Docker copies the node image's files in /var into it, which would
+be 0.5 GB per node and take 8 s of CPU time for three nodes.
 """
 
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node image.
+    """The parts from which a node image is built.
 
-    `programs` maps a name to a path. `kind_files` is kind's images/base/files.
+    `programs` maps a program's name to its path. `kind_files` is kind's images/base/files.
     """
 
     kubernetes: str
@@ -52,7 +52,7 @@ class NodeParts:
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
-    """Tag of the image with the Debian root file system."""
+    """The tag of the image with the Debian root file system."""
     architecture: str
     """Docker's name for the architecture of the programs and the root file system."""
 
@@ -117,7 +117,7 @@ def tags(shell: Shell) -> set[str]:
 
 
 def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
-    """Return the image that kubeadm requires for each program, by the name of the program."""
+    """Return the images that kubeadm requires, keyed by component name."""
     kubeadm = parts.programs["kubeadm"]
     listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
     wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
@@ -170,7 +170,8 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
                 raise
             time.sleep(0.3)
     ctr = ["ctr", "--namespace", "k8s.io", "images"]
-    # The unpacked content is removed from the content store, because kind copies everything to each node.
+    # The unpacked content is removed from the content store, because kind copies everything in it to each
+    # node.
     unpack = [*ctr, "import", "--local", "--discard-unpacked-layers", "-"]
     shell.run(["docker", "exec", "--interactive", container, *unpack], stdin=archive)
     shell.run([*inside, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
@@ -190,7 +191,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
 
 @contextmanager
 def _container(shell: Shell, *arguments: str) -> Iterator[str]:
-    """Run a container during the block, and yield its id."""
+    """Run a container while the block runs, and yield its id."""
     verb, *rest = arguments
     container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
     try:
@@ -200,10 +201,10 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 
 
 def _name(shell: Shell) -> str:
-    """Return the name of the build container. There is only one per cache.
+    """Return the build container's name. There is only one such container per cache.
 
-    Leftovers are found by name and not by a label, because a commit would copy the label to the image and so
-    to every node that starts from it.
+    Leftovers are found by name rather than by label, because a commit would copy the label to the image, and
+    therefore to every node that starts from it.
     """
     return f"harness-build-{key(str(shell.log.parent))}"
 

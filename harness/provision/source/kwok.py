@@ -19,7 +19,7 @@ STAGES = (
     "pod/fast/pod-complete.yaml",
     "pod/fast/pod-delete.yaml",
 )
-"""KWOK's own stages for simulated nodes and their pods, without which its controller does not start."""
+"""KWOK's own stages for simulated nodes and their pods. Its controller does not start without stages."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Kwok:
 def kwok(context: RunContext) -> Kwok:
     """Return KWOK, built from its Go module if the cache lacks it.
 
-    Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file has no
-    version of KWOK.
+    Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file does not
+    specify a KWOK version.
     """
     version = pinned("simulation", "kwok")
     controller = program(Module("kwok", PATH, version, {"kwok": f"{PATH}/cmd/kwok"}), context)

@@ -1,6 +1,6 @@
 """Build all missing artefacts.
 
-The Debian steps mostly wait for disk and network, so they run concurrently with the Go steps.
+The Debian steps mostly wait for disk and network I/O, so they run concurrently with the Go steps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
 
 REPORT_SECONDS = 20.0
-"""Seconds between two progress messages while Go compiles."""
+"""Interval in seconds between progress messages while Go compiles."""
 
 
 @dataclass(frozen=True)
 class SourceStack:
-    """The local Docker tags of images, and the paths of manifests that refer to these images."""
+    """The local image tags, and the paths of the manifests that refer to these images."""
 
     node_image: str
     kubernetes: str
@@ -41,11 +41,11 @@ class SourceStack:
 
 
 def build(context: RunContext, on_node_image: Callable[[str], object]) -> SourceStack:
-    """Build all images of a cluster from Go modules and Debian packages, without a registry.
+    """Build all of a cluster's images from Go modules and Debian packages, without a registry.
 
-    Existing artefacts are not built again. `on_node_image` is called with a newly built node image, while the
-    controllers are compiled. One process builds at a time, and others wait. Requires root privileges (for
-    mmdebstrap), Docker and Go.
+    Existing artefacts are not built again. `on_node_image` is called with the tag of a newly built node
+    image, while the controllers are compiled. Only one process builds at a time, and other processes wait.
+    Requires root privileges (for mmdebstrap), Docker and Go.
 
     Raises ToolError or HarnessError (cause cluster.node_image or controllers.image_failed). A ToolError
     contains the path of the log.
@@ -67,7 +67,7 @@ def build(context: RunContext, on_node_image: Callable[[str], object]) -> Source
 
 
 def complete(context: RunContext) -> bool:
-    """Return whether nothing has to be built. Raises ToolError or HarnessError if Docker does not respond."""
+    """Return whether all artefacts exist. Raises ToolError or HarnessError if Docker does not respond."""
     plan = _plan(context)
     lookup = plan.store.logs() / "lookup.log"
     lookup.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def _stack(plan: Plan) -> SourceStack:
 
 
 def _missing(plan: Plan, shell: Shell) -> set[str]:
-    """Return the tags of missing Docker images and the paths of missing files."""
+    """Return the tags of the missing Docker images and the paths of the missing files."""
     present = images.tags(shell)
     controllers = {plan.controller_image(name) for name in CONTROLLERS}
     files = {plan.manifest(name) for name in CONTROLLERS}
@@ -99,7 +99,7 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
 
 @dataclass
 class _Compiling:
-    """Reports the number of compiled packages and the estimated remaining time, every REPORT_SECONDS."""
+    """Reports, every REPORT_SECONDS, the number of compiled packages and the estimated remaining time."""
 
     packages: int
     progress: Progress
@@ -205,7 +205,7 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs of a plan. They are compiled on demand. `module` is an empty folder."""
+    """The programs in a plan, which are compiled on demand. `module` is an empty folder."""
 
     making: _Making
     go: Go

@@ -1,4 +1,4 @@
-"""Adapt the manifests of JobSet and Kueue to a small test cluster. All functions are pure."""
+"""Adapt the JobSet and Kueue manifests to a small test cluster. All functions are pure."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def parse(text: str) -> list[Document]:
 
 
 def render(documents: Iterable[Document]) -> str:
-    """Return a YAML stream with fields in their given order."""
+    """Return a YAML stream that keeps the order of fields."""
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1)
 
 
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Return copies of the documents, in which each Deployment in `images` starts quickly on 2 cores.
+    """Return copies of the documents in which the Deployments named in `images` start quickly on 2 cores.
 
-    `images` maps the names of the expected Deployments to the image of their container `manager`. None keeps
-    the published image. An image that exists on the node is not pulled. The CPU request is `cpu_request`
-    (published: 500m, which is more than is left on 2 cores). The readiness probe runs immediately and then
-    every second (published: after 5 s, every 10 s). Everything else is unchanged, including the command and
-    CRDs.
+    `images` maps the name of each expected Deployment to the image for its `manager` container. None keeps
+    the published image. Images that exist on the node are not pulled. The CPU request is `cpu_request`
+    (published: 500m, which is more than the CPU left on 2 cores). The readiness probe runs immediately and
+    then every second (published: after 5 s, every 10 s). Everything else is unchanged, including the command
+    and CRDs.
 
     Raises HarnessError if an expected Deployment or its container is missing.
     """

@@ -16,7 +16,7 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """The paths of the results of all build steps.
+    """The paths and image tags of all build results.
 
     A step's cache key includes the keys of all steps whose results it uses.
     """
@@ -64,7 +64,7 @@ class Plan:
         return key("root", *inputs, file_input("sid.pref"), code_input(debian.__file__))
 
     def _go_key(self) -> str:
-        """Return the key of all compiled binaries.
+        """Return the key for all compiled binaries.
 
         They share one key, because one Go module requires all modules.
         """

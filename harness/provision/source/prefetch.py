@@ -1,4 +1,4 @@
-"""Download Go modules before the build needs them, during half a minute in which the CPUs would be idle."""
+"""Download Go modules before the build needs them, while the CPUs are idle for half a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the modules that `build` will compile. They go into Go's module cache. Requires Go on PATH.
+    """Download the modules that `build` will compile into Go's module cache. Requires Go on PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """

@@ -1,6 +1,6 @@
-"""Build the programs of a Go module that is not part of the cluster.
+"""Build programs from a Go module that is not part of the cluster.
 
-The module has its own lock and key, so that a change to its version causes no other build.
+The module has its own lock and key, so a change to its version does not trigger any other build.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.provision.source.versions import LOCK
 
 
 def pinned(section: str, name: str) -> str:
-    """Return a version from the versions file. Raises UsageError if there is none."""
+    """Return a version from the versions file. Raises UsageError if the file does not contain it."""
     try:
         return str(tomllib.loads(LOCK.read_text())[section][name])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
@@ -36,9 +36,9 @@ def program(module: Module, context: RunContext, architecture: str = "") -> Path
 
 
 def programs(module: Module, context: RunContext, architecture: str = "") -> Path:
-    """Return the folder with a module's compiled programs. They are built if the cache lacks them.
+    """Return the folder with a module's compiled programs. The programs are built if the cache lacks them.
 
-    Programs for an image need its `architecture`. By default, they are built for this machine.
+    Programs for an image need the image's `architecture`. By default, programs are built for this machine.
 
     Raises ToolError or HarnessError (cause cluster.node_image).
     """

@@ -1,4 +1,4 @@
-"""Run the programs of a build. Their output goes to one log, and an interruption kills them."""
+"""Run a build's programs. Their output goes to a single log, and an interruption kills them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
 _BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
-"""The build command, with BuildKit.
+"""The BuildKit build command.
 
 Attestations would make the image an index, which containerd can reject.
 """
 
 _LOGGED = 20_000
-"""Maximum number of characters at the end of stdout that are logged. A rendered manifest has megabytes."""
+"""Maximum number of characters of stdout to log, from its end. Rendered manifests are megabytes in size."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Shell:
         stdin: Path | None = None,
         each_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Run a program and return its stdout. Its stderr goes only to the log.
+        """Run a program and return its stdout. Its stderr is only logged.
 
-        `env` is added to the environment. `each_line` is called with each line of stderr as soon as it is
-        printed. Use it only with programs that print little on stdout. Raises ToolError with the end of both
-        streams and the log's path, and HarnessError if the program does not exist.
+        `env` is added to the environment. `each_line` is called with each line of stderr as soon as the line
+        is printed. Use it only for programs that print little to stdout. Raises ToolError with the end of
+        both streams and the log's path, and HarnessError if the program does not exist.
         """
         words = [str(word) for word in command]
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:
@@ -78,9 +78,9 @@ class Shell:
 
 
 def build_command() -> list[str]:
-    """Return the first words of `docker build`, with Docker's predefined build arguments for a proxy.
+    """Return the beginning of a `docker build` command, with Docker's predefined proxy build arguments.
 
-    The arguments have no values, so docker reads the values from its environment, and they are not on the
-    command line. Docker records these arguments neither in the image nor in its history.
+    The arguments have no values, so docker reads the values from its environment, and the values do not
+    appear on the command line. Docker records these arguments neither in the image nor in its history.
     """
     return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]

@@ -1,4 +1,4 @@
-"""Store artefacts by the hash of all their inputs. An artefact is either complete or missing.
+"""Store artefacts keyed by a hash of all their inputs. An artefact is either complete or missing.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
 <cache>/source/unfinished/                work folders of a build, removed by the next build
@@ -26,7 +26,7 @@ FILES = Path(__file__).parent / "files"
 
 
 def key(*inputs: str) -> str:
-    """Return 12 hex digits that depend on the inputs and their order."""
+    """Return a hash (12 hex digits) of the inputs in their order."""
     text = json.dumps(inputs)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -39,7 +39,7 @@ def file_input(name: str) -> str:
 def code_input(module_file: str) -> str:
     """Return a module's code without comments and docstrings, as an input for `key`.
 
-    So a new artefact is built after a change to a command, but not after a change to a comment.
+    As a result, a new artefact is built after a change to a command, but not after a change to a comment.
     """
     return _code(Path(module_file).read_text())
 
@@ -79,19 +79,19 @@ class Store:
 
     @property
     def go_cache(self) -> Path:
-        """Return the folder of Go's compiled packages, from which an interrupted build continues."""
+        """Return the folder with Go's compiled packages, which lets an interrupted build continue."""
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the folder of logs. The folder is created if necessary."""
+        """Return the log folder, which is created if necessary."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder for the files of a build step.
+        """Return the folder for a build step's files.
 
-        It exists only if the step succeeded, so it is always complete.
+        The folder exists only if the step succeeded, so it is always complete.
         """
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
@@ -115,8 +115,8 @@ class Store:
     def discard(self, folder: Path) -> None:
         """Take a folder out of use immediately, by moving it. The caller must hold the lock.
 
-        Its files are deleted when this process ends, or by the next build. An immediate deletion of 7 GB
-        would make ext4 slow for minutes, while images are being unpacked.
+        Its files are deleted when this process ends, or by the next build. Deleting 7 GB immediately would
+        slow down ext4 for minutes while images are being unpacked.
         """
         if folder.exists():
             unfinished = self.root / "unfinished"
@@ -126,5 +126,5 @@ class Store:
             atexit.register(shutil.rmtree, trash, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
-        """Remove the leftovers of a killed build. The caller must hold the lock."""
+        """Remove a killed build's leftovers. The caller must hold the lock."""
         shutil.rmtree(self.root / "unfinished", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The table `[source]` of the versions file: the versions of everything that is built from source."""
+"""Read the table `[source]` from the versions file: the versions of everything that is built from source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 @dataclass(frozen=True)
 class Versions:
-    """Tags of Go modules, the minimum version of Go, and a Debian suite."""
+    """The tags of Go modules, the minimum Go version, and a Debian suite."""
 
     kubernetes: str
     etcd: str
@@ -29,7 +29,9 @@ class Versions:
 
 
 def load(settings: Settings) -> Versions:
-    """Load settings.versions_file, or harness/versions.toml, with the controllers that the user replaces.
+    """Load settings.versions_file, or harness/versions.toml.
+
+    Controller versions that the user replaces are set in the result.
 
     Raises UsageError with the file and the missing values.
     """

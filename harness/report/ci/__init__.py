@@ -1,1 +1,1 @@
-"""Results for CI: JUnit, CTRF, GitHub Actions, and a summary in Markdown."""
+"""CI results: JUnit, CTRF, GitHub Actions and a Markdown summary."""

@@ -1,18 +1,18 @@
-"""Convert a launch into a test suite, for the files `ctrf.json` and `junit.xml` of its bundle.
+"""Convert a launch to a test suite for `ctrf.json` and `junit.xml` in its bundle.
 
-The first test is the verdict, so that a suite is never empty. CI would show an empty suite as green. Each
-check is another test, and so is each acceptance test of each node. UNKNOWN never looks like a PASS or a
-skipped test:
+The first test is the verdict, so that the suite is never empty, because CI would show an empty suite as
+green. Each check is another test, and so is each acceptance test on each node. UNKNOWN never looks like a
+PASS or a skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|
 | PASS | no child | `passed` |
 | FAIL | `failure` | `failed` |
-| WARN of an acceptance test | no child, the text contains WARN | `passed`, tagged `WARN` |
+| WARN from an acceptance test | no child, the text contains WARN | `passed`, tagged `WARN` |
 | UNKNOWN | `error`: the test did not complete | `other`, the verdict `failed` |
 
-Every JUnit viewer shows an error in red. CTRF has no error status, and a viewer that counts only failures
-would overlook `other`. So an UNKNOWN verdict is `failed` in CTRF, and only checks are `other`. `rawStatus`
+All JUnit viewers show errors in red. CTRF has no error status, and a viewer that counts only failures would
+overlook `other`. Therefore, an UNKNOWN verdict is `failed` in CTRF, and only checks are `other`. `rawStatus`
 contains the harness's own status.
 """
 
@@ -36,9 +36,9 @@ _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tests. Start and stop are in seconds.
+    """A test suite. `start` and `stop` are in seconds.
 
-    `name` is the name of the job, so that CI shows a history of the same tests.
+    `name` is the job's name, so that CI can show the history of each test.
     """
 
     name: str
@@ -46,17 +46,17 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The acceptance tests: the check, its verdict before the conversion, and its seconds."""
+    """The acceptance tests: the check, its verdict before conversion, and its duration in seconds."""
     started_at: str
     start: float
     stop: float
 
 
 def suite(bundle: Bundle, verdict: Verdict) -> Suite:
-    """Return the suite of a redacted bundle and its verdict.
+    """Return the suite for a redacted bundle and its verdict.
 
-    The suite contains the name of the bundle instead of its path, because the files are part of the bundle
-    and can be moved with it.
+    The suite contains the bundle's name instead of its path, because the files are part of the bundle and can
+    be moved with it.
     """
     launch = launched(verdict, bundle.path)
     manifest = bundle.manifest
@@ -82,7 +82,7 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
 
 
 def as_junit(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of junit.xml. The properties of the suite describe the launch."""
+    """Return the text of junit.xml. The suite's properties describe the launch."""
     launch_suite = suite(bundle, verdict)
     took = launch_suite.stop - launch_suite.start
     cases = [_case(launch_suite.verdict, took), *(_case(check) for check in launch_suite.checks)]
@@ -95,8 +95,7 @@ def as_junit(bundle: Bundle, verdict: Verdict) -> str:
 def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
     """Return the text of ctrf.json.
 
-    The facts of the launch are in the field `extra` of the first test, as in the CTRF file of a pytest
-    session.
+    The first test's `extra` field describes the launch, as in the CTRF file for a pytest session.
     """
     launch_suite = suite(bundle, verdict)
     start, stop = round(launch_suite.start * 1000), round(launch_suite.stop * 1000)
@@ -132,7 +131,7 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
 
 
 def _accepted(check: Check, own: str, seconds: float, name: str, stop: int) -> ctrf.Test:
-    """Return an acceptance test. Its start is not recorded, only its duration."""
+    """Convert an acceptance test. Its duration was recorded, but not its start."""
     test = _test(check, name, stop, stop)
     return test.model_copy(
         update={
@@ -144,7 +143,7 @@ def _accepted(check: Check, own: str, seconds: float, name: str, stop: int) -> c
 
 
 def _case(check: Check, seconds: float = 0.0) -> junit.Case:
-    """Return a check as a test. Its duration is 0 by default, because checks run after the launch."""
+    """Convert a check to a test. Its duration defaults to 0, because checks run after the launch."""
     if check.result == "PASS":
         return junit.Case(check.name, seconds, text=check.explanation)
     return junit.Case(
@@ -162,6 +161,6 @@ def _message(check: Check) -> str:
 
 
 def _where(check: Check) -> str:
-    """Return the ranks and the evidence, one per line."""
+    """Return the ranks on one line, followed by one line per evidence reference."""
     ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

@@ -1,7 +1,7 @@
-"""Models of the CTRF format (ctrf.io) for the results of a test session, with the fields the harness writes.
+"""Models for the CTRF format (ctrf.io) for test results, with the fields that the harness writes.
 
-The fields follow the specification 1.0.0, which provides `extra` for other data. Unknown fields are rejected,
-as in the JSON schema of CTRF.
+The fields follow specification 1.0.0, which provides `extra` for other data. Unknown fields are rejected, as
+in the CTRF JSON schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """An attempt to run a test that was then retried."""
+    """An attempt to run a test that was subsequently retried."""
 
     attempt: int = Field(ge=1)
     status: Status
@@ -51,7 +51,7 @@ class Attempt(_Part):
 
 
 class Test(_Part):
-    """A test. `flaky` means that it passed after a failed attempt. `retries` is the number of repetitions."""
+    """A test. `flaky` means that it passed after a failed attempt. `retries` is the number of retries."""
 
     __test__ = False
 
@@ -117,7 +117,7 @@ def document(
 ) -> Document:
     """Return a document with the tests and their counts.
 
-    `timestamp` is the current time in RFC 3339. `extra` goes into the summary.
+    `timestamp` is the current time in RFC 3339 format. `extra` is included in the summary.
     """
     counts = {status: sum(test.status == status for test in tests) for status in STATUSES}
     summary = Summary(

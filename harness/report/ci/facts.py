@@ -1,4 +1,4 @@
-"""The facts of a launch that are reported to CI, in JUnit properties, CTRF and the job summary."""
+"""The description of a launch that is reported to CI in JUnit properties, CTRF and the job summary."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")
-"""Fields whose items are separated by line breaks. The items of `ranks` are separated by commas."""
+"""Fields with items separated by line breaks. In `ranks`, items are separated by commas."""
 
 
 class Launched(BaseModel):
     """A launch as reported to CI.
 
-    `restarts` describes the ranks that ran more than once and why, or is empty. `retries` lists the
-    operations that the harness retried, each as "what: reason", also for a PASS. `report` is empty if there
-    is no report. `matrix` is the netcheck matrix of a launch that did not pass, and `acceptance` contains the
-    acceptance results of the nodes. Both are in Markdown.
+    `restarts` describes which ranks ran more than once and why, or is empty. `retries` lists operations that
+    the harness retried, in the form "what: reason", even for a PASS. `report` is empty if there is no report.
+    `matrix` is the netcheck matrix for a launch that did not pass, and `acceptance` contains the nodes'
+    acceptance results. Both are in Markdown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +43,7 @@ class Launched(BaseModel):
 
 
 def launched(verdict: Verdict, bundle: Path) -> Launched:
-    """Return the facts of a launch from its verdict and bundle."""
+    """Return the description of a launch, from its verdict and bundle."""
     evidence = Bundle.open(bundle)
     manifest, report = evidence.manifest, bundle / REPORT
     fleet = of_bundle(evidence)
@@ -63,14 +63,14 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
 
 
 def properties(launch: Launched) -> Iterator[tuple[str, str]]:
-    """Return names and values for the <properties> of a test. The verdict comes first."""
+    """Yield (name, value) pairs for a test's <properties>, starting with the verdict."""
     for name, value in launch:
         text = value if isinstance(value, str) else ("\n" if name in _LINES else ",").join(map(str, value))
         yield f"{PREFIX}{name}", text
 
 
 def from_properties(properties: Iterable[tuple[str, object]]) -> list[Launched]:
-    """Return the launches in the properties of a test, in order. Other properties are ignored."""
+    """Return the launches in a test's properties, in order. Other properties are ignored."""
     launches: list[dict[str, object]] = []
     for name, value in properties:
         field = name.removeprefix(PREFIX)

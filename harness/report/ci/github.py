@@ -1,4 +1,4 @@
-"""GitHub Actions: annotations, and the summary of a job.
+"""GitHub Actions annotations and job summaries.
 
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 """
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Literal
 
 SUMMARY_BYTES = 1024 * 1024
-"""Maximum number of bytes of a step's summary. GitHub rejects a longer summary completely."""
+"""Maximum size of a step summary in bytes. GitHub completely rejects longer summaries."""
 CUT = "\n\n*The summary was truncated, because it exceeds GitHub's limit.*\n"
 Level = Literal["error", "warning", "notice"]
 
 
 def active(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process runs in GitHub Actions."""
+    """Return whether this process is running in GitHub Actions."""
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """Return a line that creates an annotation. `where` can contain title, file and line; None is omitted."""
+    """Return a line that creates an annotation. `where` can set title, file and line. None is omitted."""
     properties = ",".join(
         f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
     )
@@ -30,7 +30,7 @@ def annotation(level: Level, message: str, **where: str | int | None) -> str:
 
 
 def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file of this step's summary, or None outside GitHub Actions.
+    """Return the file for this step's summary, or None outside GitHub Actions.
 
     Also returns None in a container that has the step's variables but not its files.
     """
@@ -41,7 +41,7 @@ def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def append(file: Path, markdown: str) -> None:
-    """Append text to the summary. If the summary becomes too long, the text is truncated at a line break."""
+    """Append text to the summary. If the summary would be too long, the text is truncated at a line break."""
     room = SUMMARY_BYTES - (file.stat().st_size if file.is_file() else 0)
     data = markdown.encode()
     if len(data) > room:

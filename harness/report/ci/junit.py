@@ -1,7 +1,7 @@
-"""Write a suite as JUnit XML, with the elements that every JUnit viewer supports.
+"""Write a suite as JUnit XML, using only elements that all JUnit viewers support.
 
-Elements and attributes come from Jenkins' schema (junit-10.xsd of its xunit plugin), in which suites have
-properties and tests have none. junitparser is not used, because it writes characters that are not legal in
+The elements and attributes are those in Jenkins' schema (junit-10.xsd in its xunit plugin), in which suites
+have properties but tests do not. junitparser is not used, because it writes characters that are illegal in
 XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
@@ -14,14 +14,14 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that are illegal in XML 1.0, and the carriage return, which XML parsers turn into a newline."""
+"""Characters that are illegal in XML 1.0, and the carriage return, which XML parsers convert to a newline."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise `text` describes the problem in full and `message` in one line. `kind` is the problem's class.
+    Otherwise, `text` describes the problem in full and `message` in one line. `kind` is its class.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Case:
 def document(
     suite: str, cases: Sequence[Case], properties: Iterable[tuple[str, str]], started_at: str, seconds: float
 ) -> str:
-    """Return the text of the file, for UTF-8. `started_at` is in RFC 3339, or "" if it is not known."""
+    """Return the file's text, for UTF-8. `started_at` is an RFC 3339 time, or "" if it is not known."""
     counts = {
         "tests": f"{len(cases)}",
         "failures": f"{sum(case.problem == 'failure' for case in cases)}",
@@ -56,7 +56,7 @@ def document(
 
 
 def legal(text: str) -> str:
-    """Return the text with characters that are illegal in XML escaped as in Python, e.g. `\\x1b`."""
+    """Return the text with characters that are illegal in XML escaped as in Python, for example `\\x1b`."""
     return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -72,7 +72,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Add an element to `parent`, if given. Only this function adds text, so all text is escaped."""
+    """Add an element to `parent`, if given. Text is added only by this function, so all text is escaped."""
     legal_attributes = {name: legal(value) for name, value in (attributes or {}).items()}
     element = (
         ET.Element(tag, legal_attributes) if parent is None else ET.SubElement(parent, tag, legal_attributes)

@@ -1,4 +1,4 @@
-"""Write a job summary in Markdown: the launches, their results, and retried operations."""
+"""Write a Markdown job summary with the launches, their results and retried operations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from harness.report.ci.github import annotation
 
 MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
 LONGEST = 400
-"""Maximum number of characters in a cell. The report has the full text."""
+"""Maximum number of characters per cell. The report contains the full text."""
 MAX_ROWS = 500
 
 
 @dataclass(frozen=True)
 class Row:
-    """A launch in the summary. `test` is empty for a launch outside a test."""
+    """A launch in the summary. `test` is empty if the launch did not run in a test."""
 
     launch: Launched
     test: str = ""
 
 
 def launches(rows: Sequence[Row]) -> str:
-    """Return a table of launches, failures first, then netcheck and acceptance results, and retries."""
+    """Return a table of launches, failures first, followed by netcheck and acceptance results and retries."""
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
@@ -38,7 +38,7 @@ def launches(rows: Sequence[Row]) -> str:
             named = text(row.test or row.launch.bundle)
             lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
-            # GitHub's Markdown needs an empty line before a list, but the properties contain none.
+            # GitHub's Markdown needs an empty line before a list, but the properties do not contain any.
             title, *rest = row.launch.acceptance
             table = [line for line in rest if line.startswith("|")]
             others = [line for line in rest if not line.startswith("|")]
@@ -66,7 +66,7 @@ def _cells(row: Row, tests: bool) -> list[str]:
 
 
 def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
-    """Return the summary of a pytest session: counts, failures, flaky tests and launches."""
+    """Return the summary for a pytest session: counts, failures, flaky tests and launches."""
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(test.status == status for test in tests))]
     flaky = [test for test in tests if test.flaky]
     counts += [f"{len(flaky)} flaky"] if flaky else []
@@ -82,7 +82,7 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
 
 
 def of_launch(row: Row) -> Iterator[str]:
-    """Return the annotations of a launch: an error unless it passed, and a notice if there were retries."""
+    """Yield a launch's annotations: an error unless it passed, and a notice if there were retries."""
     launch = row.launch
     if launch.verdict != "PASS":
         title = " ".join(filter(None, [launch.verdict, launch.cause]))
@@ -92,7 +92,7 @@ def of_launch(row: Row) -> Iterator[str]:
 
 
 def of_test(test: Test) -> Iterator[str]:
-    """Return the annotations of a test, at its line of code."""
+    """Yield a test's annotations, at its line of code."""
     where = {"file": test.file_path, "line": test.line}
     if test.status == "failed":
         yield annotation("error", test.message or "failed", title=test.name, **where)
@@ -109,5 +109,5 @@ def _attempts(test: Test) -> str:
 
 
 def text(plain: str) -> str:
-    """Return plain text for a cell: shortened, and escaped so that it is not parsed as markup."""
+    """Format plain text for a cell, shortened and escaped so that it is not parsed as markup."""
     return markdown.text(plain if len(plain) <= LONGEST else plain[:LONGEST] + " …")

@@ -1,4 +1,4 @@
-"""Compare the facts of two bundles. All functions are pure."""
+"""Compare the facts extracted from two bundles. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""Two durations of a stage differ only if both their difference and their ratio exceed these limits."""
+"""A stage's two durations differ only if both their difference and their ratio exceed these limits."""
 TICK = 0.001
-"""Resolution of durations, in seconds. For shorter durations, no ratio is computed."""
+"""The resolution of durations, in seconds. No ratio is computed for shorter durations."""
 SHOWN = 10
-"""Maximum number of different values that are shown."""
+"""Maximum number of differing values shown."""
 
 
 class Change(Record):
-    """A value that differs between the two bundles, or that only one of the bundles has."""
+    """A value that differs between the two bundles or that only one of them has."""
 
     what: str
     a: str | None
@@ -31,7 +31,7 @@ class Change(Record):
 
 
 class Timing(Record):
-    """Seconds of a stage in both bundles. `ratio` is B/A, or None if a bundle lacks the stage.
+    """A stage's duration in seconds in both bundles. `ratio` is B/A, or None if a bundle lacks the stage.
 
     `marked` means that the difference is more than noise.
     """
@@ -44,10 +44,9 @@ class Timing(Record):
 
 
 class PointCounts(Record):
-    """Rows of one rank and metric in one bundle: the number logged, and the number in the run (`kept`).
+    """Row counts for one rank and metric in one bundle: rows logged, and rows in the run (`kept`).
 
-    `missing` describes the steps that the run lacks, and `only` the steps that were logged only in this
-    bundle.
+    `missing` describes the steps missing from the run, and `only` the steps logged only in this bundle.
     """
 
     logged: int
@@ -74,7 +73,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """The number of events of a kind that only one bundle has, by type, reason and kind of object."""
+    """The number of events of a kind (type, reason and object kind) that occurs in only one bundle."""
 
     type: str
     reason: str
@@ -84,7 +83,7 @@ class EventChange(Record):
 
 
 class Diff(BaseModel):
-    """All differences, in a list for each kind of difference. `timings` contains every stage."""
+    """All differences, with one list per kind of difference. `timings` contains all stages."""
 
     a: str
     b: str
@@ -94,13 +93,13 @@ class Diff(BaseModel):
     versions: list[Change]
     points: list[PointsChange]
     values_differ: int
-    """The number of different values. `values` contains the first of them.
+    """The number of differing values, of which `values` contains the first.
 
-    A block of rows that is known only by its digest counts as one value.
+    A block of rows for which only the digest is known counts as one value.
     """
     values: list[ValueChange]
     any_values: bool
-    """Whether differences between values are ignored."""
+    """Whether value differences are ignored."""
     job: list[Change]
     timings: list[Timing]
     noise_seconds: float = NOISE_SECONDS
@@ -110,13 +109,13 @@ class Diff(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def matters(self) -> bool:
-        """Return whether verdict, causes, checks, versions or points differ, ignoring other differences."""
+        """Return whether the verdict, causes, checks, versions or points differ."""
         values = self.values_differ and not self.any_values
         return bool(self.verdict or self.checks or self.causes or self.versions or self.points or values)
 
 
 def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
-    """Return the differences. If the arguments are swapped, only `a` and `b` are swapped in the result."""
+    """Return the differences. Swapping the arguments only swaps `a` and `b` in the result."""
     values = _values(a, b)
     first = list(islice(values, SHOWN))
     return Diff(
@@ -152,7 +151,7 @@ def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
 
 
 def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the keys of both mappings, in an order that does not change if the mappings are swapped."""
+    """Return the keys of both mappings, in an order that does not depend on the order of the mappings."""
     place: dict[str, int] = {}
     for side in (a, b):
         for number, name in enumerate(side):
@@ -209,19 +208,19 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same steps, without a comparison of each step."""
+    """Return True if both series are known to have the same steps, without comparing each step."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same rows, without a comparison of each row."""
+    """Return True if both series are known to have the same rows, without comparing each row."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
 
 
 def _blocks(a: Facts, b: Facts) -> int:
-    """Return the number of blocks with the same steps but different digests."""
+    """Return the number of blocks that have the same steps but different digests."""
     return sum(
         one.digests[block] != b.series[key].digests[block]
         for key, one in a.series.items()

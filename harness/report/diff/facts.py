@@ -1,4 +1,4 @@
-"""Extract the facts that `harness diff` compares: those that are the same in two equivalent launches."""
+"""Extract the facts compared by `harness diff`, which are the same for two equivalent launches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WHOLE = "whole run"
 
 @dataclass(frozen=True)
 class Series:
-    """The rows of one metric that one rank logged, and which of these rows are in the run."""
+    """The rows that one rank logged for one metric, and which of them are in the run."""
 
     values: Mapping[int, float] = field(default_factory=dict)
-    """Maps the step of every known row to its value."""
+    """The value of every known row, by step."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Maps (first step, last step) to the SHA-256 of rows that are known only by their digest."""
+    """The SHA-256 of rows for which only the digest is known, by (first step, last step)."""
     logged: int = 0
     missing: tuple[int, ...] = ()
-    """Steps of the rows that the run lacks."""
+    """The steps of rows missing from the run."""
     missing_in_blocks: int = 0
 
     @property
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a bundle.
+    """The facts extracted from a bundle.
 
     `checks` maps names to results such as "FAIL rank.killed". `causes` maps causes to the checks that report
     them.
@@ -50,19 +50,19 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     job: dict[str, str] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
-    """Maps the name of a stage to its seconds, in order. The whole run comes first."""
+    """The duration of each stage in seconds, in order, starting with the whole run."""
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
-    """Maps (rank, metric) to the logged rows."""
+    """The logged rows, by (rank, metric)."""
     mark: float | None = None
-    """The launch's nonce as a number. The main job logs it, and it differs in every launch."""
+    """The launch's nonce as a number, which the main job logs and which is different for every launch."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """Maps (type, reason, kind of object) to the number of events."""
+    """The number of events, by (type, reason, object kind)."""
 
 
 def facts(bundle: Bundle, name: str) -> Facts:
-    """Return the facts of a bundle, even of a damaged bundle.
+    """Extract a bundle's facts, even if it is damaged.
 
-    The bundle is judged again, so that both bundles of a comparison are judged by the current judges.
+    The bundle is judged again, so that both bundles in a comparison are judged by the current judge.
     """
     verdict = judge(bundle)
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
@@ -98,7 +98,7 @@ def _job(manifest: Manifest) -> dict[str, str]:
 
 
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
-    """Return the number of attempts of each rank, or {} if no rank had more than one."""
+    """Return each rank's number of attempts, or {} if no rank had more than one."""
     ranks = range(manifest.expected.ranks if manifest.expected else 0)
     lives = {
         rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
@@ -108,7 +108,7 @@ def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
-    """Return the digest of each file that was sent to the ranks, and the versions that rank 0 reported."""
+    """Return the digest of each file sent to the ranks, and the versions reported by rank 0."""
     sent = manifest.code
     if sent is None:
         return {}

@@ -1,4 +1,4 @@
-"""Print the differences as text: relevant differences first, then names, times and events."""
+"""Print the differences as text: relevant differences first, then the job, timings and events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, Change, Diff
 from harness.report.terminal.console import MARK, STYLE
 
 MOST = 30
-"""Maximum number of rows of a table. The JSON has all rows."""
+"""Maximum number of rows per table. The JSON output contains all rows."""
 
 
 def render(diff: Diff, console: Console) -> None:
@@ -63,7 +63,7 @@ def render(diff: Diff, console: Console) -> None:
 def _section(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0
 ) -> None:
-    """Print a section. The last `right` columns are right-aligned numbers."""
+    """Print a section. The last `right` columns contain right-aligned numbers."""
     listed = list(rows)
     if not listed:
         return

@@ -1,1 +1,1 @@
-"""The report page, an HTML file, and the data of its sections."""
+"""The HTML report page, and the data for its sections."""

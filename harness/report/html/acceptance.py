@@ -1,4 +1,4 @@
-"""Render acceptance results: the section of the report page, Markdown, tests for CI, and JSON."""
+"""Render acceptance results for the report page, Markdown, CI tests and JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.report.html.pairs import PairPicture, picture
 FLEET = "fleet.json"
 MARKS = {"PASS": "✓", "WARN": "!", "UNKNOWN": "?", "FAIL": "✗"}
 MOST = 20
-"""Maximum number of nodes in the terminal and in Markdown. The page has all nodes."""
+"""Maximum number of nodes shown in the terminal and in Markdown. The page shows all nodes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell in the table of a node: a measured value or a mark as `text`, and the details as `title`."""
+    """A cell in a node's table. `text` is a measured value or a mark, and `title` contains details."""
 
     text: str
     verdict: str
@@ -31,10 +31,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One check of a node.
+    """One check on a node.
 
-    `places` has an entry for the node and then one for each GPU. An entry is None if the check did not run
-    there.
+    `places` has one entry for the node, followed by one for each GPU. An entry is None if the check did not
+    run there.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Node:
-    """A node on the page. `problems` contains its cells that did not pass."""
+    """A node on the page. `problems` contains the cells that did not pass."""
 
     result: NodeResult
     rows: list[Row]
@@ -56,9 +56,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """The results of one check across the whole fleet.
+    """One check's results across the whole fleet.
 
-    `count` is the number of passes, and `worst` the worst measurement, with its node and GPU in `where`.
+    `count` is the number of passes. `worst` is the worst measurement, from the node and GPU in `where`.
     """
 
     id: str
@@ -73,20 +73,20 @@ class Spread:
 
 @dataclass(frozen=True)
 class View:
-    """The section of the report page for a fleet."""
+    """The report page's section on a fleet."""
 
     fleet: Fleet
     nodes: list[Node]
     """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The name of the first failed node. Its section of the page is expanded."""
+    """The name of the first failed node, whose section on the page is expanded."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
 
 def view(bundle: Bundle) -> View | None:
-    """Return the section for a bundle, or None if it has no acceptance tests."""
+    """Return the section for a bundle, or None if it does not contain acceptance tests."""
     found = of_bundle(bundle)
     return None if found is None else of_fleet(found)
 
@@ -129,7 +129,7 @@ def _unit(cells: dict[int | None, Cell]) -> str:
 
 
 def _limit(cells: Iterable[Cell]) -> tuple[str, str]:
-    """Return the limit of a check as text, and its source."""
+    """Return a check's limit as text, and its source."""
     cell = next((cell for cell in cells if cell.limit is not None), None)
     if cell is None or cell.limit is None:
         return "", ""
@@ -142,7 +142,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _spreads(fleet: Fleet) -> Iterator[Spread]:
-    """Yield the results of each check across the whole fleet, worst first."""
+    """Yield each check's results across the whole fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
     for node in fleet.nodes:
         for cell in node.cells:
@@ -169,7 +169,7 @@ def _spreads(fleet: Fleet) -> Iterator[Spread]:
 
 
 def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult, Cell]:
-    """Return the node and cell with the worst verdict of a check and, among these, the worst measurement."""
+    """Return the node and cell with a check's worst verdict and, among those, the worst measurement."""
 
     def order(place: tuple[NodeResult, Cell]) -> tuple[int, float]:
         cell = place[1]
@@ -180,13 +180,13 @@ def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult,
 
 
 def first(node: NodeResult) -> str:
-    """Return a text for the first check that failed on a node, or "" if no check failed."""
+    """Describe the first failed check on a node. Returns "" if all checks passed."""
     cell = node.first
     return "" if cell is None else f"{cell.name}: {cell.text}"
 
 
 def lines(fleet: Fleet) -> list[str]:
-    """Return the acceptance results as Markdown: the verdict, and the nodes and checks that did not pass."""
+    """Return the results as lines of Markdown: the verdict, and the nodes and checks that did not pass."""
     bad = [node for node in fleet.nodes if node.verdict != "PASS"]
     rows = [
         [
@@ -208,10 +208,10 @@ def lines(fleet: Fleet) -> list[str]:
 
 
 def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
-    """Return a test for each check of each node and of the fleet: the check, its verdict and its seconds.
+    """Return a test for each check on each node and on the fleet: the check, its verdict and its duration.
 
-    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. A check of several GPUs becomes
-    several tests.
+    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. A check that covers several GPUs
+    becomes several tests.
     """
     found = of_bundle(bundle)
     if found is None:
@@ -239,7 +239,7 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
 
 
 def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
-    """Number tests that have the same name, so that names are unique."""
+    """Number tests with the same name to make names unique."""
     seen: dict[str, int] = {}
     for check, verdict, seconds in cases:
         number = seen[check.name] = seen.get(check.name, 0) + 1
@@ -248,7 +248,7 @@ def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, s
 
 
 def as_json(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of fleet.json. It is null if there are no acceptance tests."""
+    """Return the text of fleet.json, which is null if there are no acceptance tests."""
     del verdict
     found = of_bundle(bundle)
     return json.dumps(None if found is None else found.as_dict()) + "\n"

@@ -1,4 +1,4 @@
-"""List the attempts of ranks that ran more than once: rows, times, and why each attempt began."""
+"""List the attempts of ranks that ran more than once, with rows, times and why each attempt began."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class RankAttempt:
     """The number of the attempt, starting at 1."""
     of: int
     pod: str
-    """The pod's name, without the launched object's name in front of it."""
+    """The pod's name, without the prefix that is the launched object's name."""
     start: float
     last: float | None
-    """Time of the last row that the attempt recorded, or None if it recorded no row."""
+    """When the attempt recorded its last row, or None if it did not record any rows."""
     rows: int
     ended: bool
-    """Whether the log contains the end record of this attempt. If not, the attempt was interrupted."""
+    """Whether the log contains this attempt's end record. If not, the attempt was interrupted."""
     reason: str = ""
-    """What restarted the rank, when and why. Empty for the first attempt."""
+    """What restarted the rank, and when and why. Empty for the first attempt."""
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of a table row, in the order of HEADINGS."""
+        """Return the cells for a table row, in the order of HEADINGS."""
         times = f"{_clock(self.start)} – {_clock(self.last)}" if self.last else f"from {_clock(self.start)}"
         rows = f"{self.rows}" if self.ended else f"{self.rows}, cut off"
         return f"{self.rank}", f"{self.number} of {self.of}", self.pod, times, rows, self.reason
 
 
 def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
-    """Return the judges' case and the ground truth of each rank, or (None, []) if nothing was launched."""
+    """Return the judge's case and each rank's ground truth, or (None, []) if nothing was launched."""
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
         return None, []
@@ -71,8 +71,8 @@ def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[Ran
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in all_restarts if truth.rank in each.ranks):
-        # A restart causes the next attempt. Because clocks differ, use the last attempt if none seems to
-        # follow.
+        # A restart causes the next attempt. If, because of clock differences, none appears to follow, use the
+        # last attempt.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [
@@ -92,5 +92,5 @@ def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[Ran
 
 
 def _clock(at: float) -> str:
-    """Return the time of day in UTC, to the second."""
+    """Format the UTC time of day in whole seconds."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""For each metric, count the points that each rank logged and the points in the run, and draw the curves."""
+"""For each metric, count the points logged by each rank and the points in the run, and draw the curves."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from harness.judge.points.series import Rows, extend, put
 from harness.report.html.attempts import truths
 
 MAX_DRAWN = 400
-"""Maximum number of points of a curve, more than a screen can show. A longer curve keeps the lowest and the
-highest value of each interval.
+"""Maximum number of points per curve, which is more than a screen can show. For longer curves, the lowest and
+highest values in each interval are kept.
 """
 MAX_CURVES = 16
-"""Maximum number of curves per metric. Ranks with missing points come first."""
+"""Maximum number of curves per metric. Ranks with missing points have priority."""
 Series = list[tuple[int, float]]
 
 
 @dataclass
 class Cell:
-    """One rank's points of one metric. `missing` contains the steps whose logged value is not in the run."""
+    """One rank's points for one metric. `missing` contains the steps that are not in the run."""
 
     logged: int = 0
     missing: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
-    """Number of rows of each attempt, for a rank that ran more than once.
+    """The number of rows in each attempt, for a rank that ran more than once.
 
-    A step that two attempts logged counts once in `logged`.
+    A step logged by two attempts counts only once in `logged`.
     """
 
 
 @dataclass
 class Metric:
-    """A metric, with a cell for each rank that logged it, and with its points in the run."""
+    """A metric, with a cell for each rank that logged it and with its points in the run."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -50,9 +50,9 @@ class Metric:
 
 
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
-    """Return every metric that a rank logged or that is in the shared run.
+    """Return all metrics that were logged by a rank or are in the shared run.
 
-    Metrics with missing points come first. Metrics with and without missing points are each sorted by name.
+    Metrics with missing points come first. Both groups are sorted by name.
     """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
     recorded: Rows = {}
@@ -80,7 +80,7 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
 
 
 def steps(numbers: Sequence[int], limit: int = 6) -> str:
-    """Return steps as text, such as "3, 7–9 and 12 more"."""
+    """Format a list of steps, such as "3, 7–9 and 12 more"."""
     runs: list[list[int]] = []
     for step in sorted(set(numbers)):
         if runs and step == runs[-1][-1] + 1:
@@ -112,7 +112,7 @@ class Plot:
 
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
-    """Return the plot, or None if no value is finite."""
+    """Return the plot, or None if there are no finite values."""
     curves = {rank: _finite(metric.truth[rank].items()) for rank in _drawn(metric)}
     recorded = _finite(metric.recorded.items())
     drawn = [rows for rows in (recorded, *curves.values()) if rows]
@@ -153,7 +153,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
 
 def _drawn(metric: Metric) -> list[int]:
-    """Return the ranks whose curves are drawn, at most MAX_CURVES of them."""
+    """Return the ranks, at most MAX_CURVES, whose curves are drawn."""
     misses = {rank for rank, cell in metric.cells.items() if cell.missing}
     first = sorted(metric.truth, key=lambda rank: (rank not in misses, rank))
     return sorted(first[:MAX_CURVES])
@@ -165,7 +165,7 @@ def _finite(rows: Iterable[tuple[int, float]]) -> Series:
 
 
 def thinned(rows: Series) -> Series:
-    """Return at most MAX_DRAWN rows: the lowest and the highest value of each interval."""
+    """Reduce rows to at most MAX_DRAWN: the lowest and highest values in each interval."""
     if len(rows) <= MAX_DRAWN:
         return rows
     size = math.ceil(len(rows) / (MAX_DRAWN // 2))

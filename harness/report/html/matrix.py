@@ -1,4 +1,4 @@
-"""The table of points for many ranks. It has one row per metric, because a column per rank would not fit."""
+"""The table of points for many ranks, with one row per metric, because one column per rank would not fit."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Row:
     missing: list[tuple[int, Cell]]
     """The first ranks with missing points."""
     more: int
-    """The number of further ranks with missing points."""
+    """The number of other ranks with missing points."""
 
 
 @dataclass(frozen=True)
 class Wide:
-    """The rows of the table.
+    """The table's rows.
 
-    `others` is the number of omitted metrics, and `others_missing` the number of their missing points.
+    `others` is the number of omitted metrics, and `others_missing` is how many of their points are missing.
     """
 
     rows: list[Row]

@@ -15,7 +15,7 @@ from harness.workers.netcheck.show import MOST, word
 
 @dataclass(frozen=True)
 class Square:
-    """The result of the connection from one pod to another. `kind` is good, bad, idle (not known) or self."""
+    """The result of connecting from one pod to another. `kind` is good, bad, idle (not known) or self."""
 
     text: str
     kind: str
@@ -24,7 +24,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Row:
-    """The results of the connections from one pod to all pods.
+    """The results for the connections from one pod to all pods.
 
     `place` names the pod and its node. If there is no result, `squares` is empty.
     """
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The results of all pairs, and the steps of the most informative diagnosis."""
+    """The results for all pairs, and the steps of the most informative diagnosis."""
 
     rows: list[Row]
     steps: list[NetcheckStep]
@@ -44,9 +44,9 @@ class Matrix:
 
 
 def matrix(bundle: Bundle) -> Matrix | None:
-    """Return the matrix of a bundle, or None if no pod logged a diagnosis.
+    """Return a bundle's matrix, or None if no pod logged a diagnosis.
 
-    If no diagnosis covers all pairs, each row comes from the diagnosis of its own pod.
+    If no diagnosis covers all pairs, each row comes from its own pod's diagnosis.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.launch is None or manifest.expected is None:
@@ -90,7 +90,7 @@ def _square(cell: NetcheckCell | None) -> Square:
 
 
 def lines(diagnosis: Matrix) -> list[str]:
-    """Return the matrix as a Markdown table, with a row for each sending pod."""
+    """Return the matrix as a Markdown table with one row per sending pod."""
     count = len(diagnosis.rows)
     head = ["from \\ to", *(row.name for row in diagnosis.rows), "pod"]
     cells = [

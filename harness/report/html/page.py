@@ -1,4 +1,4 @@
-"""Render report.html: a bundle as a self-contained page that needs no network and no scripts."""
+"""Render report.html, a self-contained page about a bundle that works without a network or scripts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from harness.report.html.timeline import Lane, lanes
 
 REPORT = "report.html"
 LOG_LINES = 2000
-"""Maximum number of log lines per container, counted from the end. The full log is in the bundle."""
+"""Maximum number of log lines per container, counted from the end. The bundle contains the full log."""
 ALL_LINES = 20_000
-"""Maximum number of log lines of all containers. A browser needs a second for three times as many lines."""
+"""Maximum number of log lines for all containers. A browser takes a second for three times as many lines."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
 LETTER = 0.85
-"""Width of a letter, in percent of the timeline's width on a wide screen."""
+"""Width of a letter, as a percentage of the timeline's width on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Log:
     file: str
     omitted: int
     lines: list[tuple[int, str, str]]
-    """Line number, time and text of each line."""
+    """The number, time and text of each line."""
 
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
@@ -91,7 +91,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
 def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
     """Write the page to a file atomically. The default is REPORT in the bundle.
 
-    The page needs no redaction, because the bundle is already redacted.
+    The page does not need redaction, because the bundle is already redacted.
     """
     path = path or bundle.path / REPORT
     replace_file(path, render(bundle, verdict))
@@ -119,9 +119,9 @@ def _tiles(manifest: Manifest, by_name: dict[str, Metric]) -> list[tuple[str, st
 
 
 def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
-    """Return two groups of checks as (expanded, checks): first those that did not pass, then the others.
+    """Return two groups of (expanded, checks): those that did not pass, and those that passed.
 
-    The second group is collapsed if both groups contain checks.
+    The second group is collapsed if there are checks in both groups.
     """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]
@@ -130,7 +130,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
-    """Return about five ticks of the time axis at round values, each as (position in percent, label)."""
+    """Return about five ticks at round values for the time axis, as (position in percent, label)."""
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
     return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
 
@@ -166,7 +166,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
 
 
 def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
-    """Yield the number, the time and the text of log lines, as a terminal shows them."""
+    """Yield (number, time, text) for log lines, as shown by a terminal."""
     for number, line in tail:
         stamp, _, text = line.partition(" ")
         users = without_own(text)

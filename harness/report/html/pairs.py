@@ -1,4 +1,4 @@
-"""Draw a picture that shows which pairs of nodes are slow or broken, with a square for each pair."""
+"""Draw a picture that shows which pairs of nodes are slow or broken, with one square per pair."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
-"""Side of a square, gap between squares, and margin, in pixels."""
+"""The side of a square, the gap between squares, and the margin, in pixels."""
 SHADES = 4
-"""Number of shades of green. Faster pairs are darker. More shades could not be distinguished."""
+"""The number of shades of green. Faster pairs are darker. More shades would be indistinguishable."""
 
 
 @dataclass(frozen=True)
 class Square:
-    """The square of a pair that did not pass. `title` is its tooltip."""
+    """The square for a pair that did not pass. `title` is its tooltip."""
 
     x: int
     y: int
@@ -27,12 +27,12 @@ class Square:
 
 @dataclass(frozen=True)
 class PairPicture:
-    """A square for each pair of nodes. Passed pairs share one path per shade, to keep the file small."""
+    """One square per pair of nodes. Pairs that passed share one path per shade to keep the file small."""
 
     nodes: list[str]
     size: int
     shades: dict[int, str]
-    """Maps each shade (0 is the slowest) to its path."""
+    """The path for each shade. 0 is the slowest."""
     squares: list[Square]
     worst: list[Pair]
     """The pairs that did not pass, slowest first."""
@@ -41,7 +41,7 @@ class PairPicture:
 
 
 def picture(fleet: Fleet) -> PairPicture | None:
-    """Return the picture, or None if no pair was tested."""
+    """Return the picture, or None if no pairs were tested."""
     if not fleet.pairs:
         return None
     nodes = sorted({name for pair in fleet.pairs for name in (pair.a, pair.b)}, key=natural)
@@ -69,7 +69,7 @@ def picture(fleet: Fleet) -> PairPicture | None:
 
 
 def _shade(rate: float | None, rates: Sequence[float]) -> int:
-    """Return the shade of a rate, by its position between the slowest and the fastest pair that passed."""
+    """Return the shade for a rate, based on its position between the slowest and fastest passed pairs."""
     low, high = min(rates, default=0.0), max(rates, default=0.0)
     if rate is None or high <= low:
         return SHADES - 1
@@ -82,6 +82,6 @@ def _worst(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def describe(pair: Pair) -> str:
-    """Return a description of a pair in one line."""
+    """Return a one-line description of a pair."""
     rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
     return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")

@@ -1,4 +1,4 @@
-"""Compute the report's timeline: a lane of spans for each stage and each object."""
+"""Compute the report's timeline, with a lane of spans for each stage and each object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.evidence.schema.bundle import Manifest
 
 @dataclass(frozen=True)
 class Span:
-    """A span of time, in seconds since the epoch. `kind` sets its colour: wait, work, good, bad or idle."""
+    """A time span, in seconds since the epoch. `kind` (wait, work, good, bad or idle) sets its colour."""
 
     start: float
     end: float
@@ -32,8 +32,8 @@ class Lane:
 def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
     """Return the lanes of the timeline.
 
-    There is a lane for each stage, the launched object, its Workload, each pod of the ranks, and each node
-    that was not Ready.
+    There is one lane for each stage, the launched object, its Workload, each rank's pod, and each node that
+    was not Ready.
     """
     end = _end(manifest)
     made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
@@ -69,7 +69,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 
 def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
-    """Return the activity and colour of an object, from its most advanced condition."""
+    """Return an object's activity and colour, based on its most advanced condition."""
     true = {c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
         done = next((word for word in ("Complete", "Failed") if word in true), "")
@@ -121,7 +121,7 @@ def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
 
 
 def _runs(states_at: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
-    """Yield a span for each sequence of equal states. The last span extends to the end of the launch."""
+    """Yield one span per sequence of equal states. The last span extends to the end of the launch."""
     known = [(at, label, colour) for at, label, colour in states_at if at is not None]
     start = 0
     for position in range(1, len(known) + 1):

@@ -1,4 +1,4 @@
-"""Prepare a training for the report page: losses by step, restarts and checkpoints."""
+"""Prepare a training job's losses by step, restarts and checkpoints for the report page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
-"""Size of the picture, and margins for the labels of the axes, in the picture's units."""
+"""The size of the picture, and margins for axis labels, in the picture's units."""
 
 
 @dataclass(frozen=True)
@@ -28,35 +28,35 @@ class Mark:
 
 @dataclass(frozen=True)
 class Curves:
-    """The loss curves of a run, in a box of `width` × `height`."""
+    """A run's loss curves, in a box of `width` × `height`."""
 
     width: int
     height: int
     left: int
     bottom: int
     trained: str
-    """SVG path of the training loss."""
+    """The SVG path for the training loss."""
     evaluated: str
-    """SVG path of the validation loss."""
+    """The SVG path for the validation loss."""
     points: list[Mark]
-    """The evaluations, each at its step and validation loss."""
+    """The evaluations, positioned at their step and validation loss."""
     resumed: list[Mark]
     """The first step of each attempt after the first one."""
     floor: Mark | None
-    """The entropy of the training texts, if it is known."""
+    """The entropy of the training texts, if known."""
     rows: list[Mark]
     columns: list[Mark]
 
 
 @dataclass(frozen=True)
 class View:
-    """The section of the report page for a training."""
+    """The report page's section on a training job."""
 
     curves: Curves | None
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
-    """The checkpoints, each with a boolean that is true if the link `best` points to the checkpoint."""
+    """Pairs of a checkpoint and whether the link `best` points to it."""
     error: str | None
-    """The reason why the checkpoints were not audited, or None if they were audited."""
+    """Why the checkpoints were not audited, or None if they were."""
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
@@ -71,7 +71,7 @@ def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
 
 
 def _resumed(bundle: Bundle) -> list[int]:
-    """Return the first step that rank 0 logged in each attempt after the first one."""
+    """Return the first step logged by rank 0 in each attempt after the first one."""
     logged = next((truth for truth in truths(bundle)[1] if truth.rank == 0), None)
     if logged is None:
         return []
@@ -114,7 +114,7 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
 
 
 def _finite(metric: Metric | None) -> Series:
-    """Return the finite values of a metric in the run, by step."""
+    """Return a metric's finite values in the run, by step."""
     return sorted(row for row in metric.recorded.items() if math.isfinite(row[1])) if metric else []
 
 

@@ -1,1 +1,1 @@
-"""The verdict and the list of runs on a terminal."""
+"""Print the verdict and the list of runs in a terminal."""

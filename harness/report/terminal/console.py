@@ -1,4 +1,4 @@
-"""Marks and styles of verdicts in a terminal, and a console for tables."""
+"""Marks and styles for verdicts in a terminal, and a console for tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List past bundles as a table or as rows for JSON."""
+"""List existing bundles as a table or as rows for JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness.report.amounts import amount
 from harness.report.terminal.console import STYLE
 
 WIDE = 130
-"""Minimum width of a terminal for all columns."""
+"""Minimum terminal width for showing all columns."""
 
 
 class Row(BaseModel):
-    """A row for one bundle. If no verdict was recorded, `verdict` is "none" and `state` gives the reason."""
+    """A row for one bundle. If no verdict was recorded, `verdict` is "none" and `state` shows why."""
 
     bundle: str
-    """The path of the bundle, in a form that other commands accept."""
+    """The bundle's path, in a form that other commands accept."""
     name: str
     started_at: str
     job: str
@@ -31,7 +31,7 @@ class Row(BaseModel):
     verdict: str
     cause: str | None
     seconds: float | None
-    """Seconds from start to end, or None if the end was not recorded."""
+    """The duration in seconds, or None if the end was not recorded."""
     bytes: int
 
 
@@ -53,7 +53,7 @@ def row(one: Past) -> Row:
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table of bundles in the given order, with the total size at the bottom.
 
-    On a narrow terminal, some columns are omitted. The time is also part of the name of a bundle.
+    On a narrow terminal, some columns are omitted. The time is also part of the bundle's name.
     """
     wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)

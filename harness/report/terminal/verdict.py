@@ -1,4 +1,4 @@
-"""Print a verdict: first the checks, then the verdict with its cause, explanation and next steps.
+"""Print the checks, followed by the verdict with its cause, explanation and next steps.
 
 The verdict comes last, because a terminal shows the end of the output.
 """
@@ -33,7 +33,7 @@ def render(
     netcheck: Matrix | None = None,
     accepted: Fleet | None = None,
 ) -> None:
-    """Print the verdict of a bundle. `attempts` contains the attempts of ranks that ran more than once."""
+    """Print a bundle's verdict. `attempts` contains the attempts of ranks that ran more than once."""
     style = STYLE[verdict.verdict]
     body = Text()
     body.append(verdict.explanation)
@@ -64,7 +64,7 @@ def render(
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
     """Yield the evidence, next steps and hints as (label, text).
 
-    In these texts, the path of the bundle is spelled as the user gave it.
+    In the texts, the bundle's path is written as the user specified it.
     """
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)
@@ -87,7 +87,7 @@ def _checks(verdict: Verdict) -> Table:
             alike.setdefault(check.explanation, []).append(check.name)
     for check in verdict.checks:
         name, explanation = check.name, check.explanation
-        # Checks that were skipped for the same reason share one row, at the position of the first.
+        # Checks that were skipped for the same reason share one row, at the position of the first check.
         names = alike.get(explanation, [])
         if len(names) > 1 and name in names:
             if name != names[0]:
@@ -103,7 +103,7 @@ def _checks(verdict: Verdict) -> Table:
 
 
 def _attempts(attempts: Sequence[RankAttempt]) -> Table:
-    """Return a table with a row for each attempt. The check `restarts` shows why each attempt began."""
+    """Return a table with one row per attempt. The check `restarts` shows why each attempt began."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, overflow="fold")
@@ -113,7 +113,7 @@ def _attempts(attempts: Sequence[RankAttempt]) -> Table:
 
 
 def _matrix(matrix: Matrix) -> Table:
-    """Return netcheck's matrix: a row for each sending pod, a column for each receiving pod."""
+    """Return the netcheck matrix, with one row per sending pod and one column per receiving pod."""
     styles = {"good": "green", "bad": "bold red", "idle": "yellow", "self": "dim"}
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("from \\ to", justify="right")
@@ -130,7 +130,8 @@ def _matrix(matrix: Matrix) -> Table:
 def accepted_table(fleet: Fleet) -> Table:
     """Return a table of the acceptance results.
 
-    It contains the nodes that did not pass, worst first, then the failed checks of the fleet and the verdict.
+    It contains the nodes that did not pass, worst first, followed by the fleet's failed checks and the
+    verdict.
     """
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):

@@ -1,4 +1,4 @@
-"""Print the cause of a verdict and its evidence on one screen."""
+"""Print the cause of a verdict and the evidence for it on one screen."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from harness.report.terminal.console import MARK, STYLE
 MAX_EVIDENCE = 4
 MAX_OTHERS = 4
 _WIDTH = 240
-"""Maximum number of characters of a quoted log line."""
+"""Maximum length of a quoted log line in characters."""
 
 
 def render(verdict: Verdict, bundle: Path, console: Console) -> None:
-    """Print the verdict, its cause, the evidence with the quoted log lines, and what to do next."""
+    """Print the verdict, its cause, the evidence with quoted log lines, and what to do next."""
     head = Text(f"{MARK[verdict.verdict]} {verdict.verdict}", style=STYLE[verdict.verdict])
     if verdict.cause:
         ranks = (
@@ -47,7 +47,7 @@ def render(verdict: Verdict, bundle: Path, console: Console) -> None:
 
 
 def _quoted(bundle: Path, ref: str) -> str:
-    """Return the line of a log that a reference names, without its time, or "" for other files."""
+    """Return the log line that a reference points to, without its time, or "" for other files."""
     file, _, number = ref.partition(":")
     if not file.startswith("logs/") or not number.isdecimal():
         return ""

@@ -22,7 +22,7 @@ HEADER = (
 
 
 def structural(model: type[BaseModel]) -> Json:
-    """Return the structural schema of a model, which has no references, null types or titles."""
+    """Return a model's structural schema, which has no references, null types or titles."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -66,7 +66,7 @@ def _structural(schema: Json, parts: Json) -> Json:
 
 
 def _with_defaults(result: Json, asked: Json, required: bool) -> Json:
-    """Return an object's schema with the default {} if a field of the object has a default.
+    """Return an object's schema, with the default {} if one of the object's fields has a default.
 
     The field's default then also applies if the object is omitted. An optional object gets no default.
     """
@@ -132,7 +132,7 @@ SCALE = [
         "after scaling",
     ),
 ]
-"""Rules for `kubectl scale`, which changes maxNodes. A suspended job gets a new JobSet when it is resumed."""
+"""Rules for `kubectl scale`, which changes maxNodes. A job gets a new JobSet when it is resumed."""
 
 
 def _definition(
@@ -186,7 +186,7 @@ def _definition(
 
 
 def definitions() -> list[Object]:
-    """Return the CRDs of TorchrunQueue and TorchrunJob."""
+    """Return the CRDs for TorchrunQueue and TorchrunJob."""
     return [
         _definition(names.QUEUE_KIND, ["trq"], QueueSpec, QueueStatus, QUEUE_COLUMNS),
         _definition(

@@ -1,4 +1,4 @@
-"""Base classes, field types and CEL rules that all models share. Field names are camelCase in the API."""
+"""Base classes, field types and CEL rules shared by all models. Field names are camelCase in the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class Spec(BaseModel):
-    """Base class of the models of a spec. An unknown field is an error.
+    """Base class for spec models. An unknown field is an error.
 
     The API server prunes fields that are not in the CRD. So an unknown field means that the CRD and the
     controller have different versions.
@@ -24,7 +24,7 @@ class Spec(BaseModel):
 
 
 class Status(BaseModel):
-    """Base class of the models of a status. It ignores unknown fields, which another version has written."""
+    """Base class for status models. It ignores unknown fields, which another version has written."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -96,7 +96,7 @@ def rule(expression: str, message: str) -> Json:
 def first(expression: str, message: str) -> Json:
     """Return a CEL rule that applies only when an object is created.
 
-    Use such a rule for immutable fields. An object that is older than the rule and violates it can then still
+    Use such a rule for immutable fields. Objects that are older than the rule and violate it can then still
     be suspended or cancelled.
     """
     return {**rule(f"oldSelf.hasValue() || ({expression})", message), "optionalOldSelf": True}

@@ -80,8 +80,11 @@ class WorkspaceStorage(Spec):
     """A branch, tag or commit. The default is the repository's default branch."""
     claim_name: Name | None = None
     secret_name: Name | None = None
-    """A Secret whose keys become environment variables of the download. For S3, these are AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL; for git, GIT_USERNAME and GIT_PASSWORD."""
+    """A Secret whose keys become environment variables for the download.
+
+    For S3, these are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. For git, they
+    are GIT_USERNAME and GIT_PASSWORD.
+    """
     size: Quantity = "10Gi"
     """The size per GPU, or the total size for a job without GPUs."""
     storage_class: Word | None = None
@@ -200,7 +203,7 @@ class JobSpec(Spec):
 
 
 class Workers(Status):
-    """The numbers of pods of the current attempt, by phase."""
+    """The number of pods in the current attempt, by phase."""
 
     pending: int = 0
     ready: int = 0
@@ -233,6 +236,9 @@ class JobStatus(Status):
     start_time: Time | None = None
     completion_time: Time | None = None
     waiting: Waiting | None = None
-    """The free GPUs while the job waits. They are updated after at least a minute, and then each time the
-    waiting time has doubled, so that a job that waits for hours causes only a few writes."""
+    """The free GPUs while the job waits.
+
+    They are updated after at least a minute, and then whenever the waiting time has doubled, so a job that
+    waits for hours causes only a few writes.
+    """
     message: Annotated[str, Field(max_length=32768)] | None = None

@@ -1,7 +1,7 @@
 """The typed models of TorchrunQueue and TorchrunJob, from which crd.py generates the CRDs.
 
-The models accept the fields of the original operator's README (`jobQueue`, `numGPUs`, `kaiQueue`,
-`nodeResources`, `storage`) and the fields of its code (`queue`, `numNodes`, `podTemplate`, `resources`). An
+The models accept the fields in the original operator's README (`jobQueue`, `numGPUs`, `kaiQueue`,
+`nodeResources`, `storage`) and the fields in its code (`queue`, `numNodes`, `podTemplate`, `resources`). An
 omitted field has the same default in the CRD and in the model, even if its parent object is omitted too.
 """
 

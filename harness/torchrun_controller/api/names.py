@@ -1,4 +1,4 @@
-"""Names that the controller, the command line and the tests share."""
+"""Names shared by the controller, the command line and the tests."""
 
 from __future__ import annotations
 
@@ -12,50 +12,59 @@ KUEUE_API = "kueue.x-k8s.io/v1beta2"
 KAI_API = "scheduling.run.ai/v2"
 
 TRAINER = "trainer"
-"""The name of the container in which torchrun runs. It is the first container of a pod template."""
+"""The name of the container in which torchrun runs. It is the first container in a pod template."""
 NODES = "node"
 """The name of the JobSet's replicated job. Pod 0 has the host name `<job>-node-0-0.<job>`."""
 LONGEST_JOB_NAME = 50
-"""The maximum length of a job's name. The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and so
-has at most 63 characters."""
+"""The maximum length of a job's name.
+
+The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and therefore limited to 63 characters.
+"""
 
 JOB_LABEL = "torchrun-job-name"
-"""Label of pods, JobSets and claims, with the same name as in the original operator:
-`kubectl get pods -l torchrun-job-name=NAME`."""
+"""Label on pods, JobSets and claims: the name of their job.
+
+The original operator uses the same label, as in `kubectl get pods -l torchrun-job-name=NAME`.
+"""
 QUEUE_LABEL = "torchrun-queue-name"
 NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
-"""Label of a kai-scheduler Queue, a cluster-scoped object: the namespace of its TorchrunQueue."""
+"""Label on a kai-scheduler Queue, which is cluster-scoped: the namespace of its TorchrunQueue."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""Annotation of a JobSet: the digest of its spec."""
+"""Annotation on a JobSet: the digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""Annotation of a TorchrunJob: the digest of the uploaded workspace. The pods wait for the upload."""
+"""Annotation on a TorchrunJob: the digest of the uploaded workspace. The pods wait for the upload."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""Annotation of a TorchrunJob: the number of Secrets that store its code. It is empty during the upload."""
+"""Annotation on a TorchrunJob: the number of Secrets that store its code. Empty during the upload."""
 KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
-"""Annotation of a TorchrunJob: true if its code is stored in Secrets or in the pod `<job>-sync-0`."""
+"""Annotation on a TorchrunJob: true if its code is stored in Secrets or in the pod `<job>-sync-0`."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""Annotation of a TorchrunJob: the generation of the code that was stored last."""
+"""Annotation on a TorchrunJob: the generation of the code that was stored most recently."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""Label of the Secrets and the pod that store a job's code. The value is the job's UID."""
+"""Label on the Secrets and the pod that store a job's code. The value is the job's UID."""
 PART_KEY = "part"
 MAX_PARTS = 8
-"""The maximum number of Secrets, of 1 MB each, for a job's code. The etcd of a cluster stores only 2 GiB."""
+"""The maximum number of Secrets for a job's code, each of 1 MB. A cluster's etcd stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the condition WorkspaceReady during an upload to Secrets, or to the pod that stores the code."""
+"""Reasons of the WorkspaceReady condition during an upload to Secrets, or to the pod that stores the code."""
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
-"""The number of additional Secrets that pods mount if they exist. A later sync can need these Secrets."""
+"""The number of additional Secrets that pods mount if they exist, because a later sync may need them."""
 NAMESPACES_ANNOTATION = f"{GROUP}/namespaces"
-"""Annotation of a ClusterQueue: the namespaces whose TorchrunQueues may name it in clusterQueue, separated by
-commas, or *. Only administrators can write it, because a ClusterQueue is cluster-scoped."""
+"""Annotation on a ClusterQueue: the namespaces whose TorchrunQueues may use it.
+
+The value is a comma-separated list, or *. Only administrators can write it, because a ClusterQueue is
+cluster-scoped.
+"""
 FINALIZER = f"{GROUP}/kai-queue"
-"""Finalizer of a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
-Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner."""
+"""Finalizer on a TorchrunQueue, removed after the controller has deleted the kai-scheduler Queue.
+
+That Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
+"""
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
-"""Pattern of the environment variables that torchrun reads as options, or that are set in the pods."""
+"""Matches the environment variables that torchrun reads as options, or that are set in the pods."""
 PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
-"""The permitted kinds of a queue's resource templates. The controller's role permits no other kinds."""
+"""The kinds permitted in a queue's resource templates. The controller's role permits no other kinds."""
 FIELD_MANAGER = "torchrun-controller"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
@@ -69,7 +78,7 @@ def workspace_claim(job: str) -> str:
 
 
 def holder(job: str) -> str:
-    """Return the name of the StatefulSet and Service for the pod that stores a job's code, `<job>-sync-0`."""
+    """Return the StatefulSet's and Service's name for the pod that stores a job's code, `<job>-sync-0`."""
     return f"{job}-sync"
 
 
@@ -79,11 +88,11 @@ def workspace_part(job: str, index: int) -> str:
 
 
 def host(job: str, rank: int) -> str:
-    """Return the host name of the pod with node rank `rank`. The job's other pods can resolve it."""
+    """Return the host name of the pod with node rank `rank`, which the job's other pods can resolve."""
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 
 PLUGIN = "kubectl-torchrun"
 """The kubectl plugin behind `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"
-"""The start of the line that a trainer logs if its setup fails. The exit code follows."""
+"""The beginning of the line that a trainer logs if its setup fails. The exit code follows."""

@@ -1,9 +1,9 @@
-"""The table that defines who may set each field of a job and of its pods.
+"""The table that defines who may set each field in a job and its pods.
 
-A job may set a field if the field is free, or if its queue lists the value. A path without a decision is
-refused, so a field of a later version of Kubernetes is refused until a decision about it is added here. The
-author of a queue decides every field of its pod template, except those that give a pod access to its node:
-these also need an entry in the queue's `privileges`, so that no template grants them by accident.
+A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the table
+are refused, so fields from a later Kubernetes version are refused until they are added here. A queue's author
+controls every field in the pod template, except those that give a pod access to its node. These also need an
+entry in the queue's `privileges`, so that no template grants them by accident.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ By = Literal[
     "mounts",
     "source",
 ]
-"""The condition for setting a field. If it is `free`, any job may set it. Most other values name a list in
-the queue's `overrides` that must have an entry.
+"""The condition for setting a field.
 
-The entries of `fields` are paths. `mounts` and `source` are not lists but rules: a job may mount its own
-volumes, and may get its code from an archive or from git. Other mounts and sources need an entry in `fields`.
+If it is `free`, any job may set the field. Most other values name a list in the queue's `overrides` that must
+contain an entry. The entries in `fields` are paths. `mounts` and `source` are not lists but rules: a job may
+mount its own volumes, and may get its code from an archive or from git. Other mounts and sources need an
+entry in `fields`.
 """
 _CLAIMS = ("workspace", "datasets", "checkpoints")
 _VOLUME = "volumes.additionalVolumes[]"
@@ -78,12 +79,15 @@ JOB: Mapping[str, By] = {
         }.items()
     },
 }
-"""The decision about each field of a TorchrunJob's spec. It applies to all fields below the path, except
-those with a decision of their own. `[]` stands for each item of a list."""
+"""The condition for each field in a TorchrunJob's spec.
+
+It also applies to all fields below the path, except for those with their own entry. `[]` stands for each list
+item.
+"""
 
 
 def grantable() -> list[str]:
-    """Return the possible entries of `overrides.fields`: the paths that need one, and their parents."""
+    """Return the possible entries for `overrides.fields`: the paths that need one, and their parents."""
     paths = {path.replace("[]", "") for path, by in JOB.items() if by in ("fields", "mounts", "source")}
     parents = {path.rpartition(".")[0] for path in paths}
     above = {parent.rpartition(".")[0] for parent in parents}
@@ -106,16 +110,18 @@ Privilege = Literal[
     "appArmor",
     "sysctls",
 ]
-"""What the Pod Security Standard "baseline" forbids or restricts. Any added capability and any sysctl needs
-the privilege, although baseline permits some of them."""
+"""What the Pod Security Standard "baseline" forbids or restricts.
+
+Any added capability and any sysctl needs the privilege, although baseline permits some of them.
+"""
 OWNER = ""
-"""The author of the queue sets the field in the queue's pod template."""
+"""The queue's author may set the field in the queue's pod template."""
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "procMount": ("Default",),
     "seccomp": ("RuntimeDefault", "Localhost"),
     "appArmor": ("RuntimeDefault", "Localhost"),
 }
-"""Values that need no privilege, in addition to empty values such as false and 0."""
+"""Values that need no privilege, besides empty values such as false and 0."""
 _SECURITY: Mapping[str, str] = {
     "seLinuxOptions": "seLinux",
     "seccompProfile": OWNER,
@@ -126,7 +132,7 @@ _SECURITY: Mapping[str, str] = {
     "windowsOptions.hostProcess": "hostProcess",
     **dict.fromkeys(("runAsUser", "runAsGroup", "runAsNonRoot"), OWNER),
 }
-"""The fields that the security contexts of pods and containers share."""
+"""The fields that pod and container security contexts share."""
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop")
 _CONTAINER: Mapping[str, str] = {
     **dict.fromkeys(
@@ -188,4 +194,4 @@ POD: Mapping[str, str] = {
         for field, by in _CONTAINER.items()
     },
 }
-"""The privilege that each field of a PodSpec needs, or OWNER. It applies to the fields below, as in JOB."""
+"""The privilege that each PodSpec field needs, or OWNER. It also applies to the fields below, as in JOB."""

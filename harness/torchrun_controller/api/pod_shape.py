@@ -1,7 +1,7 @@
-"""Types of the fields of a pod template that the controller reads.
+"""Types of the pod template fields that the controller reads.
 
-The CRD has the same types, so that `kubectl apply` names a field with a wrong value. The controller copies
-all other fields unchanged, and the API server validates them in a dry run of the pod (reconcile.py).
+The CRD has the same types, so `kubectl apply` reports fields with invalid values. The controller copies all
+other fields unchanged, and the API server validates them in a pod dry run (reconcile.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Container(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """A pod's spec. The first container is `trainer`."""
+    """A pod spec. The first container is `trainer`."""
 
     __pydantic_config__ = ConfigDict(  # type: ignore[misc]
         extra="allow",
@@ -89,7 +89,7 @@ class ResourceMetadata(TypedDict, total=False):
 
 
 class Permitted(TypedDict, total=False):
-    """A further object of a kind that the controller may create."""
+    """An additional object, of a kind that the controller may create."""
 
     __pydantic_config__ = ConfigDict(extra="allow", json_schema_extra=_OPEN)  # type: ignore[misc]
 

@@ -50,7 +50,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A kai-scheduler queue, in the form of the original operator's code (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, in the form used in the original operator's code (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"
@@ -58,7 +58,7 @@ class KaiQueue(Spec):
 
 
 class NodeResources(Spec):
-    """The resources of a whole node. A pod with half of the GPUs also gets half of the CPUs and memory."""
+    """The resources of a whole node. A pod with half of the GPUs gets half of the CPUs and memory."""
 
     gpus: Gpus = 0
     cpus: Quantity | None = None
@@ -72,14 +72,14 @@ class PodMetadata(Spec):
 
 
 class PodTemplate(Spec):
-    """The pod template of all jobs of a queue. The first container is `trainer`."""
+    """The pod template for all jobs in a queue. The first container is `trainer`."""
 
     metadata: PodMetadata = Field(default_factory=PodMetadata)
     spec: PodSpec = Field(default_factory=PodSpec)
 
 
 class ResourceTemplate(Spec):
-    """A further object that is created for a queue, e.g. the claim of its datasets."""
+    """An additional object that is created for a queue, e.g. the claim for its datasets."""
 
     name: Name
     name_mode: Literal["exact", "prefix"] = "exact"
@@ -88,7 +88,7 @@ class ResourceTemplate(Spec):
 
 
 class Overrides(Spec):
-    """What jobs may set beside the fields that every job may set (permissions.py).
+    """What jobs may set besides the fields that every job may set (permissions.py).
 
     Whoever may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
     """
@@ -96,22 +96,22 @@ class Overrides(Spec):
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
         default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
     )
-    """The fields that jobs may set at all. Omitting one withdraws it from every job."""
+    """The fields that jobs may set at all. If a field is omitted, no job may set it."""
     images: Annotated[list[Word], Field(max_length=256)] = Field(default_factory=list)
-    """Images. An entry that ends with * permits all images that begin with the text before it."""
+    """Images. An entry that ends with * permits all images that begin with the preceding text."""
     secrets: Names = Field(default_factory=list)
     config_maps: Names = Field(default_factory=list)
     claims: Names = Field(default_factory=list)
     priority_classes: Names = Field(default_factory=list)
     tolerations: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
     volumes: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
-    """Volumes without their names. A job's volume must be equal to one of them."""
+    """Volumes without their names. A job's volume must equal one of them."""
     labels: Names = Field(default_factory=list)
-    """Keys of labels."""
+    """Label keys."""
     annotations: Names = Field(default_factory=list)
-    """Keys of annotations."""
+    """Annotation keys."""
     fields: Annotated[list[FieldPath], Field(max_length=64)] = Field(default_factory=list)
-    """Paths of further fields of a job, e.g. scheduling.affinity."""
+    """Paths of additional job fields, e.g. scheduling.affinity."""
 
 
 class QueueSpec(Spec):
@@ -147,7 +147,7 @@ class QueueSpec(Spec):
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)
     privileges: Annotated[list[Privilege], Field(max_length=14)] = Field(default_factory=list)
-    """The access to nodes that the pod template and the volumes in `overrides` may give to a queue's pods."""
+    """The node access that the pod template and the volumes in `overrides` may give to a queue's pods."""
 
 
 class ResourceStatus(Status):

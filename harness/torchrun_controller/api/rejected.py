@@ -1,4 +1,4 @@
-"""Objects that the API server rejected, with the server's error message."""
+"""Describe an object that the API server rejected, with the server's error message."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from harness.core.kubernetes import Object
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 422
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
-"""HTTP status codes that are not caused by the object. The request is retried."""
+"""HTTP status codes that are not caused by the object. Requests with these codes are retried."""
 MAX_SENTENCE = 4000
 _NO_DRY_RUN = "does not support dry run"
-"""The end of the error message of a webhook with side effects, registered before Kubernetes 1.22. Such a
-webhook is called for a create request, but not for a dry run."""
+"""The end of the error message from a webhook with side effects, registered before Kubernetes 1.22.
+
+Such a webhook is called for create requests, but not for dry runs.
+"""
 _QUOTA = re.compile(r"exceeded quota: ")
-"""Matches error messages of the admission plugin ResourceQuota. No other field of the response identifies the
-plugin."""
+"""Matches error messages from the admission plugin ResourceQuota.
+
+No other field in the response identifies the plugin.
+"""
 
 
 class Rejected(Exception):
@@ -41,7 +45,10 @@ class Rejected(Exception):
 
     @property
     def by_quota(self) -> bool:
-        """Return whether a ResourceQuota rejected the request. When pods end, quota is freed for a retry."""
+        """Return whether a ResourceQuota rejected the request.
+
+        A retry can succeed once other pods have ended and freed quota.
+        """
         return self.reason == "Forbidden" and _QUOTA.search(self.sentence) is not None
 
 
@@ -51,7 +58,10 @@ def rejected(document: Object, error: ApiException) -> ApiException | Rejected:
 
 
 def _final(status: int, body: dict[str, Any]) -> bool:
-    """Return whether the object itself is invalid. A policy may respond 422, too, but names no field."""
+    """Return whether the object itself is invalid.
+
+    A policy may also respond with 422, but its response does not name a field.
+    """
     if status == INVALID:
         causes = (body.get("details") or {}).get("causes") or []
         return bool(causes) and all(cause.get("field") for cause in causes)

@@ -1,4 +1,4 @@
-"""The fields that queues and jobs share: rendezvous, scheduling, volumes."""
+"""The fields shared by queues and jobs: rendezvous, scheduling, volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class Distributed(Spec):
-    """The rendezvous of a job's nodes. A job inherits the fields that it omits from its queue."""
+    """The rendezvous of a job's nodes. Fields that a job omits are inherited from its queue."""
 
     backend: Backend | None = None
     rdzv_backend: Rendezvous | None = None
@@ -59,7 +59,7 @@ class Claim(Spec):
 
 
 class Storage(Spec):
-    """The volumes of a job. The workspace is deleted with the job; datasets and checkpoints are kept."""
+    """A job's volumes. The workspace is deleted with the job; datasets and checkpoints are kept."""
 
     shm_size_per_gpu: Annotated[Quantity | None, Field(alias="shmSizePerGPU")] = None
     workspace: Claim | None = None
@@ -77,7 +77,7 @@ class Mount(Spec):
 
 
 class Volumes(Spec):
-    """Additional volumes of a job."""
+    """A job's additional volumes."""
 
     additional_mounts: Annotated[list[Mount], Field(max_length=64)] = Field(default_factory=list)
     additional_volumes: Annotated[list[Named], Field(max_length=64)] = Field(default_factory=list)

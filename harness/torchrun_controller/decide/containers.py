@@ -1,7 +1,7 @@
-"""Read a job's pods: why they do not run, why they do not end, and why they ended.
+"""Find out from a job's pods why they do not run, why they do not terminate, and why they ended.
 
-Besides `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
-containers that admission webhooks add. Each of them can keep a job from starting or from ending, so each text
+Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
+containers added by admission webhooks. Any of them can keep a job from starting or ending, so each message
 begins with the pod and names the container.
 """
 
@@ -17,12 +17,14 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.last_lines import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""The resolution of an init container's run time in a status."""
+"""The resolution with which a status shows an init container's run time."""
 LONG = timedelta(seconds=60)
-"""The time after which an Event reports an init container that still runs."""
+"""The time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""How long after the end of the trainers an Event reports the containers that still run. This is the default
-grace period of a pod, within which Kubernetes ends native sidecars."""
+"""How long after the trainers have ended an Event reports the containers that are still running.
+
+This is a pod's default grace period, within which Kubernetes terminates native sidecars.
+"""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -31,25 +33,25 @@ DISRUPTIONS = {
     "DeletionByPodGC": "was lost with node {}",
     "TerminationByKubelet": "was ended by the kubelet of node {}",
 }
-"""The sentence for each reason of the condition DisruptionTarget. {} is the node."""
+"""The message for each reason of the DisruptionTarget condition. {} is replaced with the node."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why pods do not start or do not end. An instance is falsy if there is no problem."""
+    """Why pods do not start or do not terminate. An instance is falsy if there is no problem."""
 
     text: str = ""
     again: datetime | None = None
-    """The time at which the text or `warning` changes, or None."""
+    """The time when `text` or `warning` will change, or None."""
     warning: bool = False
-    """Whether a container of the pods is at fault, so that an Event reports it."""
+    """Whether one of the pods' containers is at fault, so that an Event reports it."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
 
 
 def hindrance(pods: list[Object], now: datetime) -> Problem:
-    """Return the reason why pods do not run yet, as the kubelet or the scheduler reports it.
+    """Return the reason why pods do not run yet, as reported by the kubelet or the scheduler.
 
     A running init container is also a reason. The text then contains its run time.
     """
@@ -66,7 +68,7 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _waiting(pod: Object, container: Object) -> str:
-    """Return why a container waits, with the exit code of its last run, or "" if it starts normally."""
+    """Return why a container is waiting, with its last exit code, or "" if it is starting normally."""
     waiting = _state(container).get("waiting") or {}
     reason = waiting.get("reason")
     if reason in STARTING:
@@ -82,9 +84,9 @@ def _waiting(pod: Object, container: Object) -> str:
 
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
-    """Return the init container that still runs, with its run time in steps of RUNS_STEP.
+    """Return the init container that is still running, with its run time in steps of RUNS_STEP.
 
-    With a resolution of seconds, each reconcile would change the status, and each change would trigger a
+    With a resolution of one second, each reconcile would change the status, and each change would trigger a
     reconcile.
     """
     for pod in pods:
@@ -105,7 +107,8 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
 def lingering(pods: list[Object], now: datetime) -> Problem:
     """Return the containers that keep pods running after their trainers have ended.
 
-    This concerns all pods if every trainer has exited with 0, otherwise the pods whose trainers have failed.
+    If every trainer has exited with 0, this covers all pods. Otherwise it covers the pods whose trainers have
+    failed.
     """
     ended = [(pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     failed = [(pod, end) for pod, end in ended if end.get("exitCode")]
@@ -137,9 +140,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Return the names of the pods in which each container except `trainer` runs.
+    """Return, for each container except `trainer`, the names of the pods in which it is running.
 
-    A key consists of the container's name and whether the container is a native sidecar.
+    Each key is a pair of the container's name and whether it is a native sidecar.
     """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:
@@ -168,7 +171,7 @@ def restarting(pods: list[Object]) -> Problem:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return the first failed pod and its error, or "". Later failures can be consequences of the first."""
+    """Return the first failed pod and its error, or "". Later failures may be consequences of it."""
     for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
@@ -185,9 +188,9 @@ def failure(pods: list[Object]) -> str:
 
 
 def disruption(pods: list[Object]) -> str:
-    """Return the pod that was evicted, preempted or lost with its node, the node and the reason, or "".
+    """Return a message about a pod that was evicted, preempted or lost with its node, or "".
 
-    Kubernetes sets the condition DisruptionTarget before it ends such a pod.
+    Kubernetes sets the condition DisruptionTarget before it terminates a disrupted pod.
     """
     for pod in pods:
         target = condition(pod, "DisruptionTarget")
@@ -210,7 +213,7 @@ def syncing(pods: list[Object]) -> bool:
 
 
 def workspaces(pods: list[Object]) -> dict[str, str]:
-    """Return the commit or digest of each pod's fetched workspace, by pod name."""
+    """Return the commit or digest of each pod's fetched workspace, keyed by pod name."""
     return {
         pod["metadata"]["name"]: str(ended["message"]).strip()
         for pod in pods
@@ -239,7 +242,7 @@ def _terminated(pod: Object) -> Object:
 
 
 def _which(pod: Object, container: Object) -> str:
-    """Return the prefix of a message about a container: "" for the containers `trainer` and `workspace`."""
+    """Return the prefix for messages about a container: empty for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""
@@ -250,7 +253,7 @@ def _which(pod: Object, container: Object) -> str:
 
 
 def _endless(pod: Object, name: str) -> bool:
-    """Return whether a container is a native sidecar, which Kubernetes ends with the pod."""
+    """Return whether a container is a native sidecar, which Kubernetes terminates with the pod."""
     initial = (pod.get("spec") or {}).get("initContainers") or []
     return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
 

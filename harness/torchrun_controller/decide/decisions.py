@@ -1,4 +1,4 @@
-"""The data types of decisions: the snapshot of a job or queue, the actions, and the counts of pods."""
+"""Data types for decisions: the snapshot of a job or queue, the actions, and the pod counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.torchrun_controller.plan.capacity import Capacity
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object unless an object with its name exists."""
+    """Create an object unless an object of the same name exists."""
 
     document: Object
 
@@ -23,8 +23,8 @@ class Create:
 class Check:
     """Let the API server validate an object in a strict dry run. After a rejection, skip the other actions.
 
-    `alike` is the object with a name that is the same for all jobs. If the API server has recently accepted
-    an object with an equal `alike`, the dry run is skipped.
+    `alike` is the same object under a name that all jobs share. If the API server has recently accepted an
+    object with an equal `alike`, the dry run is skipped.
     """
 
     document: Object
@@ -35,7 +35,7 @@ class Check:
 class Delete:
     """Delete the object with the given UID, and all objects that it owns.
 
-    If a resource version is given, an object that has changed since that version is not deleted.
+    If a resource version is given, the object is not deleted if it has changed since that version.
     """
 
     api_version: str
@@ -47,14 +47,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Finalizers:
-    """Set the finalizers of the TorchrunQueue."""
+    """Set a TorchrunQueue's finalizers."""
 
     found: list[str]
 
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """Delete the Secrets and the StatefulSet that store the code of the job with the given UID."""
+    """Delete the Secrets and the StatefulSet that store the code for the job with the given UID."""
 
     uid: str
 
@@ -64,13 +64,13 @@ Action = Check | Create | Delete | DeleteParts | Finalizers
 
 @dataclass(frozen=True)
 class Decision:
-    """The new status, the actions to execute, and the time of the next reconcile if no event occurs."""
+    """The new status, the actions to execute, and the time for the next reconcile if no event occurs."""
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and no watched object shows the reason. The controller then reads the Events."""
+    """Whether pods are late and no watched object shows why. The controller then reads the Events."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class QueueDecision:
 
 @dataclass(frozen=True)
 class Seen:
-    """A snapshot of the objects of one job."""
+    """A snapshot of one job's objects."""
 
     queue: Object | None = None
     jobset: Object | None = None
@@ -92,34 +92,37 @@ class Seen:
     capacity: Capacity | None = None
     """The nodes and their pods, or None if they are unknown."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue, used for the message of a job that waits for GPUs."""
+    """The job's TorchrunQueue, used for the message while the job waits for GPUs."""
     priority_classes: frozenset[str] | None = None
     """The names of the PriorityClasses, or None if the controller is not permitted to read them."""
     rejected: Rejected | None = None
-    """The rejection, if the API server has just rejected one of the job's objects."""
+    """The rejection, if the API server just rejected one of the job's objects."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd and the Service of that etcd does not exist."""
+    """Whether the job needs the default etcd but that etcd's Service does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
-    """A pair: the time of the last log line if all ranks are silent, or else None; and the time of the next
-    check. None if the logs were not checked."""
+    """A pair of times, or None if the logs were not checked.
+
+    The first is the time of the last log line if all ranks are silent, otherwise None. The second is the time
+    for the next check.
+    """
     warnings: list[Object] | None = None
-    """The Events of the namespace, oldest first, or None if they were not read."""
+    """The namespace's Events, oldest first, or None if they were not read."""
 
 
 @dataclass(frozen=True)
 class SeenQueue:
-    """A snapshot of the objects of one queue."""
+    """A snapshot of one queue's objects."""
 
     local_queue: Object | None = None
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """The existing objects of the queue's resource templates, by (kind, name)."""
+    """The existing objects for the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
     cluster_queue: Object | None = None
-    """The ClusterQueue in the queue's spec, or None if it does not exist or its LocalQueue exists."""
+    """The ClusterQueue named in the queue's spec, or None if it is missing or the LocalQueue exists."""
     template: str | None = None
-    """The error of the pod template, "" if the template was accepted, or None if it was not checked."""
+    """The pod template's error, "" if the template was accepted, or None if it was not checked."""
     rejected: Rejected | None = None
-    """The rejection, if the API server has just rejected one of the queue's objects."""
+    """The rejection, if the API server just rejected one of the queue's objects."""
 
 
 def owned(found: Object, uid: str) -> bool:
@@ -132,7 +135,7 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:
-    """Return the pods of the current attempt, without terminating pods unless `terminating` is true."""
+    """Return the current attempt's pods, without terminating pods unless `terminating` is true."""
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod
@@ -143,7 +146,7 @@ def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) ->
 
 
 def counted(pods: list[Object]) -> Workers:
-    """Return the number of pods per phase. Pods that are being scheduled or pull an image are pending."""
+    """Return the number of pods per phase. Pods that are being scheduled or pulling an image are pending."""
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     return Workers(
         pending=sum(phase in (None, "Pending", "Unknown") for phase in phases),

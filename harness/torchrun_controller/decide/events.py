@@ -1,7 +1,8 @@
-"""Derive Kubernetes Events from a status before and after a reconcile. These functions do no I/O.
+"""Derive Kubernetes Events from the status before and after a reconcile. These functions do no I/O.
 
-Events about conditions depend only on the condition and its time. So if a controller stops between writing a
-status and posting its Event, the next controller posts the Event. Fixed names prevent duplicate Events.
+Events about conditions depend only on the condition and its time. Therefore, if a controller stops between
+writing a status and posting its Event, the next controller posts the Event. Fixed names prevent duplicate
+Events.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from harness.torchrun_controller.api.condition_type import Condition, found, par
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 
 LONGEST = 1024
-"""The API server's limit for the length of an Event's message, in characters."""
+"""The API server's limit for the length of an Event message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
 OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue yet")
-"""Messages of a queue that is briefly not ready. They cause no warning."""
+"""Messages about a queue that is briefly not ready. They do not cause a warning."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """An Event. `order` increases with each transition that has the same name, and is posted at most once."""
+    """An Event. `order` increases with each transition of the same name. Each is posted at most once."""
 
     reason: str
     message: str
@@ -50,12 +51,14 @@ TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
     ("Complete", "True", ""): ("Completed", ""),
     ("CleanedUp", "True", ""): ("CleanedUp", ""),
 }
-"""The reason and message of an Event, by the condition's type, status and reason ("" matches any reason). If
-the message is empty, the Event has the condition's message."""
+"""Maps a condition's type, status and reason to the reason and message of an Event.
+
+The condition's reason "" matches any reason. If the message is empty, the Event has the condition's message.
+"""
 
 
 OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
-"""Reasons of the condition PodsReady that name a pod and its problem. Each has one Event per attempt."""
+"""Reasons of the PodsReady condition for a problem with a named pod. Each has one Event per attempt."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
@@ -72,18 +75,18 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
     reason, message, warning = words
     since = parsed(now.last_transition_time)
     if reason == "Started":
-        # Pods are briefly not ready while they end, so the start is reported only once per admission.
+        # Pods are briefly not ready while they terminate, so the start is reported only once per admission.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     if now.type == "PodsReady":
-        # The time of the condition is when the pods ceased to be ready, possibly long before this problem.
+        # The condition's timestamp is when the pods ceased to be ready, possibly long before this problem.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)
     return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning)
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return an Event's reason and message, and whether it is a warning; None if there is no Event."""
+    """Return an Event's reason and message, and whether it is a warning. Return None if there is no Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":
             return now.reason, now.message, True
@@ -112,7 +115,7 @@ def _end(now: Condition, status: JobStatus) -> tuple[str, str, bool]:
 def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
     """Return the Events for a failed or restarted attempt.
 
-    Their order is the attempt's number in its JobSet.
+    Their `order` is the attempt's number in its JobSet.
     """
     events, scope = [], status.job_id or ""
     same = before.job_id == status.job_id

@@ -1,9 +1,9 @@
-"""Decide the status and actions of a TorchrunJob: a pure function of the job, its snapshot and the time.
+"""Derive a TorchrunJob's status and actions, as a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends only on the current state, not on changes. So a missed event, a
-restart of the controller or a second reconcile leads to the same decision. The status is written before the
-actions are executed, because it contains facts that must not be lost, such as the end of the job. The actions
-can be repeated.
+The decision is level-based: it depends only on the current state, not on changes. A missed event, a
+controller restart or a second reconcile therefore leads to the same decision. The status is written before
+the actions are executed, because it contains information that must not be lost, such as the job's result. The
+actions can be repeated.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 RENEW = timedelta(seconds=60)
-"""The minimum interval between updates of the free GPUs in the message of a waiting job."""
+"""The minimum interval between updates of the number of free GPUs in a waiting job's message."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""The interval between checks for the Service of etcd, because it is not watched."""
+"""The interval between checks for etcd's Service, which is not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
-    """Return the job's status, the actions, and the time of the next reconcile."""
+    """Return the job's status, the actions, and the time for the next reconcile."""
     return _Job(job, seen, now, kai).decide()
 
 
 class _Job(Ends):
-    """One reconcile of a job."""
+    """A single reconcile of a job."""
 
     def decide(self) -> Decision:
         if ending(self.job):
@@ -86,7 +86,7 @@ class _Job(Ends):
         """Delete the JobSet and keep the claims and the job's history.
 
         If the JobSet has just ended, its resource version has changed, so the deletion fails. The next
-        reconcile then reports the job's end.
+        reconcile then reports the job's result.
         """
         self.status.job_id, self.status.start_time = None, None
         self.status.workers, self.status.workers_status = Workers(), None
@@ -108,7 +108,7 @@ class _Job(Ends):
                 )
             return self._say("Pending", "the pods of the previous JobSet are terminating")
         if self.old.job_id is not None:
-            # With a second JobSet, two trainings could write the same checkpoints.
+            # With a second JobSet, two trainings might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.seen.jobset is not None:
             message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
@@ -174,11 +174,12 @@ class _Job(Ends):
     def _missing(self, resolved: Resolved) -> Decision | None:
         """Return a decision to wait if the job's PriorityClass or etcd is missing, otherwise None.
 
-        The API server does not check these two when an object is created.
+        The API server does not check for these when an object is created.
         """
         priority = resolved.scheduling.priority_class_name
         if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
-            # Without the class, the API server rejects every pod, and only an Event of the Job reports this.
+            # Without the class, the API server rejects every pod, and only an Event about the Job reports
+            # this.
             message = f"PriorityClass {priority} is not there: the job starts when it comes"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
@@ -206,9 +207,9 @@ class _Job(Ends):
         return self._say("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
-        """Return the job merged with its queue, under the name `name` or the job's own name. Raises Refused.
+        """Return the job merged with its queue, named `name` or with the job's own name. Raises Refused.
 
-        If the BestFit layout is invalid, e.g. because of a ReadWriteOnce claim, the job uses the fewest
+        If the BestFit layout is not possible, e.g. because of a ReadWriteOnce claim, the job uses the fewest
         nodes.
         """
         metadata = self.job["metadata"]
@@ -276,7 +277,7 @@ class _Job(Ends):
         return self._say("Pending", message, wake=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
-        """Return the decision if a pod has failed or is disrupted, or None if the other pods can continue."""
+        """Return a decision if a pod has failed or is disrupted, or None if the other pods can continue."""
         counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:
@@ -318,7 +319,7 @@ class _Job(Ends):
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a pending decision.
 
-        Its message explains why pods are late: with the argument `why`, or with Events.
+        Its message explains why pods are late, based on `why` or on Events.
         """
         since = self._late_since()
         warnings = self.seen.warnings
@@ -333,7 +334,7 @@ class _Job(Ends):
         return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return the time since which pods are not ready: the admission, or the loss of a ready pod."""
+        """Return the time since which pods have not been ready: the admission, or the loss of a ready pod."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)
@@ -342,7 +343,7 @@ class _Job(Ends):
         return min(filter(None, (*times, self._deadline())), default=None)
 
     def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return the message of a waiting job, extended by the number of free GPUs."""
+        """Return a waiting job's message, extended with the number of free GPUs."""
         pods, share = self.status.num_nodes, self.status.processes_per_node
         capacity, queue = self.seen.capacity, self.seen.waits_in
         self.status.waiting = self.old.waiting
@@ -358,7 +359,7 @@ class _Job(Ends):
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
 
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about free GPUs for `pods` pods of `share` ranks; "" for a job without GPUs."""
+        """Return a sentence about free GPUs for `pods` pods with `share` ranks. Return "" without GPUs."""
         try:
             asked = QueueSpec.model_validate(queue["spec"])
             whole = capacity_of(asked)
@@ -387,7 +388,7 @@ class _Job(Ends):
         return self._say("Queued", message)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Report the reason why Kueue has no Workload for the JobSet, according to the JobSet's Events."""
+        """Report why Kueue has no Workload for the JobSet, according to the JobSet's Events."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
         late, warnings = self.now >= since + stalled.LATE, self.seen.warnings

@@ -1,4 +1,4 @@
-"""Decide whether and how a job has ended, and clean up after its end."""
+"""Decide whether and how a job has ended, and clean up afterwards."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from harness.torchrun_controller.decide.reconcile_state import Look, delete
 class Ends(Look):
     """Decides whether a job ends.
 
-    A job ends if its ranks have ended, if it is cancelled, at its deadline, or if its spec is invalid.
+    A job ends when its ranks have ended, when it is cancelled, at its deadline, or if its spec is invalid.
     """
 
     def _ended(self) -> Decision | None:
-        """Return the job's final decision, or None. Ended ranks take precedence over cancel and deadline."""
+        """Return the job's final decision, or None.
+
+        Ended ranks take precedence over cancellation and the deadline.
+        """
         if self.ours is not None and not ending(self.ours):
             over = self._over(self.ours)
             if over is not None:
@@ -45,7 +48,7 @@ class Ends(Look):
     def _over(self, jobset: Object) -> Decision | None:
         """Return the job's final decision if its JobSet has ended, or None.
 
-        One failed pod does not end a job.
+        A single failed pod does not end a job.
         """
         pods = attempt(self.seen.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
@@ -61,12 +64,12 @@ class Ends(Look):
             return self._finish("TimedOut", "DeadlineExceeded", message)
         why, lost = failure(pods), self._disruption()
         if lost:
-            # The other ranks fail because of the lost one, possibly before Kubernetes has ended its pod.
+            # The other ranks fail because of the lost one, possibly before Kubernetes has terminated its pod.
             return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}")
         return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
 
     def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
-        """Write the job's end into the status. The next reconcile reads the status and cleans up."""
+        """Record the job's result in the status. The next reconcile reads the status and cleans up."""
         self.status.completion_time = stamp(self.now)
         succeeded = phase == "Succeeded"
         self._condition("Complete", succeeded, reason, message)
@@ -80,7 +83,7 @@ class Ends(Look):
         return self._finish("Failed", reason, message)
 
     def _after_the_end(self) -> Decision:
-        """Stop running pods immediately, and delete the remaining objects after the TTL. Never restart."""
+        """Stop running pods immediately, and delete the other objects after the TTL. Never restart a job."""
         self.status.message = self.old.message
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}

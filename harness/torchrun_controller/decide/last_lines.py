@@ -1,9 +1,9 @@
-"""Explain how a trainer ended, from the last lines of its log: by a failed rank or by a failed setup.
+"""Explain how a trainer ended, using the last lines of its log: a rank failed, or the setup failed.
 
-torchrun exits with 1 if a rank fails. It reports the exit codes of the ranks only in the table that it prints
-last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch
-2.6). With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log
-into the status of a failed container, so no log has to be fetched.
+torchrun exits with 1 if a rank fails. It reports the ranks' exit codes only in the table that it prints last
+("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6).
+With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log into a
+failed container's status, so the log does not have to be fetched.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RULE = re.compile(r"^[=\-*]+$")
 
 
 def explained(code: str, message: str) -> str:
-    """Return how a trainer ended: `code` (e.g. "Error, exit code 1") and the cause according to `message`.
+    """Return how a trainer ended: `code` (e.g. "Error, exit code 1"), and the cause given by `message`.
 
-    `message` is the container's termination message: any text that the user's command logged, or "".
+    `message` is the container's termination message: the last text that the user's command logged, or "".
     """
     setup = _SETUP.search(message)
     if setup:

@@ -1,8 +1,8 @@
-"""Decide the status and actions of a TorchrunQueue: its LocalQueue or kai-scheduler Queue, and other objects.
+"""Derive a TorchrunQueue's status and actions: its LocalQueue or kai-scheduler Queue, and other objects.
 
-Claims and ConfigMaps of a queue have no owner, so that they are kept when the queue is deleted. A
-kai-scheduler Queue is cluster-scoped and cannot have a namespaced owner, because the garbage collector would
-delete it. The controller deletes that Queue before it removes the TorchrunQueue's finalizer.
+A queue's claims and ConfigMaps have no owner, so they are kept when the queue is deleted. A kai-scheduler
+Queue is cluster-scoped and cannot have a namespaced owner, because the garbage collector would delete it. The
+controller deletes that Queue before it removes the TorchrunQueue's finalizer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.torchrun_controller.objects.template import kai_queue
 def desired(
     queue: Object, seen: SeenQueue, now: datetime, cluster_queue: str, *, kai: bool = False
 ) -> QueueDecision:
-    """Return the queue's status and actions. `cluster_queue` is the default ClusterQueue of LocalQueues."""
+    """Return the queue's status and actions. `cluster_queue` is the default ClusterQueue for LocalQueues."""
     old = QueueStatus.model_validate(queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
     if found(old.conditions, "Reconciled"):
@@ -63,7 +63,7 @@ def _open(
     *,
     kai: bool,
 ) -> QueueDecision:
-    """Return the status of a valid queue, and actions that create its missing objects."""
+    """Return a valid queue's status, and the actions that create its missing objects."""
     actions: list[Action] = []
     reason, message = "Ready", ""
     if kai:
@@ -95,9 +95,10 @@ def _open(
 
 
 def _is_open(cluster_queue: Object | None, namespace: str) -> bool:
-    """Return whether a ClusterQueue's administrator permits TorchrunQueues of this namespace to name it.
+    """Return whether a ClusterQueue's administrator permits TorchrunQueues in this namespace to use it.
 
-    Without this check, the controller would create a LocalQueue for an author who may not create one.
+    Without this check, the controller would create a LocalQueue for an author who is not permitted to create
+    one.
     """
     annotations = (cluster_queue or {"metadata": {}})["metadata"].get("annotations") or {}
     listed = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -115,7 +116,7 @@ def _not_open(queue: Object, cluster_queue: str) -> str:
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
-    """Return the reason and message of the condition Ready. An invalid pod template takes precedence."""
+    """Return the reason and message for the Ready condition. An invalid pod template takes precedence."""
     checked = _current(status, queue)
     if checked is None:
         return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
@@ -123,7 +124,7 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
 
 
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
-    """Return the kai-scheduler Queue of a TorchrunQueue. It has no limits if the spec has no shares."""
+    """Return the kai-scheduler Queue for a TorchrunQueue. It is unlimited if the spec has no shares."""
     given = spec.queue
     shares = given.resources.model_dump(by_alias=True) if given else {}
     return {
@@ -144,12 +145,12 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 
 TEMPLATE = "PodTemplateValid"
-"""The condition with the result of the dry run of the queue's pod, for one generation of the queue."""
+"""The condition with the dry-run result for the queue's pod, for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
 def template_condition(queue: Object) -> Condition | None:
-    """Return the condition PodTemplateValid of the queue's current generation, or None if unchecked."""
+    """Return the PodTemplateValid condition for the queue's current generation, or None if unchecked."""
     return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
 
 
@@ -159,7 +160,7 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether to check the queue's pod: the queue is new or has changed, or the pod was rejected."""
+    """Return whether the queue's pod must be checked: it is new, has changed, or was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

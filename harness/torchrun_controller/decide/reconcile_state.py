@@ -1,4 +1,4 @@
-"""The state of one reconcile of a job: the snapshot, and the status that is derived from it."""
+"""The state of a single job reconcile: the snapshot, and the status derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_SHOWN = 200
 
 
 class Look:
-    """A job's snapshot, and the status that will be written. `spec` is set after its validation."""
+    """A job's snapshot, and the status that will be written. `spec` is set after it has been validated."""
 
     spec: JobSpec
 
@@ -55,10 +55,10 @@ class Look:
         return self._least() != self.status.num_nodes
 
     def _disruption(self) -> str:
-        """Return the disruption of the current attempt, or "".
+        """Return the message about the current attempt's disruption, or "".
 
-        An evicted pod is soon gone, and the other ranks then fail because of it. So the status keeps the
-        disruption until the JobSet has restarted the ranks.
+        An evicted pod soon disappears, and the other ranks then fail because of it. The status therefore
+        keeps the disruption until the JobSet has restarted the ranks.
         """
         if self.ours is None:
             return ""
@@ -71,7 +71,7 @@ class Look:
         return before.message if same and not whole else ""
 
     def _deadline(self) -> datetime | None:
-        """Return the job's deadline, or None. It is counted from the admission after the last suspension."""
+        """Return the job's deadline, or None. It is measured from the admission after the last suspension."""
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:
             return None
@@ -109,14 +109,14 @@ class Look:
 
 
 def delete(item: Object, *, unchanged: bool = False) -> Delete:
-    """Return the action that deletes an object. With `unchanged`, it deletes only this resource version."""
+    """Return the action that deletes an object. With `unchanged`, only this resource version is deleted."""
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
 
 
 def first_error(error: ValidationError) -> str:
-    """Return the first error of a spec: its field, the error and the value."""
+    """Return the first error in a spec: the field, the error and the value."""
     first = error.errors()[0]
     value = repr(first["input"])
     shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

@@ -1,7 +1,8 @@
-"""Detect how long the ranks of a job have written nothing to their logs while all pods run.
+"""Detect how long a job's ranks have logged nothing although all pods are running.
 
-Kubernetes cannot distinguish a job that trains from a job whose ranks wait for each other. The containers run
-in both cases; only the logs differ. As long as a job's first pod logs, its log is read once per QUIET.
+Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
+containers run in both cases; only the logs differ. As long as a job's first pod logs, its log is read once
+per QUIET.
 """
 
 from __future__ import annotations
@@ -15,34 +16,38 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
-"""The time without log lines after which a job's message reports the silence. Training scripts usually log
-about once a minute."""
+"""The time without log lines after which a job's message reports the silence.
+
+Training scripts usually log about once a minute.
+"""
 ASK = timedelta(minutes=1)
-"""The interval at which the logs of a silent job are read."""
+"""The interval between reads of a silent job's logs."""
 LastLine = Callable[[str, str], datetime | None]
-"""A function of namespace and pod. It returns the time of the trainer's last log line, or None if there is no
-line or no response."""
+"""A function that takes a namespace and a pod, and returns the time of the trainer's last log line.
+
+It returns None if there is no line or no response.
+"""
 
 
 @dataclass(frozen=True)
 class _Known:
     newest: datetime
-    """The time of the last log line or start of any rank."""
+    """The latest time when any rank logged a line or started."""
     ask: datetime
 
 
 class Silence:
-    """A cache of the last log activity of each job. If it is lost, the logs are requested again."""
+    """A cache of each job's last log activity. If it is lost, the logs are requested again."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
         self._known: dict[str, _Known] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return the time since which no rank has logged, and the time of the next check.
+        """Return the time since which no rank has logged, and the time for the next check.
 
         The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
-        `pods` are the job's pods, and `uid` is the job's UID.
+        `pods` contains the job's pods, and `uid` is the job's UID.
         """
         started = [begun for pod in pods if (begun := _started(pod)) is not None]
         if len(started) < len(pods) or not pods:
@@ -78,7 +83,7 @@ def _started(pod: Object) -> datetime | None:
 
 
 def sentence(since: datetime, ready: str) -> str:
-    """Return the message of a job that has not logged since `since`. `ready` is, e.g., "3/3 ready"."""
+    """Return the message for a job that has not logged since `since`. `ready` is e.g. "3/3 ready"."""
     return (
         f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ}, with {ready}: they may wait for "
         "each other or for a node that is lost; `kubectl torchrun logs` shows what they wrote last"

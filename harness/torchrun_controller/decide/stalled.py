@@ -1,7 +1,7 @@
-"""Explain why pods are late, from the Events of the JobSet, its Job, the pods and their claims.
+"""Explain why pods are late, using Events about the JobSet, its Job, the pods and their claims.
 
-Kubernetes reports some problems only in Events: a pod that an admission plugin rejects, a volume that cannot
-be mounted, a claim for which no storage class provisions a volume.
+Kubernetes reports some problems only in Events: pods rejected by an admission plugin, volumes that cannot be
+mounted, and claims for which no storage class provisions a volume.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LATE = timedelta(seconds=5)
 """The time after which pods that have not started are late. The controller then reads their Events."""
 AGAIN = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""The tolerated difference between the clocks of the control plane and of this process."""
+"""The tolerated difference between the clocks of the control plane and this process."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a running scheduler sets the condition PodScheduled of each pod."""
+"""The time within which a running scheduler sets each pod's PodScheduled condition."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
-"""Reasons of Events of a claim that is being provisioned normally."""
+"""Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 ENDED = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
-"""Reasons of Events of a Job that has failed. The Job of the next attempt has the same name."""
+"""Reasons of Events about a failed Job. The Job of the next attempt has the same name."""
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
@@ -36,10 +36,10 @@ def time_of(event: Object) -> str:
 
 
 def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
-    """Return the reason why pods of a job are late, or "" if no Event explains it.
+    """Return the reason why a job's pods are late, or "" if no Event explains it.
 
-    `pods` are the pods of the current attempt and `nodes` is their expected number. Events before `since` are
-    ignored.
+    `pods` contains the current attempt's pods, and `nodes` is their expected number. Events before `since`
+    are ignored.
     """
     events = [event for event in seen.warnings or [] if not older(event, since)]
     return (
@@ -76,7 +76,7 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
 
 
 def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if no reason is known."""
+    """Return why the JobSet has no Job or why the Job lacks pods, or "" if the reason is unknown."""
     text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
@@ -98,7 +98,7 @@ def _of_jobset(seen: Seen, events: list[Object]) -> str:
 
 
 def _of_pods(pods: list[Object], events: list[Object]) -> str:
-    """Return the last Event of a waiting pod, or "". FailedScheduling of a scheduled pod is ignored."""
+    """Return the last Event about a waiting pod, or "". FailedScheduling is ignored for a scheduled pod."""
     late = {
         pod["metadata"]["name"]: pod
         for pod in pods
@@ -114,7 +114,7 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
 
 
 def pull_secret(pods: list[Object], events: list[Object]) -> str:
-    """Return the message about a missing image pull Secret, if a pod cannot pull its image; otherwise ""."""
+    """Return the message about a missing image pull Secret if a pod cannot pull its image, otherwise ""."""
     for event in reversed(events):
         if event.get("reason") == PULL_SECRET and any(
             event["involvedObject"].get("name") == pod["metadata"]["name"] for pod in without_image(pods)

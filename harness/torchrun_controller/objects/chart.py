@@ -1,8 +1,8 @@
-"""The Helm chart of the controller, with the objects of manifests.py and the CRDs.
+"""Generate the controller's Helm chart, with the objects from manifests.py and the CRDs.
 
-`python -m harness.torchrun_controller.objects.chart FOLDER` writes the chart, in this repository to
-manifests/torchrun-chart. The CRDs are templates and not in the folder crds/, which Helm never upgrades.
-`helm uninstall` keeps them, because deleting a CRD deletes all jobs and queues.
+`python -m harness.torchrun_controller.objects.chart FOLDER` writes the chart. In this repository, FOLDER is
+manifests/torchrun-chart. The CRDs are templates, because Helm never upgrades the folder crds/. `helm
+uninstall` keeps them, because deleting a CRD deletes all jobs and queues.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ EXPRESSIONS = {
     "resources": "{{ toJson .Values.resources }}",
     "args": f"{{{{ toJson (concat (list {' '.join(map(json.dumps, _ARGS))}) {_GANG}) }}}}",
 }
-"""Helm's expressions, by the placeholder that they replace in the YAML of the objects."""
+"""Helm expressions, keyed by the placeholder that they replace in the objects' YAML."""
 OPTIONAL = {
     "imagePullPolicy": ".Values.image.pullPolicy",
     "imagePullSecrets": ".Values.imagePullSecrets",
     "nodeSelector": ".Values.nodeSelector",
     "tolerations": ".Values.tolerations",
 }
-"""Fields of the pod and its container that are left out if their value is empty."""
+"""Pod and container fields that are omitted if their value is empty."""
 _ONLY_KAI = '{{- if eq .Values.gang "kai" }}\n'
 _PLACEHOLDER = re.compile(r"@(\w+)@")
 _OPTIONAL_LINE = re.compile(r"^( *)@optional-(\w+)@: null$", re.MULTILINE)
 
 
 def values() -> dict[str, Any]:
-    """Return the chart's default values. With them, the chart has the same objects as the kustomization."""
+    """Return the chart's default values. With these, the chart has the same objects as the kustomization."""
     container = manifests.documents()[-1]["spec"]["template"]["spec"]["containers"][0]
     return {
         "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": ""},
@@ -81,7 +81,7 @@ def schema() -> dict[str, Any]:
 
 
 def files() -> dict[str, str]:
-    """Return the content of each file of the chart, by its path."""
+    """Return the content of each of the chart's files, keyed by path."""
     chart = {
         "apiVersion": "v2",
         "name": NAME,
@@ -142,7 +142,7 @@ def _kai() -> list[Object]:
 
 
 def _placed(document: Object) -> Object:
-    """Return an object in the namespace of the Helm release."""
+    """Return an object, placed in the Helm release's namespace."""
     text = json.dumps(document).replace(f'"namespace": "{manifests.NAMESPACE}"', '"namespace": "@namespace@"')
     return dict(json.loads(text))
 

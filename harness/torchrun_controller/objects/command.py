@@ -1,6 +1,6 @@
-"""Build the command of the container `trainer`: run the setup, wait for DNS names, run torchrun.
+"""Build the command for the container `trainer`: run the setup, wait for DNS names, run torchrun.
 
-The job's status shows the torchrun command. Its variables are expanded in each pod.
+The job's status shows the torchrun command. The command's variables are expanded in each pod.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 PORT = 29500
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable with the UID of the Kubernetes Job. It is the same in all pods of an attempt and changes at a
-restart, so that an attempt never uses the state that the previous attempt left in etcd."""
+"""The variable that contains the UID of the Kubernetes Job.
+
+It is the same in all pods of an attempt and changes on a restart, so an attempt never uses state that the
+previous attempt left in etcd.
+"""
 POD_IP = "TORCHRUN_POD_IP"
-"""The variable with the pod's IP. Ranks connect to the IP of rank 0, because the name of rank 0 can still
-resolve to the previous pod."""
+"""The variable that contains the pod's IP.
+
+Ranks connect to the IP of rank 0, because the name of rank 0 might still resolve to the previous pod.
+"""
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""The interval at which each pod pings the store of a c10d rendezvous, and the tolerated time without a
-response of the store."""
+"""The interval at which each pod pings the c10d rendezvous store, and how long the store may be silent.
+
+Both are in seconds.
+"""
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
 
@@ -38,12 +45,18 @@ fi"""
 
 
 OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
-"""Disable torch's shared store. Since torch 2.4, the node of global rank 0 starts this store once, and all
-ranks keep its address. If that node is lost, the other nodes complete a new rendezvous and then wait forever
-for the lost store (in torch 2.6: DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info)."""
+"""Disable torch's shared store.
+
+Since torch 2.4, the node of global rank 0 starts this store once, and all ranks keep its address. If that
+node is lost, the other nodes complete a new rendezvous and then wait forever for the lost store (in torch
+2.6: DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info).
+"""
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
-"""Exit at SIGTERM. Without a trap, a shell with PID 1 ignores SIGTERM. The trap is set first, so that it also
-applies while a pod waits for other pods. A running setup command ends before the shell exits."""
+"""Exit on SIGTERM.
+
+Without a trap, a shell with PID 1 ignores SIGTERM. The trap is set first, so that it also applies while a pod
+waits for other pods. A running setup command finishes before the shell exits.
+"""
 SETUP_BEGINS = f"""torchrun_setup=begun
 setup_told() {{
   code=$?
@@ -55,9 +68,11 @@ trap setup_told EXIT
 # setupCommand"""
 SETUP_ENDED = """
 torchrun_setup=ended"""
-"""Mark the setup as complete. Without this mark, a setup that exits the shell, e.g. by `exit 0` or an
-unclosed quote, would look like a finished job. The empty line terminates a setup that ends with a line
-continuation."""
+"""Mark the setup as complete.
+
+Without this mark, a setup that exits the shell, e.g. with `exit 0` or because of an unclosed quote, would
+look like a finished job. The empty line terminates a setup that ends with a line continuation.
+"""
 FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
 trap tell TERM INT"""
@@ -67,11 +82,13 @@ code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
-"""Wait for torchrun, forward a signal, and exit with torchrun's exit code. With PID 1, torchrun would ignore
-SIGTERM while it imports torch, and the pod would use its full grace period. A signal interrupts `wait`, so
-the script waits again. Only the first signal is forwarded, because the kubelet sends two signals to a pod
-that is force-deleted. When the second arrives, torchrun can have exited, and a failing `kill` would end the
-script through `set -e` with a different exit code."""
+"""Wait for torchrun, forward a signal, and exit with torchrun's exit code.
+
+With PID 1, torchrun would ignore SIGTERM while it imports torch, and the pod would use its full grace period.
+A signal interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the kubelet
+sends two signals to a pod that is force-deleted. When the second arrives, torchrun may have exited, and a
+failing `kill` would end the script through `set -e` with a different exit code.
+"""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
     OWN_PROCESSES
@@ -97,17 +114,19 @@ ANSWERS = f"""answers() {{
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
-"""Define `answers HOST PORT`. It sends VALIDATE and PING to a store (torch/csrc/distributed/c10d/
-TCPStoreBackend.hpp). Status 124 means that the store did not respond in time."""
+"""Define `answers HOST PORT`, which sends VALIDATE and PING to a store.
+
+See torch/csrc/distributed/c10d/TCPStoreBackend.hpp. Status 124 means that the store did not respond in time.
+"""
 ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
 alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
-"""Define `alive_for SECONDS`. In node 0, it writes the Unix time until which the liveness probe succeeds."""
+"""Define `alive_for SECONDS`. On node 0, it writes the Unix time until which the liveness probe succeeds."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
-"""Give node 0 NAMES_SECONDS to start the store. The other nodes wait for the store for the same time."""
+"""Give node 0 NAMES_SECONDS to start the store. The other nodes wait just as long for the store."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
@@ -129,21 +148,23 @@ store_lost() {{
   exit 1
 }}
 trap store_lost USR1"""
-"""Define `watch_store`. torchrun waits forever for a store that accepts a request but does not respond, so if
-node 0 hangs or is disconnected, no other node continues (torch 2.6, TCPStore::doWait). watch_store ignores a
-store that has never responded to PING, because the store then has another version. Until the store listens,
-watch_store does not extend the time for which the liveness probe of node 0 succeeds."""
+"""Define `watch_store`.
+
+torchrun waits forever for a store that accepts a request but does not respond, so if node 0 hangs or is
+disconnected, no other node continues (torch 2.6, TCPStore::doWait). watch_store ignores a store that has
+never responded to PING, because that store has a different version. Until the store listens, watch_store does
+not extend the time during which node 0's liveness probe succeeds.
+"""
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""The script of the liveness probe. It fails in node 0 if watch_store has stopped or the store never
-listens."""
+"""The liveness probe's script. It fails on node 0 if watch_store has stopped or the store never listens."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the torchrun command as a shell command line. Raises Refused."""
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # The JobSet restarts all pods of a job of fixed size. An elastic job continues in the remaining pods.
+    # For a job of fixed size, the JobSet restarts all pods. An elastic job continues in the remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")
     return " ".join([*parts, *_program(spec.command)])
@@ -188,7 +209,7 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
 
 
 def _program(command: str) -> list[str]:
-    """Return the user's command as the last arguments of torchrun. Raises Refused.
+    """Return the user's command as torchrun's last arguments. Raises Refused.
 
     torchrun runs a Python script or module directly, and any other program with --no-python. A command that
     needs a shell runs in `bash -c` in each rank.
@@ -241,9 +262,9 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 
 
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
-    """Return the trainer's liveness probe, or None if node 0 does not host the store of the rendezvous.
+    """Return the trainer's liveness probe, or None if node 0 does not host the rendezvous store.
 
-    The kubelet runs the probe even if all processes of the container hang.
+    The kubelet runs the probe even if all processes in the container hang.
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None
@@ -263,7 +284,7 @@ def _wait_for(host: str, port: int) -> list[str]:
     """Return shell lines that wait for node 0.
 
     Node 0 waits until DNS returns its new address. The other nodes wait until node 0 listens. After a
-    restart, DNS can return the address of the previous pod for half a minute, and torchrun exits if it cannot
+    restart, DNS may return the previous pod's address for half a minute, and torchrun exits if it cannot
     connect.
     """
     return [

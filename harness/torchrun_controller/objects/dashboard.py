@@ -1,4 +1,4 @@
-"""A Grafana dashboard of the controller's metrics.
+"""Generate a Grafana dashboard for the controller's metrics.
 
 `python -m harness.torchrun_controller.objects.dashboard` prints manifests/torchrun-monitoring/dashboard.json.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RATE = "$__rate_interval"
-"""Grafana's variable for the range of a rate, which depends on the scrape interval."""
+"""Grafana's variable for the range in `rate()`, which depends on the scrape interval."""
 NAMESPACE = "$namespace"
 _OF_TEAM = f'namespace=~"{NAMESPACE}"'
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT = 12, 8
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel with one query."""
+    """A dashboard panel with a single query."""
 
     title: str
     query: str
@@ -97,7 +97,7 @@ PANELS = (
 
 
 def document() -> dict[str, Any]:
-    """Return the dashboard in Grafana's JSON model."""
+    """Return the dashboard as Grafana's JSON model."""
     return {
         "title": "torchrun controller",
         "uid": "torchrun-controller",

@@ -1,6 +1,6 @@
 """The manifests of the etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint.
 
-This module also has the check of an etcd endpoint that a pod runs before torchrun.
+This module also contains the etcd endpoint check that a pod runs before torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """
@@ -18,7 +18,7 @@ NAMESPACE, NAME, PORT = "etcd-system", "etcd", 2379
 ENDPOINT = f"{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
-"""The image of etcd 3.5, the last minor version with the API v2."""
+"""The image of etcd 3.5, the last minor version with API v2."""
 SECONDS = 60
 """How long a pod waits for a response from its etcd."""
 HEADER = (
@@ -83,7 +83,7 @@ def check(endpoint: str) -> list[str]:
 
 
 def documents(image: str = IMAGE) -> list[Object]:
-    """Return the namespace, Service and Deployment of the etcd."""
+    """Return the namespace, Service and Deployment for the etcd."""
     labels = {"app.kubernetes.io/name": NAME}
     metadata = {"name": NAME, "namespace": NAMESPACE}
     container = {

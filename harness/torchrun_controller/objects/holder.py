@@ -1,7 +1,7 @@
 """The pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
 
-The pods of the job use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods
-that start later get small code from Secrets and larger code from this pod (pod/kept.py).
+The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
+start later get small amounts of code from Secrets and larger ones from this pod (pod/kept.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from harness.torchrun_sync.bundle import holder_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""Fields that are copied from the queue's pod template. They determine the pod's permitted nodes and its
-user."""
+"""Fields that are copied from the queue's pod template. They determine the pod's nodes and its user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the Service and the StatefulSet, or [] for a job that does not need this pod."""
+    """Return the Service and the StatefulSet, or [] if the job does not need this pod."""
     code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
     if code is None or not code.held or resolved.workspace_digest is None:
         return []

@@ -1,4 +1,4 @@
-"""Build the JobSet and the claims of a job."""
+"""Build a job's JobSet and claims."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-"""The condition of a pod that Kubernetes evicts or preempts, or that is lost with its node."""
+"""The condition on a pod that Kubernetes evicts or preempts, or that is lost with its node."""
 DEADLINE_MARGIN = 60
-"""How many seconds the Job's deadline is later than the controller's, so that the controller usually ends the
-job first. The controller's message has more details."""
+"""How many seconds the Job's deadline is after the controller's, so that the controller usually acts first.
+
+The controller's message contains more details.
+"""
 
 
 def owner(job: Object) -> Object:
@@ -31,7 +33,7 @@ def owner(job: Object) -> Object:
 
 
 def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: bool = False) -> Object:
-    """Return the JobSet of a job. Raises Refused if its pods need a privilege that its queue does not list.
+    """Return a job's JobSet. Raises Refused if its pods need a privilege that its queue does not list.
 
     If `local_queue` is given, the JobSet is suspended until Kueue admits it.
     """
@@ -49,7 +51,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "template": pod,
     }
     if plan.elastic:
-        # Only a lost pod is replaced, and the other pods continue. The job ends once `least` pods have
+        # Only lost pods are replaced, and the other pods continue. The job ends once `least` pods have
         # succeeded.
         inner["backoffLimit"] = restarts * plan.nodes
         if not never:
@@ -90,7 +92,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
 
 
 def claims(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the claims of a job. The job owns only its workspace claim, which is deleted with the job."""
+    """Return a job's claims. The job owns only its workspace claim, which is deleted with the job."""
     documents = []
     for volume in resolved.volumes:
         if volume.claim is not None:

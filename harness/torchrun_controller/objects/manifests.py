@@ -1,4 +1,4 @@
-"""The controller's manifests: namespace, service account, roles, an admission policy, Service, Deployment.
+"""The controller's manifests: namespace, service account, roles, admission policy, Service, Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
 manifests/torchrun-controller/controller.yaml. Replace IMAGE with an image that contains this package.
@@ -46,7 +46,7 @@ RULES = [
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
     _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # to read which namespaces may use it
-    # Pods are created only in dry runs, so that the API server validates the pod of a queue or job.
+    # Pods are created only in dry runs, so that the API server validates the pod for a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
     _rule("", ["pods/log"], ["get"]),  # to find the time of a rank's last log line (silence.py)
@@ -60,13 +60,16 @@ RULES = [
     _rule("storage.k8s.io", ["storageclasses"], ["get"]),
     _rule("", ["events"], ["create", "get", "update", "list"]),
 ]
-"""The rules of the controller's role. The controller reads no Secrets, runs no commands in pods, creates pods
-only in dry runs, and has no wildcard rights. names.PERMITTED lists the kinds of resource templates."""
+"""The rules for the controller's role.
+
+The controller does not read Secrets or run commands in pods, creates pods only in dry runs, and has no
+wildcard rights. names.PERMITTED lists the kinds of resource templates.
+"""
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
-"""Additional rules for --gang kai: for the cluster-scoped Queue, and for the finalizer of a TorchrunQueue."""
+"""Additional rules for --gang kai, for the cluster-scoped Queue and a TorchrunQueue's finalizer."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -77,8 +80,10 @@ _READ_RULES = [
 ]
 _LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
 CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
-"""What the controller creates as specified by a queue's author, directly or through a JobSet. The author must
-have the right to create it. Otherwise a TorchrunQueue would give its author what RBAC does not grant.
+"""What the controller creates as specified by a queue's author, directly or through a JobSet.
+
+The author needs permission to create these objects. Otherwise a TorchrunQueue would give its author rights
+that RBAC does not grant.
 """
 USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
     "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
@@ -101,7 +106,7 @@ USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
         ],
     ),
 }
-"""The roles of users, each with the Kubernetes roles that include it (by aggregation) and its rules."""
+"""The user roles, each with its rules and the Kubernetes roles that include it by aggregation."""
 
 
 def _user_roles() -> list[Object]:
@@ -121,9 +126,10 @@ def _user_roles() -> list[Object]:
 
 
 def _policy() -> list[Object]:
-    """Return the admission policy that compares the rights of a queue's author with what a queue can create.
+    """Return the admission policy that checks the rights of a queue's author.
 
-    It applies only to changes to the spec, so that the garbage collector can remove a finalizer.
+    The author needs the right to create what the controller creates for the queue. The policy applies only to
+    changes to the spec, so that the garbage collector can remove a finalizer.
     """
     api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
     rule = {
@@ -168,7 +174,7 @@ def _object(api: str, kind: str, *, namespaced: bool = True, **parts: object) ->
 
 
 def documents(image: str = IMAGE) -> list[Object]:
-    """Return all objects of the controller, in the order in which they are applied."""
+    """Return all of the controller's objects, in the order in which they are applied."""
     rbac = "rbac.authorization.k8s.io"
     subject = [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
     labels = {"app.kubernetes.io/name": NAME}
@@ -177,8 +183,8 @@ def documents(image: str = IMAGE) -> list[Object]:
         "image": image,
         "args": ["--log-format=json", f"--port={PORT}"],
         "ports": [{"name": "http", "containerPort": PORT}],
-        # Python's imports are slow on a busy node, so the startup probe waits for two minutes. After the
-        # start, the kubelet restarts a stuck controller.
+        # Python's imports are slow on a busy node, so the startup probe waits for two minutes. Afterwards,
+        # the kubelet restarts a stuck controller.
         "startupProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
         "livenessProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
         "readinessProbe": {"httpGet": _asked("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
@@ -232,7 +238,7 @@ def documents(image: str = IMAGE) -> list[Object]:
 
 
 def kustomization() -> Object:
-    """Return the kustomization of crds.yaml and controller.yaml. Other kustomizations can refer to it."""
+    """Return the kustomization for crds.yaml and controller.yaml. Other kustomizations can refer to it."""
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

@@ -1,8 +1,8 @@
-"""Check that a queue permits what a job sets, and that a queue lists the privileges that its pods need.
+"""Check that a queue permits the fields that a job sets, and lists the privileges that its pods need.
 
-A job's author may have no other right in the namespace, so the controller must not do for a job what only the
-queue's author may do. The decisions are in api/permissions.py. The check of the pods also covers what a job
-adds to them, so a listed hostPath volume still needs the privilege.
+A job's author may have no other rights in the namespace, so the controller must not do for a job what only
+the queue's author may do. The conditions are in api/permissions.py. The pod check also covers what a job adds
+to its pods, so a listed hostPath volume still needs the privilege.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from harness.torchrun_controller.api.queue import Overrides
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
-"""The fields that `overrides.allowed` can withdraw from all jobs of a queue."""
+"""The fields that `overrides.allowed` can forbid for all of a queue's jobs."""
 SOURCES = ("zip", "git")
-"""The sources of code that need no entry."""
+"""Code sources that need no entry."""
 OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-"""The prefix of annotations that the API server still accepts in place of appArmorProfile."""
+"""The prefix of annotations that the API server still accepts instead of appArmorProfile."""
 
 
 class Value(NamedTuple):
-    """A value in a spec, with the decision about it from a table in api/permissions.py."""
+    """A value in a spec, with the condition for it from a table in api/permissions.py."""
 
     path: str
     """The path in the table, e.g. `env[].value`."""
     shown: str
-    """The path in a message. It has the names of the items, e.g. `env[LR].value`."""
+    """The path for messages. It contains item names, e.g. `env[LR].value`."""
     by: str | None
-    """The decision, or None if the table has none."""
+    """The condition, or None if the table has no entry for the field."""
     found: object
 
     @property
     def field(self) -> str:
-        """The path as an entry of `overrides.fields`."""
+        """The path as an entry in `overrides.fields`."""
         return self.path.replace("[]", "")
 
     @property
@@ -51,10 +51,9 @@ class Value(NamedTuple):
 def values(
     found: object, table: Mapping[str, str], path: str = "", shown: str = "", by: str | None = None
 ) -> Iterator[Value]:
-    """Yield all values of an object with their decisions. A null value is skipped, because it sets nothing.
+    """Yield all values in an object with their conditions. Null values are skipped, because they set nothing.
 
-    A value is yielded as a whole if the table has no decision about a field below it, or if it has the wrong
-    type.
+    A value is yielded as a whole if the table has no entry for a field below it, or if it has the wrong type.
     """
     by = table.get(path, by)
     if found is None:
@@ -98,7 +97,7 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
 
 
 def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]:
-    """Return the entries that `overrides` would need to permit a value of a job."""
+    """Return the entries that `overrides` would need to permit a value in a job."""
     if value.by is None:
         return ["this version of the controller does not know the field"]
     if value.path.startswith(_VOLUME) and {value.key: value.found} in map(_source, overrides.volumes):
@@ -143,7 +142,7 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     """Return the entry that `overrides` lacks for a mount, or []. A job may mount its own volumes.
 
-    Any other volume needs an entry, because a volume of the queue can be meant only for other containers.
+    Other volumes need an entry, because the queue's volumes may be intended only for other containers.
     """
     own = [volume["name"] for volume in spec.volumes.additional_volumes]
     mounted = value.found.get("name") if isinstance(value.found, dict) else None
@@ -153,7 +152,7 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     """Return the entry that `overrides` lacks for a source of code, or [].
 
-    A job may name a claim, or the Secret of a bucket. The queue must list these names.
+    A job may name a claim, or a bucket's Secret. The queue must list these names.
     """
     asked = spec.workspace_storage
     named = asked and (asked.claim_name if asked.source == "existing" else asked.secret_name)
@@ -162,7 +161,7 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
 _NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
-"""The field of a volume that contains the object's name, if this field is not `name`."""
+"""The volume field that contains the object's name, if this field is not `name`."""
 _RULES: Mapping[str, _Rule] = {
     "free": lambda *_: [],
     "fields": lambda value, *_: [f"fields: {value.field}"],
@@ -187,7 +186,7 @@ def _source(volume: Object) -> Object:
 
 
 def check_pod(pod: Object, queue: QueueSpec) -> None:
-    """Raise Refused if the pods of a queue need a privilege that the queue does not list."""
+    """Raise Refused if a queue's pods need a privilege that the queue does not list."""
     needed: list[tuple[str, str]] = []
     for value in values(pod["spec"], POD):
         if value.by is None:

@@ -1,4 +1,4 @@
-"""The pods that the API server validates in a dry run: one for each new job, and one for a queue."""
+"""Build the pods that the API server validates in dry runs: one per new job, and one per queue."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved, resolve
 
 ANY_NAME = "job"
-"""A common job name. Jobs that differ only in their names have equal pods under this name."""
+"""A common job name. Under this name, jobs that differ only in their names have equal pods."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
-"""The image in the pod of a queue without an image. The jobs of such a queue specify an image."""
+"""The image in the pod for a queue without an image. The jobs in that queue specify their images."""
 
 
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
-    """Return the pod of a job's node 0."""
+    """Return the pod for a job's node 0."""
     name = f"{resolved.name}-{NODES}-0-0"
     return _pod(name, job["metadata"]["namespace"], template.pod(resolved, kai=kai))
 
 
 def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
-    """Return the pod of a one-node job that uses all GPUs of the node and overrides no settings.
+    """Return the pod for a one-node job that uses all of the node's GPUs and overrides no settings.
 
-    The pod omits volumes that jobs of the queue can override. Raises Refused if no job of the queue can
+    The pod omits volumes that the queue's jobs can override. Raises Refused if none of the queue's jobs can
     run.
     """
     allowed = spec.overrides.allowed

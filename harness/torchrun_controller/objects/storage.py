@@ -1,4 +1,4 @@
-"""The volumes of a job: workspace, datasets, checkpoints, shared memory."""
+"""Build a job's volumes: workspace, datasets, checkpoints, shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKSPACE_SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume of a job's pods, with its mount path and the claim to create, if any."""
+    """A volume in a job's pods, with its mount path and the claim to create, if any."""
 
     name: str
     source: Object
@@ -40,8 +40,8 @@ def workspace(
 
     A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
     Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
-    the argument `wanted` is true, the code is uploaded, and a requested ReadWriteOnce claim belongs to the
-    pod `<job>-sync-0`.
+    `wanted` is true, the code is uploaded, and a requested ReadWriteOnce claim belongs to the pod
+    `<job>-sync-0`.
     """
     enabled = claim is not None and claim.enabled
     if asked is None and not enabled and not wanted:
@@ -88,7 +88,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return the volume for /dev/shm. Its size is the size per GPU times the number of GPUs (1 on CPUs)."""
+    """Return the volume for /dev/shm. Its size is the size per GPU times the number of GPUs, at least 1."""
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))
@@ -108,7 +108,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    If the access mode `alone` is given, the claim is for one pod only.
+    If the access mode `alone` is given, the claim is for a single pod.
     """
     mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):

@@ -1,4 +1,4 @@
-"""Build the pod template of a job from its queue's pod template and the job's overrides."""
+"""Build a job's pod template from its queue's pod template and the job's overrides."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
-"""Fields of a pod that would replace the host name of each rank, or make it longer than Linux permits."""
+"""Pod fields that would replace each rank's host name, or make it longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job merged with the settings of its queue."""
+    """A job merged with its queue's settings."""
 
     name: str
     spec: JobSpec
@@ -44,10 +44,10 @@ class Resolved:
 
 
 def capacity(queue: QueueSpec) -> int:
-    """Return the number of GPUs of a node.
+    """Return the number of GPUs on a node.
 
-    This is nodeResources.gpus, or else the number of GPUs of the trainer in the pod template. Raises Refused
-    if the number in the pod template is not an integer.
+    This is nodeResources.gpus if set, otherwise the trainer's number of GPUs in the pod template. Raises
+    Refused if the number in the pod template is not an integer.
     """
     resources = trainer_of(queue).get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
@@ -63,7 +63,7 @@ def resolve(
 ) -> Resolved:
     """Return the job merged with its queue. Raises Refused if the job cannot run.
 
-    If the queue's distribution is BestFit, the number of pods depends on the capacity in the argument `now`.
+    If the queue's distribution is BestFit, the number of pods depends on the current capacity, `now`.
     """
     _permitted(spec, queue)
     whole = capacity(queue)
@@ -125,13 +125,13 @@ def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduli
 
 
 def trainer_of(queue: QueueSpec) -> Object:
-    """Return the container `trainer` of a queue's pod template, or {} if the template has no container."""
+    """Return the container `trainer` in a queue's pod template, or {} if the template has no containers."""
     containers = queue.pod_template.spec.get("containers")
     return dict(containers[0]) if containers else {}
 
 
 def pod(job: Resolved, *, kai: bool) -> Object:
-    """Return the pod template of the JobSet."""
+    """Return the pod template for the JobSet."""
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
     named = [field for field in HOST_NAMES if spec.get(field)]
     if named:
@@ -144,12 +144,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     trainer = _container(job)
     spec["containers"] = [trainer, *(each for each in helpers if not _serves(each))]
     if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
-        # With ClusterFirst, a pod in the host network uses the node's DNS, which resolves no Services.
+        # With ClusterFirst, a pod on the host network uses the node's DNS, which cannot resolve Services.
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
-    spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
+    spec["restartPolicy"] = "Never"  # A single restarted rank cannot rejoin. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     if spec["serviceAccountName"] == "default":
-        # The queue names no service account of its own, so its jobs get no service account token.
+        # The queue does not name a service account, so its jobs get no service account token.
         spec.setdefault("automountServiceAccountToken", False)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
@@ -177,22 +177,22 @@ def pod(job: Resolved, *, kai: bool) -> Object:
 
 
 def _serves(helper: Object) -> bool:
-    """Return whether a further container of the template becomes a native sidecar.
+    """Return whether one of the template's additional containers becomes a native sidecar.
 
-    A pod with another container ends only when that container ends, so a helper that serves the trainer would
-    keep a finished job running and a failed rank from being restarted. Kubernetes ends a native sidecar after
-    the trainer. A container with a restart policy of its own is not changed.
+    A pod ends only when all of its containers have ended. A helper that serves the trainer would therefore
+    keep a finished job running, and keep a failed rank from being restarted. Kubernetes terminates a native
+    sidecar after the trainer. Containers with their own restart policy are not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")
 
 
 def _with_last_lines(container: Object) -> Object:
-    """Return the container with a policy that copies its last log lines into the pod's status if it fails."""
+    """Return the container with a policy that copies its last log lines to the pod's status on failure."""
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 
 def labels_of(job: Resolved) -> dict[str, str]:
-    """Return the labels of all objects that are created for a job."""
+    """Return the labels for all objects that are created for a job."""
     gpu_type = job.queue.node_resources.gpu_type
     return {
         names.JOB_LABEL: job.name,
@@ -202,7 +202,7 @@ def labels_of(job: Resolved) -> dict[str, str]:
 
 
 def kai_queue(queue: QueueSpec) -> str | None:
-    """Return the name of the kai-scheduler queue, from spec.kaiQueue or else spec.queue, or None."""
+    """Return the kai-scheduler queue's name, from spec.kaiQueue, otherwise spec.queue, otherwise None."""
     return queue.kai_queue or (queue.queue.name if queue.queue else None)
 
 
@@ -247,7 +247,7 @@ def _container(job: Resolved) -> Object:
 
 
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
-    """Return the trainer's command. If the code is synced, a supervisor restarts the command for new code."""
+    """Return the trainer's command. If the code is synced, a supervisor restarts it for new code."""
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
     if code is not None and job.workspace_digest:
         words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
@@ -255,7 +255,7 @@ def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
 
 
 def _named(items: Iterable[Object]) -> list[Object]:
-    """Return the items with unique names. A later item replaces an earlier item of the same name."""
+    """Return the items with unique names. Later items replace earlier items of the same name."""
     return list({item["name"]: item for item in items}.values())
 
 

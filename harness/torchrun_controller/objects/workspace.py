@@ -10,11 +10,11 @@ from harness.torchrun_sync.bundle import init_command, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
-"""A file in the workspace that contains the commit or digest of the code. It is written last."""
+"""A file in the workspace that contains the code's commit or digest. It is written last."""
 WORKSPACE_SECONDS = 600
 KEPT = "workspace-kept"
 KEPT_FOLDER = "/torchrun-kept"
-"""The volume with the Secrets that store a job's code, and its mount path in the init container."""
+"""The volume with the Secrets that store a job's code, and the volume's mount path in the init container."""
 
 SHARED = f"""
 if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
@@ -27,7 +27,7 @@ if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
   done
 fi
 """
-"""If all pods share one volume, only node 0 fetches the code, and the other nodes wait for it."""
+"""If all pods share one volume, only node 0 fetches the code, and the other nodes wait."""
 GIT = f"""set -e
 if ! command -v git >/dev/null; then
   echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
@@ -66,9 +66,9 @@ def parts_of(annotations: Object) -> int | None:
 
 
 def kept_volume(job: str, parts: int) -> Object:
-    """Return the volume with the Secrets of a job's code.
+    """Return the volume with the Secrets that store a job's code.
 
-    Pods also start if some Secrets do not exist yet.
+    Pods start even if some Secrets do not exist yet.
     """
     mounted = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
     secrets = [
@@ -93,7 +93,7 @@ def container(
     """Return the init container that fetches the code or waits for the sync, or None if none is needed.
 
     `parts` is the number of Secrets that store the uploaded code. The container's termination message is the
-    commit or digest of the code, which must be the same in all pods.
+    code's commit or digest, which must be the same in all pods.
     """
     if code is None:
         return None

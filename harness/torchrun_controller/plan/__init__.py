@@ -1,1 +1,1 @@
-"""Distribute the GPUs of a job across nodes. These modules do no I/O."""
+"""Distribute a job's GPUs across nodes. These modules do no I/O."""

@@ -1,7 +1,7 @@
-"""The free GPUs on nodes, the layouts of a job that fit on them, and the jobs that use the other GPUs.
+"""Find the free GPUs on nodes, the job layouts that fit on them, and the jobs that use the other GPUs.
 
-The data is a snapshot of the watch caches and reserves no resources. So a layout that fits here does not
-necessarily fit when the pods are scheduled.
+The data is a snapshot of the watch caches and does not reserve resources. A layout that fits now might not
+fit when the pods are scheduled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""More CPUs or bytes than any node has."""
+"""More CPUs, or bytes of memory, than any node has."""
 MAX_NODES = 64
 """The largest number of pods that `best_fit` considers."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """The resources of a node that no pod requests."""
+    """A node's resources that are not requested by any pod."""
 
     node: str
     gpus: int
@@ -41,9 +41,9 @@ class Capacity:
     pods: list[Object]
 
     def free(self, queue: QueueSpec, scheduling: Scheduling) -> list[Free]:
-        """Return the free resources of the nodes on which labels and taints permit jobs of the queue.
+        """Return the free resources on the nodes whose labels and taints permit the queue's jobs.
 
-        The nodes are sorted by their free GPUs, in descending order.
+        The nodes are sorted by free GPUs, in descending order.
         """
         used: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
         for pod in self.pods:
@@ -59,7 +59,7 @@ class Capacity:
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
         """Return the users of GPUs on the given nodes, with their numbers of GPUs, in descending order.
 
-        A user is a job, or a pod that belongs to no job.
+        A user is a job, or a pod that does not belong to a job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
@@ -105,7 +105,7 @@ def _owner(pod: Object) -> str:
 def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    The argument `whole` is the number of GPUs per node.
+    `whole` is the number of GPUs per node.
     """
     part = Decimal(share) / Decimal(whole)
     cpus = quantity(queue.node_resources.cpus or 0) * part
@@ -132,7 +132,7 @@ def explained(
 ) -> str:
     """Return a sentence for a job that waits for `pods` pods with `share` GPUs each.
 
-    The sentence contains the free GPUs, a layout that would fit, and the users of the other GPUs.
+    The sentence reports the free GPUs, a layout that would fit, and the users of the other GPUs.
     """
     free = capacity.free(queue, scheduling)
     total = sum(node.gpus for node in free)

@@ -9,7 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """Raised if a job cannot run with its spec. `reason` becomes the reason of the condition."""
+    """Raised if a job cannot run with its spec. `reason` becomes the condition's reason."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -18,12 +18,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout of a job: equal pods, one per node. `least` is less than `nodes` only in an elastic job."""
+    """A job's layout: equal pods, one per node. `least` is less than `nodes` only for an elastic job."""
 
     nodes: int
     least: int
     gpus: int
-    """The number of GPUs per node. 0 means that the job runs on CPUs."""
+    """The number of GPUs per node. 0 means that the job uses only CPUs."""
     processes: int
     """The number of processes per node."""
 
@@ -41,15 +41,15 @@ BestFit = Callable[[int], int | None]
 
 
 def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
-    """Return the layout of a job on nodes with `capacity` GPUs each.
+    """Return a job's layout on nodes with `capacity` GPUs each.
 
-    If the spec has no number of nodes, the function `best_fit` returns the number of pods. If it returns
-    None, the job uses the fewest nodes that can have equal shares. Raises Refused.
+    If the spec does not set the number of nodes, `best_fit` chooses the number of pods. If `best_fit` returns
+    None, the job uses the fewest nodes with equal shares. Raises Refused.
     """
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs of its nodes.
+        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs on its nodes.
     if not gpus:
         nodes, share = fixed or 1, 0
     elif job.processes_per_node is not None:

@@ -1,4 +1,4 @@
-"""Caches of all kinds that the controller watches. Reading them sends no request to the API server."""
+"""Caches of all kinds that the controller watches. Reading them does not send requests to the API server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
-"""How long to wait for the first list of nodes and pods. If listing is forbidden, the controller works
-without them."""
+"""How many seconds to wait for the first lists of nodes and pods.
+
+If listing is forbidden, the controller works without them.
+"""
 
 
 class Caches:
-    """One store per kind. A store can be behind the API server, but never returns to an older version."""
+    """One store per kind. A store may be behind the API server, but never goes back to an older version."""
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
@@ -42,7 +44,7 @@ class Caches:
         return self.stores[kind].all(namespace)
 
     def capacity(self) -> Capacity | None:
-        """Return the nodes and their pods, or None until the nodes and the pods have been listed."""
+        """Return the nodes and their pods, or None until both have been listed."""
         if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
             return None
         return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
@@ -56,10 +58,10 @@ class Caches:
 
     # -- watch -----------------------------------------------------------------------------------------
     def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
-        """Start the watches. Return True once all caches are synced, or False if `stop` is set before.
+        """Start the watches. Return True once all caches are synced, or False if `stop` is set first.
 
-        Jobs and queues are listed before the objects that are created for them. So if a cached job names a
-        JobSet, the JobSet is in the cache too.
+        Jobs and queues are listed before the objects that are created for them. Therefore, if a cached job
+        names a JobSet, that JobSet is also in the cache.
         """
         for kinds in (OWN, self.parts):
             started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
@@ -73,7 +75,8 @@ class Caches:
     def _follow_capacity(self, kube: Kube) -> None:
         """Watch nodes and their pods.
 
-        Changes to nodes and pods enqueue no jobs, because waiting jobs are reconciled at intervals anyway.
+        Changes to nodes and pods do not enqueue jobs, because waiting jobs are reconciled at intervals
+        anyway.
         """
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:

@@ -1,4 +1,4 @@
-"""A cache of Events that can explain why pods are late. All jobs of a namespace share the cached Events."""
+"""A cache of Events that can explain why pods are late. All jobs in a namespace share them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from harness.torchrun_controller.decide.stalled import time_of
 
 KEPT = timedelta(seconds=5)
 SHARE = 20
-"""Events are reused for SHARE times the duration of their request. So in a namespace with many Events, the
-controller spends at most 1/SHARE of its time on these requests."""
+"""Events are reused for SHARE times the duration of their request.
+
+In a namespace with many Events, the controller therefore spends at most 1/SHARE of its time on these
+requests.
+"""
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
-"""The Events of image pulls. Once a pod pulls its image, the problem in an older warning has been solved."""
+"""The Events about image pulls. Once a pod pulls its image, the problem in older warnings is solved."""
 
 
 class Warnings:
-    """A cache of Events by namespace, to explain late pods."""
+    """A cache of Events, keyed by namespace, to explain late pods."""
 
     def __init__(
         self, read: Callable[[str, str], list[Object]], monotonic: Callable[[], float] = time.monotonic
@@ -29,11 +32,11 @@ class Warnings:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
         self._kept: dict[str, tuple[datetime, timedelta, list[Object]]] = {}
-        """By namespace: the time at which the Events were read, how long they are valid, and the Events."""
+        """For each namespace, the time when the Events were read, how long they are valid, and the Events."""
         self._lock = threading.Lock()
 
     def of(self, namespace: str, now: datetime) -> list[Object]:
-        """Return the Events of a namespace, oldest first.
+        """Return a namespace's Events, oldest first.
 
         Their maximum age is KEPT, or SHARE times the duration of the request if that is longer.
         """

@@ -1,4 +1,4 @@
-"""Posts Events. Each reason of a job or queue has one Event object, whose count grows with each repetition.
+"""Posts Events. A job or queue has one Event object per reason, whose count grows with each repetition.
 
 If an Event cannot be posted, the reconcile continues.
 """
@@ -27,22 +27,24 @@ from harness.torchrun_controller.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 FORBIDDEN, GONE, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
-"""Annotation of an Event: the order of the last transition that it reports."""
+"""Annotation on an Event: the order of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
-"""The maximum age of a posted transition. The API server keeps Events for an hour, so no Event is posted
-twice."""
+"""The maximum age of a transition for which an Event is posted.
+
+The API server keeps Events for an hour, so no Event is posted twice.
+"""
 SILENCE_SECONDS = 300.0
-"""How long no Events are posted after the API server has forbidden an Event."""
+"""How many seconds no Events are posted after the API server has forbidden one."""
 
 
 ATTEMPTS = 3
 
 
 class _Posted(NamedTuple):
-    """An Event as the API server stores it."""
+    """An Event as stored by the API server."""
 
     order: int
-    """The order of the last transition that it reports."""
+    """The order of the last transition that the Event reports."""
     document: Object | None
 
 
@@ -50,7 +52,7 @@ NEVER = _Posted(-1, None)
 
 
 class Recorder:
-    """Posts each Event of an object once, even if another controller runs."""
+    """Posts each of an object's Events once, even if another controller is running."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
@@ -59,7 +61,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def forget(self, kind: str, namespace: str, name: str) -> None:
-        """Drop the state of a deleted object."""
+        """Discard the state for a deleted object."""
         with self._lock:
             self._posted_events.pop((kind, namespace, name), None)
 
@@ -93,8 +95,8 @@ class Recorder:
     def _post(self, found: Object, name: str, event: Event, at: str, there: Object | None) -> _Posted:
         """Create or update the Event. `there` is the Event as this process last wrote it, or None.
 
-        The first transition and its repetitions are one request each. The Event is read only if another
-        process has written it, or if the API server has deleted it after its hour.
+        The first transition and each repetition take one request. The Event is read only if another process
+        has written it, or if the API server has deleted it after an hour.
         """
         resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
         for _ in range(ATTEMPTS):

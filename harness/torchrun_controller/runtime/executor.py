@@ -1,9 +1,9 @@
 """Reads the current state from the API server, and executes actions.
 
 Every write is safe to repeat: an object is created under a fixed name and deleted by its UID, and a status
-replaces only the version that was read. So two controllers never create an object twice, and a write based on
-old state fails. The callback `wrote` receives the API server's response to each write, so that the next
-reconcile uses it.
+replaces only the version that was read. Therefore two controllers never create an object twice, and writes
+based on old state fail. The callback `wrote` receives the API server's response to each write, so that the
+next reconcile uses it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long equal pods also count as accepted after a pod was accepted, so that a burst of equal jobs is
-checked once."""
+"""How many seconds an accepted pod counts for equal pods too, so that a burst of equal jobs is checked once.
+"""
 STRICT = ("fieldValidation", "Strict")
-"""A query parameter that makes the API server reject unknown and duplicate fields instead of dropping
-them."""
+"""A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
+"""
 CHANGES = (GONE, CONFLICT)
 
 
@@ -55,10 +55,10 @@ class Cluster:
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     made: set[str] = field(default_factory=set)
-    """UIDs of JobSets that this process created and that are not in their job's status yet."""
+    """UIDs of JobSets that this process created and that are not yet in their job's status."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """The time at which a pod was last accepted, by the pod's JSON under a common job name."""
+    """The time when a pod was last accepted, keyed by the pod's JSON under a common job name."""
 
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -67,7 +67,7 @@ class Cluster:
         return kind.kept(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects whose label `kind.label` has the value `value`."""
+        """Return the current objects whose label `kind.label` is `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.kept(item) for item in found]
 
@@ -76,7 +76,7 @@ class Cluster:
         return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
     def events(self, namespace: str, selector: str) -> list[Object]:
-        """Return at most MAX_EVENTS Events of a namespace that match a field selector, oldest first."""
+        """Return at most MAX_EVENTS of a namespace's Events that match a field selector, oldest first."""
         path = f"/api/v1/namespaces/{namespace}/events"
         query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
         return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
@@ -95,8 +95,8 @@ class Cluster:
     def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
         """Write a status that differs from the status in `found`. Return whether `found` was up to date.
 
-        After False, reconcile again, because the object has changed or is deleted. If the argument `acting`
-        is true, an equal status is written too. This verifies before an action that `found` is up to date.
+        If the result is False, reconcile again, because the object has changed or been deleted. If `acting`
+        is true, an unchanged status is also written, to verify before an action that `found` is up to date.
         """
         document = (
             status
@@ -130,14 +130,14 @@ class Cluster:
         return True
 
     def _renew(self, found: Object) -> None:
-        """Read an outdated object again. If it is deleted, the watch reports this."""
+        """Read an outdated object again. If it has been deleted, the watch reports this."""
         metadata = found["metadata"]
         newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
         if newer is not None:
             self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
-        """Execute an action for a job or a queue. An action can be repeated.
+        """Execute an action for a job or a queue. Actions can be repeated.
 
         Raises Rejected if the API server rejects an object.
         """
@@ -157,7 +157,7 @@ class Cluster:
                 self._finalizers(found, wanted)
 
     def _check_one_of(self, document: Object, alike: str) -> None:
-        """Check an object unless an equal object was accepted recently. Raises Rejected."""
+        """Check an object unless an equal one was accepted recently. Raises Rejected."""
         now = self.monotonic()
         if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
             return
@@ -205,8 +205,8 @@ class Cluster:
     def _check_owner(self, document: Object) -> None:
         """Raise Rejected if a claim exists that the controller did not create.
 
-        The name of a claim consists of the job's name and a suffix, so a job could otherwise mount any claim
-        whose name ends with such a suffix.
+        A claim's name consists of the job's name and a suffix. Without this check, a job could mount any
+        claim whose name ends with one of these suffixes.
         """
         kind, metadata = document["kind"], document["metadata"]
         if kind != "PersistentVolumeClaim":
@@ -227,8 +227,8 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": only,
-            # The object remains, with a deletion timestamp, until its pods are deleted. So they cannot
-            # communicate with the pods of a new object of the same name.
+            # The object remains, with a deletion timestamp, until its pods are deleted. Its pods therefore
+            # cannot communicate with the pods of a new object of the same name.
             "propagationPolicy": "Foreground",
         }
         resource = self.kube.resource(action.api_version, action.kind)

@@ -12,8 +12,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""A component without progress for this time is stuck. A request to an unresponsive API server takes less
-time, even with its retry."""
+"""A component without progress for this many seconds is stuck.
+
+A request to an unresponsive API server takes less time, even with its retry.
+"""
 
 
 class Health:
@@ -25,7 +27,7 @@ class Health:
         self._last: dict[str, float] = {}
 
     def moves(self, part: str) -> None:
-        """Record that a component makes progress."""
+        """Record that a component is making progress."""
         self._last[part] = self.monotonic()
 
     def ends(self, part: str) -> None:

@@ -1,8 +1,8 @@
-"""Keeps a Store in sync with the objects of a kind: one list, then a watch from the list's version.
+"""Keeps a Store in sync with a kind's objects: one list, then a watch from the list's version.
 
 A watch ends after the requested timeout, and the next watch continues from the last version. After an expired
-version (410) or repeated failures of a watch, the objects are listed again. Objects that are missing in the
-new list are deleted from the store.
+version (410) or repeated watch failures, the objects are listed again. Objects that are missing from the new
+list are deleted from the store.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
-"""The requested duration of a watch."""
+"""The requested duration of a watch, in seconds."""
 SILENCE_SECONDS = 120.0
-"""The timeout of a connection without data. The API server sends a bookmark about once a minute. Without this
-timeout, a frozen connection would never be detected."""
+"""The timeout in seconds for a connection without data.
+
+The API server sends a bookmark about once a minute. Without this timeout, a frozen connection would never be
+detected.
+"""
 LIST_SECONDS = 60.0
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -42,14 +45,14 @@ class Expired(Exception):
 
 
 class Informer(threading.Thread):
-    """A thread that watches one kind. After each update of the store, it calls `told` with the change."""
+    """A thread that watches one kind. After each update to the store, it calls `told` with the change."""
 
     def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
         super().__init__(name=f"watch {kind.plural}", daemon=True)
         self.kube, self.kind, self.store, self.told = kube, kind, store, told
         self.path = kind.path(namespace)
         self.synced = threading.Event()
-        """Set when the first list is in the store."""
+        """Set once the first list is in the store."""
         self.stopped = threading.Event()
 
     def run(self) -> None:
@@ -71,7 +74,7 @@ class Informer(threading.Thread):
             self.stopped.wait(pause)
 
     def _list(self) -> None:
-        """List all objects from etcd, because the API server's own cache can be outdated."""
+        """List all objects from etcd, because the API server's own cache may be outdated."""
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
@@ -134,7 +137,7 @@ class Informer(threading.Thread):
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield the events of a watch. An incomplete last line is dropped, because the next watch repeats it."""
+    """Yield a watch's events. An incomplete last line is dropped, because the next watch repeats it."""
     rest = b""
     for chunk in response.stream(None, decode_content=True):
         *lines, rest = (rest + chunk).split(b"\n")

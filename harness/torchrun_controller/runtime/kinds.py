@@ -1,6 +1,6 @@
-"""The kinds that the controller watches, and the fields that its decisions read.
+"""Define the kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached. This saves memory, and changes to other fields cause no reconcile.
+Only these fields are cached. This saves memory, and changes to other fields do not cause a reconcile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerRefer
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 CONTAINER = ("name", "state", "started", "lastState")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""Label of a Workload with the UID of its JobSet."""
+"""Label on a Workload: the UID of its JobSet."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class Kind:
     plural: str
     keep: Callable[[Object], Object]
     label: str | None = None
-    """The label by which the method `of` of a store or cluster finds objects."""
+    """The label by which a store's or cluster's method `of` finds objects."""
     selector: str = ""
-    """The label selector of the watched objects."""
+    """The label selector for the watched objects."""
     fields: str = ""
-    """The field selector of the watched objects."""
+    """The field selector for the watched objects."""
     namespaced: bool = True
 
     def path(self, namespace: str | None) -> str:
-        """Return the URL path at which the API server lists the kind."""
+        """Return the URL path for listing the kind's objects."""
         root = "/api" if "/" not in self.api else "/apis"
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return the cached fields of an object, and its API version and kind, which list items lack."""
+        """Return an object's cached fields, and its API version and kind, which list items lack."""
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 
@@ -151,7 +151,7 @@ def _local_queue(item: Object) -> Object:
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
 QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
 JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
-"""All JobSets are watched, because a JobSet that belongs to no job can have the name of a job."""
+"""All JobSets are watched, because a JobSet that does not belong to a job may have a job's name."""
 PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
 CLAIMS = Kind(
     "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
@@ -169,7 +169,7 @@ PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
-"""Services are not watched. The Service of etcd is read when a job that needs it starts."""
+"""Services are not watched. etcd's Service is read when a job that needs it starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(
     "v1",
@@ -178,8 +178,8 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods that use resources of a node, regardless of their owner."""
+"""All pods that use a node's resources, regardless of their owner."""
 OWN = (JOBS, QUEUES)
-"""The kinds that are listed first, so that the caches of owned objects are never older than their owners'."""
+"""The kinds that are listed first, so that cached objects are never older than their cached owners."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
 KUEUES = (WORKLOADS, LOCAL_QUEUES)

@@ -1,4 +1,4 @@
-"""Leader election with a Lease, so that one controller acts at a time.
+"""Leader election with a Lease, so that only one controller acts at a time.
 
 Correctness does not depend on the Lease, because every write is safe to repeat (executor.py).
 """
@@ -22,7 +22,8 @@ from harness.core.retries import reason_of
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
-"""The lease duration, the renew deadline and the retry period, with the default values of client-go."""
+"""The lease duration, the renew deadline and the retry period, with client-go's default values, in seconds.
+"""
 
 
 def _now() -> str:
@@ -33,7 +34,7 @@ def _now() -> str:
 class Lease:
     """A Lease that `identity` acquires and renews.
 
-    The clocks of two machines can differ. So the Lease of another holder expires LEASE_SECONDS after this
+    The clocks of two machines may differ. Therefore another holder's Lease expires LEASE_SECONDS after this
     process observed the last change to the Lease.
     """
 
@@ -43,11 +44,11 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     tried: Callable[[bool], None] = lambda _: None
-    """A callback after each attempt. Its argument is whether the API server responded."""
+    """A callback after each attempt, whose argument is whether the API server responded."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process holds the Lease. Return False if `stop` is set before."""
+        """Wait until this process holds the Lease. Return False if `stop` is set first."""
         while not stop.is_set():
             if self.take():
                 log.info("%s leads", self.identity)
@@ -94,7 +95,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Release the Lease, so that the next leader does not wait until the Lease expires."""
+        """Release the Lease, so that the next leader does not have to wait for it to expire."""
         try:
             found = self.kube.get(API, "Lease", self.name, self.namespace)
             if found is not None and found["spec"].get("holderIdentity") == self.identity:

@@ -18,12 +18,12 @@ Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
-    """Return the argument `extra` of a log call about a job or queue. `kind` is "job" or "queue"."""
+    """Return the argument `extra` for a log call about a job or queue. `kind` is "job" or "queue"."""
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
 
 
 def short(error: Exception) -> str:
-    """Return an error as one line. For an API error, this is the server's message."""
+    """Return an error message on one line. For an API error, this is the server's message."""
     if isinstance(error, ApiException | HTTPError):
         return reason_of(error)
     return f"{type(error).__name__}: {str(error)[:300]}"

@@ -1,4 +1,4 @@
-"""Prometheus metrics: reconciles, requests to the API server, jobs, waiting times, leadership."""
+"""Prometheus metrics about reconciles, API requests, jobs, waiting times and leadership."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class Metrics:
-    """The metrics of one controller, in a separate registry."""
+    """The metrics for one controller, in their own registry."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
@@ -87,20 +87,20 @@ class Metrics:
             self.looks.labels(kind).observe(time.perf_counter() - started)
 
     def answered(self, method: str, url: str, code: int) -> None:
-        """Count a response of the API server."""
+        """Count a response from the API server."""
         self.requests.labels(*request_of(method, url), str(code)).inc()
 
     def admitted(self, job: Object, before: JobStatus, status: JobStatus) -> None:
-        """Record the waiting time of a job that Kueue has just admitted."""
+        """Record the waiting time of a job that Kueue just admitted."""
         waited = queue_wait(job, before, status)
         if waited is not None:
             self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(waited)
 
 
 class _Jobs(Collector):
-    """Counts the cached jobs at each scrape. A phase without jobs has no sample.
+    """Counts the cached jobs on each scrape. A phase without jobs has no sample.
 
-    A count of watch events would miss the writes of this process, because they are already in the cache.
+    Counting watch events would miss this process's own writes, because those are already in the cache.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -118,7 +118,7 @@ class _Jobs(Collector):
 
 
 def request_of(method: str, url: str) -> tuple[str, str]:
-    """Return the RBAC verb and resource of a request, or ("get", "") for a URL that is not a resource."""
+    """Return a request's RBAC verb and resource, or ("get", "") for a URL that is not a resource."""
     parts = urlsplit(url)
     known = _PATH.match(parts.path)
     if known is None:
@@ -134,7 +134,7 @@ def request_of(method: str, url: str) -> tuple[str, str]:
 
 
 def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
-    """Return a job's waiting time in seconds if the job has just been admitted, otherwise None.
+    """Return a job's waiting time in seconds if it was just admitted, otherwise None.
 
     The waiting time starts when the job is created, resumed, queued or preempted, whichever is latest.
     """

@@ -1,4 +1,4 @@
-"""The operator: each watch event enqueues the affected jobs and queues (work_queue.py)."""
+"""The operator. Each watch event enqueues the affected jobs and queues (work_queue.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.torchrun_controller.runtime.work_queue import Waking
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 30
-"""The interval at which every unfinished job is reconciled, in case an event was lost."""
+"""The interval in seconds at which every unfinished job is reconciled, in case an event was lost."""
 MOVE_SECONDS = 5
 
 
@@ -48,7 +48,7 @@ class Operator:
         self.waking = Waking(reconciler.look)
 
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
-        """Run until `stop` is set. Once all caches are synced, set `ready` and start to reconcile."""
+        """Run until `stop` is set. Once all caches are synced, set `ready` and start reconciling."""
         loop = asyncio.get_running_loop()
 
         def told(kind: Kind, change: Change) -> None:
@@ -69,7 +69,7 @@ class Operator:
         try:
             done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # Raise the error of a task that ended unexpectedly.
+                task.result()  # Raise the error from a task that ended unexpectedly.
         finally:
             stop.set()
             for task in own:
@@ -100,7 +100,7 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            # A restarting JobSet deletes its failed pods, and the reason of the failure with them.
+            # A restarting JobSet deletes its failed pods, and with them the reason for the failure.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
             (self.waking.wake if failed else self.waking.progressed)(key)
@@ -126,7 +126,7 @@ class Operator:
                 self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
 
     def _wake_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues that use a LocalQueue, by its name or by spec.localQueue."""
+        """Enqueue the TorchrunQueues that use a LocalQueue, by their own name or by spec.localQueue."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):

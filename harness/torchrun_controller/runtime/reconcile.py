@@ -1,8 +1,8 @@
 """Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
-A reconcile reads the watch caches, which can be outdated. This is safe: a status replaces only the newest
-version of the job, an object is created only if no object has its name, and an irreversible decision (the
-function `grave`) is made a second time from the API server's current state.
+A reconcile reads the watch caches, which may be outdated. This is safe: a status replaces only the job's
+newest version, an object is created only if its name is unused, and irreversible decisions (see `grave`) are
+made a second time, from the API server's current state.
 """
 
 from __future__ import annotations
@@ -43,18 +43,22 @@ from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 10.0
-"""The delay of the next reconcile after an action, if no event occurs before."""
+"""The delay in seconds before the next reconcile after an action, if no event occurs first."""
 REFUSED_SECONDS = 5.0
-"""The delay before the API server checks rejected pods again."""
+"""The delay in seconds before the API server checks rejected pods again."""
 RECHECK_SECONDS = 10.0
-"""The delay of the next reconcile of a queue that is not ready, because some of its objects are not
-watched."""
+"""The delay in seconds before the next reconcile of a queue that is not ready.
+
+A delay is needed because some of the queue's objects are not watched.
+"""
 PROGRESS = timedelta(seconds=5)
-"""The minimum time between two writes of a status if only the number of pods or a text has changed. All other
-changes are written at once."""
+"""The minimum time between two status writes if only the number of pods or a message has changed.
+
+All other changes are written immediately.
+"""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
-"""The delay of the next reconcile after a write failed because the cached object was outdated."""
+"""The delay in seconds before the next reconcile if a write failed because the cache was outdated."""
 
 
 class Key(NamedTuple):
@@ -66,15 +70,15 @@ class Key(NamedTuple):
 
 
 def clock() -> datetime:
-    """Return the current time, rounded down to seconds as in the time of a condition."""
+    """Return the current time truncated to whole seconds, like condition timestamps."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
-    """Return whether a decision is irreversible and so must not be based on an outdated cache.
+    """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
-    This applies to the end of a job, to deletions, and to a new JobSet of a job. It does not apply to a
-    JobSet that this process created, nor to the success of all pods, which is final.
+    This applies to a job's end, to deletions, and to a job's new JobSet. It does not apply to a JobSet that
+    this process created, nor to the success of all pods, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -87,8 +91,10 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 
 
 def progress(before: JobStatus, status: JobStatus) -> bool:
-    """Return whether two different statuses have the same phase and the same conditions, except for texts
-    about pods."""
+    """Return whether two statuses differ only in pod counts and in messages about pods.
+
+    Their phase and conditions are otherwise the same.
+    """
 
     def facts(of: JobStatus) -> JobStatus:
         conditions = [
@@ -102,7 +108,7 @@ def progress(before: JobStatus, status: JobStatus) -> bool:
 
 
 def _asks_for_etcd(decision: Decision) -> bool:
-    """Return whether the decision starts a job that uses the default etcd."""
+    """Return whether a decision starts a job that uses the default etcd."""
     starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
     return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
 
@@ -114,8 +120,8 @@ def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
 class Reconciler:
     """Reconciles jobs and queues.
 
-    Its state consists of the watch caches, its own writes and the posted Events. It can be rebuilt after a
-    loss.
+    Its state consists of the watch caches, its own writes and the posted Events. If this state is lost, it
+    can be rebuilt.
     """
 
     def __init__(
@@ -134,14 +140,15 @@ class Reconciler:
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
         self._written: dict[Key, datetime] = {}
-        """The time at which the status of a job was last written."""
+        """The time when a job's status was last written."""
         self._refused: dict[Key, datetime] = {}
-        """The time at which the API server last rejected pods of a job or queue."""
+        """The time when the API server last rejected a job's or queue's pods."""
 
     def look(self, key: Key) -> float | None:
         """Reconcile an object. Return the seconds until the next reconcile if no event occurs, or None.
 
-        Raises any error, and reports it in a condition of the object if it is not a transient API error.
+        Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
+        conditions.
         """
         with self.metrics.look(key.kind):
             try:
@@ -186,7 +193,7 @@ class Reconciler:
         return _seconds_until(decision.wake, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
-        """Write the rejection into the job's status."""
+        """Record the rejection in the job's status."""
         self._refused[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
@@ -201,8 +208,8 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The message of the API server can differ each time, e.g. in a port or a count. Each new message
-        changes the status, and this triggers a reconcile.
+        The API server's message may differ each time, e.g. in a port or a count. Each new message changes the
+        status, which triggers a reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
@@ -226,10 +233,9 @@ class Reconciler:
         return decision
 
     def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
-        """Return the decision about a job. If it needs additional data, read the data and decide again.
+        """Return the decision for a job. If it needs additional data, read the data and decide again.
 
-        The additional data are the Service of etcd, the time of the last log line, and the namespace's
-        Events.
+        The additional data are etcd's Service, the time of the last log line, and the namespace's Events.
         """
         kai = self.cluster.kai
         seen = replace(self._seen(source, job), rejected=rejected)
@@ -246,7 +252,7 @@ class Reconciler:
         return decision
 
     def _seen(self, source: Source, job: Object) -> Seen:
-        """Read the objects of a job. Its queue and the capacity always come from the caches."""
+        """Read a job's objects. Its queue and the capacity always come from the caches."""
         waits_in = queue_of(self.caches, job)
         return replace(
             see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
@@ -284,7 +290,7 @@ class Reconciler:
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:
-        """Return the reason why the API server would reject pods of the queue's jobs.
+        """Return the reason why the API server would reject the pods of the queue's jobs.
 
         Return "" if it would accept them, and None if the queue's spec is invalid.
         """
@@ -306,7 +312,7 @@ class Reconciler:
         return ""
 
     def _check_pod(self, pod: Object) -> None:
-        """Let the API server check a queue's pod. Raises Rejected, except for an exhausted quota.
+        """Let the API server check a queue's pod. Raises Rejected, except if a quota is exhausted.
 
         Quota is freed when pods end. Until then, each job reports the exhausted quota.
         """
@@ -317,7 +323,7 @@ class Reconciler:
                 raise
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Report an error in a condition of the object. Raises no exception; the caller raises the error."""
+        """Report an error in one of the object's conditions. Does not raise; the caller raises the error."""
         kind = JOBS if key.kind == "job" else QUEUES
         found = self.caches.one(kind, key.namespace, key.name)
         if found is None:
@@ -329,7 +335,7 @@ class Reconciler:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
             before = condition_of(old, "Reconciled")
             if before is not None and (before.status, before.reason) == ("False", condition.reason):
-                return  # Each different message would trigger another reconcile.
+                return  # Each new message would trigger another reconcile.
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())

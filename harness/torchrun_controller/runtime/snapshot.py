@@ -1,4 +1,4 @@
-"""Read the objects of a job or queue, from the watch caches or from the API server."""
+"""Read a job's or queue's objects, from the watch caches or from the API server."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Source(Protocol):
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the objects of a namespace whose label `kind.label` has the value `value`."""
+        """Return the objects in a namespace whose label `kind.label` is `value`."""
         ...
 
     def names(self, kind: Kind) -> frozenset[str]: ...
 
 
 def see(source: Source, job: Object, *, kai: bool) -> Seen:
-    """Return a snapshot of the job's objects that the next decision needs."""
+    """Return a snapshot of those of the job's objects that the next decision needs."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)
@@ -66,7 +66,7 @@ def queue_of(source: Source, job: Object) -> Object | None:
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
     """Return a snapshot of a queue's objects.
 
-    Objects of resource templates and the ClusterQueue are fetched from the API server, because they are not
+    The resource templates' objects and the ClusterQueue are fetched from the API server, because they are not
     watched.
     """
     metadata = queue["metadata"]

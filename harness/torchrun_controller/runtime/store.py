@@ -1,8 +1,8 @@
-"""A cache of the objects of one kind, updated by a watch. It never returns to an older version.
+"""A cache of one kind's objects, updated by a watch. It never goes back to an older version.
 
-Versions are compared as numbers, within one kind. The API server sends the changes of a kind in order, so
-after an event the cache is complete up to the event's version. The process's own writes are stored when the
-API server responds, before the watch reports them, so that a reconcile reads its own writes.
+Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after an
+event the cache is complete up to that event's version. The process's own writes are stored when the API
+server responds, before the watch reports them, so that a reconcile reads its own writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from harness.core.kubernetes import Object
 
 Place = tuple[str, str]
-"""The namespace and name of an object. A cluster-scoped object has the namespace ""."""
+"""The namespace and name of an object. Cluster-scoped objects have the namespace ""."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Store:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return the objects of a namespace whose label has the value `value`, sorted by name."""
+        """Return the objects in a namespace whose label is `value`, sorted by name."""
         with self._lock:
             found = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(found.items())]
@@ -67,7 +67,7 @@ class Store:
 
     # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects with a list, whose version is `version`. Return the changes.
+        """Replace all objects with those in a list of version `version`. Return the changes.
 
         Raises ValueError if the list is older than the store.
         """
@@ -107,8 +107,8 @@ class Store:
     def wrote(self, item: Object) -> None:
         """Store the object from the API server's response to a write.
 
-        If the watch is already at a later version, the response is ignored, because the object can already be
-        deleted.
+        If the watch is already at a later version, the response is ignored, because the object may already
+        have been deleted.
         """
         with self._lock:
             if version_of(item) > self.version:

@@ -1,8 +1,8 @@
 """The work queue: it reconciles an object after an event, at a requested time, or after a failure.
 
 An object is never reconciled twice at the same time, and events for a queued object are merged. Events that
-only report progress are delayed by a second, or longer if many objects make progress. Each reconcile of a job
-writes its status, so without the delay a burst of jobs would overload the API server.
+only report progress are delayed by a second, or longer if many objects are making progress. Each job
+reconcile writes the job's status, so without the delay a burst of jobs would overload the API server.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
-"""The maximum number of reconciles per second for progress. With 100 active objects, each object is
-reconciled every 5 s."""
+"""The maximum number of reconciles per second for progress.
+
+With 100 active objects, each object is reconciled every 5 s.
+"""
 ACTIVE_SECONDS = 10.0
-"""How long an object counts as active after its last progress event."""
+"""How many seconds an object counts as active after its last progress event."""
 
 
 class Waking:
@@ -45,7 +47,7 @@ class Waking:
         """The time of each active object's last progress, oldest first."""
 
     def wake(self, key: Key) -> None:
-        """Enqueue an object now."""
+        """Enqueue an object immediately."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""The files through which a receiver controls a pod's supervisor. They are never shared between pods.
+"""Define the files through which a receiver controls a pod's supervisor. Pods never share them.
 
     supervisor.lock   locked while the supervisor runs
     status.json       the supervisor's state, generation, tree and exit code, and the token of its hold
@@ -6,7 +6,7 @@
     hold.json         the time until which no command runs, even if no switch follows
     generation.json   the generation and tree to run
 
-Times are seconds of the kernel's monotonic clock, which is the same for all processes of a pod.
+Times are seconds on the kernel's monotonic clock, which is the same for all processes in a pod.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from harness.torchrun_sync.pod.files import read_json, write_json
 
 HOLD_SECONDS = 60.0
 STOP_SECONDS = 40.0
-"""How long a receiver waits until the supervisor has stopped the command. GRACE_SECONDS (supervisor.py) is
-shorter."""
+"""How many seconds a receiver waits for the supervisor to stop the command.
+
+GRACE_SECONDS (supervisor.py) is shorter.
+"""
 LOOK_SECONDS = 0.02
 
 
 class Control:
-    """The folder with the control files of a pod."""
+    """The folder with a pod's control files."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -75,7 +77,7 @@ class Control:
         raise Refused("the supervisor ended while the command was to be stopped")
 
     def start(self, generation: int, tree: str) -> None:
-        """Tell the supervisor to run its command in the current tree."""
+        """Make the supervisor run its command in the current tree."""
         write_json(self._at("generation.json"), {"generation": generation, "tree": tree})
         self.release()
 
@@ -88,7 +90,7 @@ class Control:
 
     # -- the supervisor's side -------------------------------------------------------------------------
     def supervise(self) -> IO[bytes]:
-        """Take the supervisor's lock and return it. Raises Refused if another supervisor holds the lock."""
+        """Acquire the supervisor's lock and return it. Raises Refused if another supervisor holds it."""
         file = open(self._at("supervisor.lock"), "wb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

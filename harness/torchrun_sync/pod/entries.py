@@ -1,4 +1,4 @@
-"""The entries of a tree, with their validation and digest. The client and the pods use this module."""
+"""Validate a tree's entries and compute their digest. Both the client and the pods use this module."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 Entry = dict[str, Any]
-"""A dict with path and kind (file, dir or link). A file or folder also has a mode, a file also has size and
-sha256, and a link also has a target."""
+"""A dict with path and kind (file, dir or link).
+
+A file or folder also has a mode, a file also has size and sha256, and a link also has a target.
+"""
 KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target",)}
 
 
@@ -18,7 +20,7 @@ class Refused(Exception):
 
 
 class Dropped(Refused):
-    """Received content had a wrong digest and was deleted. The sender can send it again."""
+    """Raised if received content had a wrong digest and was deleted. The sender can send it again."""
 
 
 def tree_digest(entries: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the JSON object in the file, or {} if the file does not exist or contains another JSON type."""
+    """Return the JSON object in the file, or {} if it does not exist or contains another JSON type."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)

@@ -1,6 +1,6 @@
-"""Frames on a byte stream. The header of each frame contains the payload's length and SHA-256.
+"""Frames on a byte stream. Each frame's header contains the payload's length and SHA-256.
 
-The end of an exec stream can be lost or arrive too early, so the protocol does not depend on it.
+The end of an exec stream may be lost or arrive too early, so the protocol does not depend on it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import hashlib
 import struct
 
 HEADER = struct.Struct(">4s8sQ32s")
-"""The header of a frame: magic, kind, length of the payload in bytes, SHA-256 of the payload."""
+"""A frame's header: magic, kind, the payload's length in bytes, and the payload's SHA-256."""
 MAGIC = b"TRS1"
 MAX_PAYLOAD = 16 << 20
-"""The maximum number of bytes in a payload, so that a wrong length cannot fill the memory."""
+"""The maximum payload size in bytes, so that a wrong length cannot exhaust the memory."""
 
 
 class BadFrame(ValueError):
@@ -34,7 +34,7 @@ class Frames:
         self._buffer += piece
 
     def take(self) -> tuple[str, bytes] | None:
-        """Return kind and payload of the next frame, or None if the frame is incomplete. Raises BadFrame."""
+        """Return the next frame's kind and payload, or None if the frame is incomplete. Raises BadFrame."""
         if not (self._buffer.startswith(MAGIC) or MAGIC.startswith(bytes(self._buffer[: len(MAGIC)]))):
             raise BadFrame(f"expected a frame, seen {bytes(self._buffer[:80])!r}")
         if len(self._buffer) < HEADER.size:

@@ -1,9 +1,9 @@
-"""Store the code of a job on a volume, and serve it to pods that start later.
+"""Store a job's code on a volume, and serve it to pods that start later.
 
-    GET /READY → the current tree as an archive (kept.py), or 404 if there is no tree
+  GET /READY → the current tree as an archive (kept.py), or 404 if there is no tree
 
-READY is the digest of the job's first code. Anybody with read access to the job knows it. The code comes from
-the mounted Secrets in FOLDER, or from a sync into this container.
+READY is the digest of the job's first code, which is known to anyone with read access to the job. The code
+comes from the mounted Secrets in FOLDER, or from a sync into this container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes of each file content of a tree, in the order of contents_of."""
+    """Yield the bytes of each of a tree's file contents, in the order of contents_of."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:
@@ -35,7 +35,7 @@ def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server for the current tree of a store."""
+    """An HTTP server for a store's current tree."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""The content of a file that the pod is receiving. It survives a lost connection. Its name is its digest."""
+"""A file content that a pod is receiving, named by its digest. It survives a lost connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partly received file content. Bytes from an earlier connection are read again for the digest."""
+    """A partially received file content. Bytes from an earlier connection are read again for the digest."""
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
@@ -37,7 +37,7 @@ class Incoming:
         self.received += len(piece)
 
     def finish(self) -> None:
-        """Rename the complete content to its digest. If the digest differs, delete it and raise Dropped."""
+        """Rename the complete content to its digest. If its digest is wrong, delete it and raise Dropped."""
         self._file.close()
         if self._hash.hexdigest() != self.sha:
             os.unlink(self.part)

@@ -1,4 +1,4 @@
-"""The archive format in which the cluster stores a job's code, and the command that restores it in a new pod.
+"""The archive format for storing a job's code in the cluster, and the command that restores it in a new pod.
 
 A small archive ("whole" in the code) is split into parts, one per Secret, which a pod mounts in a folder. A
 larger archive is served by a pod (holder.py).
@@ -7,7 +7,7 @@ larger archive is served by a pod (holder.py).
     archive   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256
     head      entries, tree, generation
 
-Parts can be replaced while a pod reads them. Parts of different archives are never combined.
+Parts may be replaced while a pod reads them. Parts of different archives are never combined.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PIECE = 1 << 20
 LOOK_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 HOLDER_SECONDS = 30.0
-"""The timeout of each read from the pod that stores the code."""
+"""The timeout in seconds for each read from the pod that stores the code."""
 MAX_HEAD = 1 << 28
-"""The maximum number of bytes of an unpacked head."""
+"""The maximum size of an unpacked head in bytes."""
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, size in bytes) of each file content, in the order of an archive."""
+    """Return (SHA-256, size in bytes) for each file content, in the order used in an archive."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
-    """Return the parts of an archive. Each part contains at most `size` bytes of the archive."""
+    """Return an archive's parts. Each part contains at most `size` bytes of the archive."""
     sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
     pieces = (whole[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
@@ -51,7 +51,7 @@ def split(whole: bytes, size: int) -> list[bytes]:
 def joined(folder: str) -> bytes | None:
     """Return the archive whose parts are in the folder.
 
-    Return None if a part is missing or belongs to another archive.
+    Return None if a part is missing or belongs to a different archive.
     """
     first = _part(folder, 0)
     if first is None:
@@ -79,7 +79,7 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 class Whole:
     """An archive that is unpacked while it is read, so that it is never completely in memory.
 
-    The argument `read` is a function: `read(n)` returns at most n packed bytes, or b"" at the end.
+    `read(n)` is a function that returns at most n packed bytes, or b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -115,7 +115,7 @@ class Whole:
 
 
 def restore(store: Store, whole: Whole, ready: str) -> None:
-    """Switch the store to the tree of the archive. Write `ready`, the text that the pod waits for."""
+    """Switch the store to the archive's tree, and write `ready`, the text that the pod waits for."""
     head = whole.head
     need = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in whole.contents():
@@ -132,7 +132,7 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait for the code, which arrives from mounted Secrets, from the pod that stores it, or by a sync.
+    """Wait for the code, which arrives from mounted Secrets, from the pod that stores it, or in a sync.
 
     The arguments are FOLDER HOLDER ROOT CONTROL READY SECONDS. HOLDER is HOST:PORT or an empty string. Return
     the exit code: 0, or 1 if no code arrives within SECONDS.
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
 def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
     """Restore the code from Secrets or from the pod at `holder`, if it is newer than the code in `store`.
 
-    Return a message with the current code and its source, or "" as long as the code is not ready.
+    Return a message with the current code and its source, or "" while the code is not ready.
     """
     parts = joined(folder)
     if parts is not None:
@@ -211,7 +211,7 @@ def _read(path: str) -> str:
 
 
 def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of an archive. `contents` are the bytes of the files, in the order of contents_of."""
+    """Yield an archive's pieces. `contents` yields the files' bytes, in the order of contents_of."""
     text = json.dumps(head).encode()
     packing = zlib.compressobj(6)
     yield packing.compress(b"%d\n" % len(text) + text)

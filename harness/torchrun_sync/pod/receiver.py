@@ -4,7 +4,7 @@
     patience → patient     hold → held     switch → switched     release → released
     anything else → error, and the receiver exits
 
-A receiver exits after IDLE_SECONDS without a frame, because the end of an exec stream can be lost.
+A receiver exits after IDLE_SECONDS without a frame, because the end of an exec stream may be lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver sends an ack after each ACK_BYTES bytes that it receives."""
+"""The receiver sends an ack each time it has received this many bytes."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
 """The maximum size in bytes of an uncompressed piece of a file."""
@@ -95,7 +95,7 @@ class Receiver:
         return self._data(b"", 0)
 
     def _data(self, piece: bytes, received: int) -> bytes:
-        """Write a piece of the file. `received` is the size of the piece in the frame."""
+        """Write a piece of the file. `received` is the piece's size in the frame."""
         if self._content is None:
             raise Refused("data came that belongs to no file")
         self._content.write(piece)
@@ -109,7 +109,7 @@ class Receiver:
         return _message("ack", came=self._received)
 
     def _drop(self, message: dict[str, Any]) -> bytes:
-        """Delete the partly received file. The sender requests this if the file changed while it was read."""
+        """Delete the partially received file. Senders request this if the file changed while it was read."""
         del message
         if self._content is not None:
             self._content.drop()
@@ -132,8 +132,8 @@ class Receiver:
         now = self.store.switch(message["tree"], message["generation"])
         self.control.be_patient(message["patience"])
         self.control.start(message["generation"], message["tree"])
-        # This call must be the last one. It ends a waiting init container, perhaps before the response is
-        # sent, and when the sender then retries, the switch must already be complete.
+        # This must be the last call. It ends a waiting init container, possibly before the response is sent.
+        # If the sender then retries, the switch must already be complete.
         self.store.write_ready(message["ready"] or message["tree"])
         return _message("switched", tree=now["tree"], generation=now["generation"])
 

@@ -41,9 +41,9 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
 
 
 def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
-    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of their listing.
+    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of the listing.
 
-    Raises Failed, before the first download if the listing exceeds the limits of a workspace.
+    Raises Failed. If the listing exceeds a workspace's limits, nothing is downloaded.
     """
     bucket_name, _, prefix = url[len("s3://") :].partition("/")
     bucket = Bucket(bucket_name, environment)
@@ -69,7 +69,7 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
 
 
 def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
-    """Download an archive beside the workspace's files, unpack it, and remove it."""
+    """Download an archive next to the workspace's files, unpack it, and remove it."""
     with tempfile.TemporaryDirectory(dir=os.path.join(root, STORE)) as folder:
         path = os.path.join(folder, item.key.rpartition("/")[2])
         save(bucket, item, path)
@@ -77,7 +77,7 @@ def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
 
 
 def _inside(workspace: Workspace, name: str) -> str:
-    """Return the object's path in the workspace. If its key denotes a folder, create it and return "".
+    """Return the object's path in the workspace. If its key is a folder, create it and return "".
 
     Raises Failed if the path would be outside the workspace or in the store's folder.
     """

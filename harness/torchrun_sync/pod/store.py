@@ -1,4 +1,4 @@
-"""The store of trees in a pod. It writes only into its own folder, except for links in MOUNT.
+"""A pod's store of trees. It writes only into its own folder, except for links in MOUNT.
 
 The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
 
@@ -12,8 +12,8 @@ The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
     ROOT/id               a random identifier; pods with the same identifier share the folder
     ROOT/lock             the write lock (writer.py)
 
-A connection can be lost at any time. The store keeps the received data, and the next connection continues
-with the missing data.
+A connection may be lost at any time. The store keeps the data received so far, and the next connection sends
+only the missing data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PIECE = 1 << 20
 
 
 class Store:
-    """The folder of the trees. If several pods mount it, only one of them writes."""
+    """The folder that contains the trees. If several pods mount it, only one of them writes."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -67,7 +67,7 @@ class Store:
 
     # -- the current tree ------------------------------------------------------------------------------
     def current(self) -> dict[str, Any]:
-        """Return the metadata of the current tree, with its name, or {} if there is no tree."""
+        """Return the current tree's metadata, including its name, or {} if there is no tree."""
         try:
             name = os.path.basename(os.readlink(os.path.join(self.root, "current")))
         except FileNotFoundError:
@@ -76,12 +76,12 @@ class Store:
         return {**record, "name": name} if record else {}
 
     def intact(self) -> bool:
-        """Return whether no file of the current tree has changed since the store wrote it."""
+        """Return whether all files in the current tree are as the store wrote them."""
         current = self.current()
         return len(self._unchanged(current)) == len(current.get("files", {}))
 
     def _unchanged(self, current: dict[str, Any]) -> dict[str, str]:
-        """Return the digests of a tree's unchanged files, by path."""
+        """Return the digests of a tree's unchanged files, keyed by path."""
         digests = {}
         for path, (sha, *written) in current.get("files", {}).items():
             there = os.path.join(self.trees, current["name"], path)
@@ -106,7 +106,7 @@ class Store:
 
     # -- receiving a tree ------------------------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-        """Prepare to receive a tree. Return its missing contents as (SHA-256, bytes already received).
+        """Prepare to receive a tree. Return the missing contents as (SHA-256, bytes already received).
 
         Raises Refused if the entries are invalid or would replace a file in the mount.
         """
@@ -136,13 +136,13 @@ class Store:
         return sorted(missing.items())
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
-        """Return the writer for a file content of the expected tree. Raises Refused for any other content."""
+        """Return the writer for a file content of the expected tree. Raises Refused for other contents."""
         if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
             raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
         return Incoming(os.path.join(self.incoming, sha), sha, size, offset)
 
     def stage(self) -> str:
-        """Build the expected tree beside the current tree. Return the digest of the built tree."""
+        """Build the expected tree next to the current one. Return the digest of the built tree."""
         if self._staged:
             return tree_digest(self._entries)
         name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
@@ -174,7 +174,7 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the tree's name if it was already built over an earlier, lost connection; otherwise ""."""
+        """Return the tree's name if it was already built during an earlier, lost connection, otherwise ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
                 record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
@@ -184,7 +184,7 @@ class Store:
         return ""
 
     def _place(self, entry: Entry, path: str, paths: dict[str, str]) -> None:
-        """Move the received file content to `path`, or copy the content from the current tree."""
+        """Move the received file content to `path`, or copy it from the current tree."""
         received = os.path.join(self.incoming, entry["sha256"])
         if os.path.exists(received):
             os.rename(received, path)
@@ -197,7 +197,7 @@ class Store:
     def switch(self, tree: str, generation: int) -> dict[str, Any]:
         """Switch to the staged tree, or set the current tree's generation. Return the tree's metadata.
 
-        Raises Refused if neither is the requested tree.
+        Raises Refused if neither tree is the requested one.
         """
         before = self.current()
         name = self._staged or self._built(tree) or before.get("name", "")
@@ -219,7 +219,7 @@ class Store:
     def write_ready(self, text: str) -> None:
         """Write the text to ROOT/ready.
 
-        This ends an init container that waits for the text, and with it this process if it runs in that
+        This ends an init container that waits for the text, and also this process if it runs in that
         container.
         """
         write_text(os.path.join(self.root, "ready"), text)
@@ -229,7 +229,7 @@ class Store:
         return os.path.exists(os.path.join(self.root, "ready"))
 
     def _show(self, name: str) -> None:
-        """Link the top-level names of the tree in the mount, and remove outdated links."""
+        """Create links in the mount for the tree's top-level names, and remove outdated links."""
         mount, inside = os.path.split(self.root)
         tops = os.listdir(os.path.join(self.trees, name))
         for top in os.listdir(mount):
@@ -240,7 +240,7 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove contents without a tree, and all trees except `needed` and those in which a process runs."""
+        """Remove contents without a tree, and all trees except `needed` and those that processes run in."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):

@@ -3,11 +3,11 @@
     python3 … ROOT CONTROL SECONDS COMMAND…
 
 The command runs in the parent folder of ROOT, with the variables TORCHRUN_GENERATION and TORCHRUN_TREE. All
-pods of a job have the same generation. The rendezvous id contains the generation, so that ranks with
-different code never communicate. A hold stops the command and all processes it started, including those in
-other sessions, such as torchrun's ranks. The supervisor exits with the command's exit code, or with 128 plus
-the number of the signal that ended the command. While a client waits to send new code (patience), a failed
-command does not end the pod, so that the client can still fix the code.
+of a job's pods have the same generation. The rendezvous id contains the generation, so that ranks with
+different code never communicate. A hold stops the command and all processes that it started, including those
+in other sessions, such as torchrun's ranks. The supervisor exits with the command's exit code, or with 128
+plus the number of the signal that ended the command. While a client waits to send new code (patience), a
+failed command does not end the pod, so that the client can still fix the code.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from harness.workers.own_processes import OwnProcesses
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
-"""The time between SIGTERM and SIGKILL at a switch. When the pod is deleted, its own grace period applies."""
+"""The time in seconds between SIGTERM and SIGKILL during a switch.
+
+When the pod is deleted, its own grace period applies.
+"""
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable with the rendezvous id. If it is set, the supervisor appends the generation to it."""
+"""The variable that contains the rendezvous id. If it is set, the supervisor appends the generation."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
-    """Runs the command of one pod."""
+    """Runs a pod's command."""
 
     def __init__(self, root: str, control: Control, command: Sequence[str]) -> None:
         self.root, self.control, self.command = os.path.abspath(root), control, command
@@ -82,7 +85,7 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
-        """Return the requested generation and tree. Before any request, return those on the pod's volume."""
+        """Return the requested generation and tree, by default those on the pod's volume."""
         wanted = self.control.wanted() or self._recorded()
         return int(wanted.get("generation", 0)), str(wanted.get("tree", ""))
 
@@ -102,7 +105,7 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        # If pods share a volume, another pod can already have switched it to a newer tree.
+        # If pods share a volume, another pod may already have switched it to a newer tree.
         tree = str(self._recorded().get("tree", tree))
         folder = os.path.dirname(self.root)
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
@@ -145,7 +148,7 @@ class Supervisor:
         self.process = None
 
     def _reap(self) -> None:
-        """Reap all ended child processes, including orphaned processes that this subreaper has adopted."""
+        """Reap all exited child processes, including orphaned processes that this subreaper has adopted."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

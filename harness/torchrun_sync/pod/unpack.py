@@ -1,8 +1,8 @@
-"""Unpack the files, folders and links of an archive into a workspace, within a maximum size.
+"""Unpack an archive's files, folders and links into a workspace of limited size.
 
 Nothing is written outside the workspace. shutil.unpack_archive is not used, because it has no size limit, and
-because its protection against paths that leave the folder depends on the version of Python in the image.
-Several versions have gaps (CVE-2025-4517, python/cpython#151558).
+because its protection against paths that leave the folder depends on the image's Python version. Several
+versions have vulnerabilities (CVE-2025-4517, python/cpython#151558).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import IO, Any, cast
 from harness.workers.training.object_store import Failed
 
 MAX_BYTES = 16 << 30
-"""The maximum size of a workspace in bytes, unpacked."""
+"""The maximum size of an unpacked workspace in bytes."""
 MAX_FILES = 200_000
 MAX_PATH = 1024
 MAX_LINKS = 40
-"""The maximum number of symlinks that a path may lead through, as in the kernel."""
+"""The maximum number of symlinks in a path, as in the kernel."""
 MAX_HEADER = 1 << 24
-"""The maximum size of a tar header in bytes. A pax header is read into memory as a whole."""
+"""The maximum size of a tar header in bytes. Pax headers are read completely into memory."""
 PIECE = 1 << 20
 STORE = ".torchrun"
-"""The folder with the marker of a complete workspace. No archive may write to it."""
+"""The folder with the marker for a complete workspace. Archives must not write to it."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
-"""The module whose function `open` reads an archive. An image can lack a module that it does not need."""
+"""The module whose function `open` reads an archive. An image may lack modules that it does not need."""
 ARCHIVES = (".zip", *OPENERS)
 
 
 @dataclass
 class Workspace:
-    """A folder to write to, with the number of files and bytes that were written so far."""
+    """A folder to write to, with the number of files and bytes written so far."""
 
     root: str
     files: int = 0
     size: int = 0
     links: dict[str, str] = field(default_factory=dict)
-    """The targets of the links that an archive contains, by path. They are created last."""
+    """The targets of an archive's links, keyed by path. The links are created last."""
 
     def place(self, name: str) -> str:
         """Return the absolute path for a relative `name`, and create its folders.
@@ -60,7 +60,7 @@ class Workspace:
         return os.path.join(folder, parts[-1])
 
     def counted(self, size: int = 0, files: int = 0) -> None:
-        """Add to the numbers of bytes and files. Raises Failed if the workspace exceeds its limits."""
+        """Add to the number of bytes and files. Raises Failed if the workspace exceeds its limits."""
         self.size, self.files = self.size + size, self.files + files
         if self.size > MAX_BYTES or self.files > MAX_FILES:
             raise Failed(
@@ -93,7 +93,7 @@ class Workspace:
         self.links["/".join(_parts(name))] = target
 
     def make_links(self) -> None:
-        """Create the links. If one of them leads out of the workspace, raise Failed before creating any."""
+        """Create the links. If any leads out of the workspace, raise Failed without creating links."""
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:
                 raise Failed(f"the link {name!r} leaves the workspace: {target[:MAX_PATH]!r}")
@@ -107,7 +107,7 @@ class Workspace:
     def _resolve(self, name: str) -> None:
         """Follow a path through symlinks in the archive and on disk.
 
-        Raises Failed if it leads out of the workspace.
+        Raises Failed if the path leads out of the workspace.
         """
         done: list[str] = []
         todo, left = name.split("/"), MAX_LINKS
@@ -133,7 +133,7 @@ class Workspace:
 
 
 def unpack(archive: str, workspace: Workspace) -> None:
-    """Unpack an archive. Its name determines its format. Raises Failed.
+    """Unpack an archive, whose format is determined by its name. Raises Failed.
 
     Hard links become copies. Devices, pipes and sockets are refused.
     """
@@ -147,7 +147,7 @@ def unpack(archive: str, workspace: Workspace) -> None:
         workspace.make_links()
     except (Failed, OSError):
         raise
-    except Exception as error:  # The error for a damaged or encrypted archive depends on the format.
+    except Exception as error:  # The error type for a damaged or encrypted archive depends on the format.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
 
 
@@ -209,13 +209,13 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 class _Headers:
     """A file for tarfile that refuses to read large headers into memory.
 
-    A member can have several headers, and from Python 3.14, tarfile reads a large header in parts.
+    A member may have several headers. Since Python 3.14, tarfile reads a large header in parts.
     """
 
     def __init__(self, content: IO[bytes]) -> None:
         self.seek, self.tell, self._content = content.seek, content.tell, content
         self.left: int | None = MAX_HEADER
-        """How many more bytes of headers the next member can have. None while content is read."""
+        """How many more header bytes the next member may have. None while content is read."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:

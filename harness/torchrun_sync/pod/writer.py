@@ -1,4 +1,4 @@
-"""The write lock of a store. One process writes at a time, even if several pods mount the folder."""
+"""A store's write lock. Only one process writes at a time, even if several pods mount the folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Writer:
     def lock(self, session: str, seconds: float) -> None:
         """Acquire the lock. Raises Refused if another session holds it for longer than `seconds`.
 
-        A receiver of the same session that holds the lock is killed, because its connection is lost.
+        If another receiver of the same session holds the lock, it is killed, because its connection is lost.
         """
         if self._file is not None:
             return
@@ -58,7 +58,7 @@ class Writer:
 
 
 def _end(pid: int, session: str) -> None:
-    """Kill a receiver of the session in this container, unless its PID now belongs to another process."""
+    """Kill the session's receiver in this container, unless its PID now belongs to another process."""
     if not OwnProcesses().has(pid):
         return
     try:

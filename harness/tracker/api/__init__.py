@@ -1,1 +1,1 @@
-"""The routes of the API, the types of requests and responses, and helpers to read and write them."""
+"""API routes, request and response types, and helpers for reading and writing them."""

@@ -1,6 +1,6 @@
-"""The types of the API's responses, for the OpenAPI document (openapi.py).
+"""The API's response types, used to generate the OpenAPI document (openapi.py).
 
-A test compares every response with its type (tests/integration/test_tracker_fuzz.py).
+A test validates every response against its type (tests/integration/test_tracker_fuzz.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The types of the audit routes' responses, for the OpenAPI document (openapi.py)."""
+"""The audit routes' response types, used to generate the OpenAPI document (openapi.py)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AuditedPoints(Struct):
 class AuditedBlock(Struct):
     """A block of rows.
 
-    `packed` contains the columns of the block, encoded in base64 (harness/tracker/shared/blocks.py).
+    `packed` contains the block's columns, encoded in base64 (harness/tracker/shared/blocks.py).
     """
 
     run_id: int

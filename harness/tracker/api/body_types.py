@@ -1,7 +1,7 @@
-"""The types of the API's request bodies, for the OpenAPI document (openapi.py).
+"""The API's request body types, used to generate the OpenAPI document (openapi.py).
 
-run_fields.py and ingest.py parse the bodies and produce readable errors. A test sends bodies that these types
-allow and bodies that they forbid (tests/integration/test_tracker_fuzz.py).
+run_fields.py and ingest_lines.py parse the bodies and produce readable errors. A test sends bodies that match
+these types and bodies that violate them (tests/integration/test_tracker_fuzz.py).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Graph(Struct):
 
 
 class PointLine(Struct, forbid_unknown_fields=True):
-    """The values of one step. A value that is not finite can be null, "NaN", "Infinity" or "-Infinity"."""
+    """The values of one step. A non-finite value can be null, "NaN", "Infinity" or "-Infinity"."""
 
     time: Whole
     step: Whole

@@ -1,4 +1,4 @@
-"""Helpers for all routes: a request's sender and query parameters, the application's state, and responses."""
+"""Helpers for all routes: request senders, query parameters, application state and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """The converter for {name:int} in a route's path. Starlette's own converter fails above 4300 digits."""
+    """The converter for {name:int} in a route's path. Starlette's own fails on more than 4300 digits."""
 
     regex = "[0-9]{1,19}"
 
@@ -26,7 +26,7 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return the sender of a request. If a header occurs several times, its first value is used."""
+    """Return a request's sender. If a header occurs several times, its first value is used."""
     scope = request.scope
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
     run, name, project = (
@@ -47,7 +47,7 @@ def sender(request: Request) -> Sender:
 
 
 def admit(request: Request, grant: Grant) -> None:
-    """Store the permissions of the request's credential for `sender`."""
+    """Store the permissions granted to the request, so that `sender` can return them."""
     request.scope.setdefault("state", {})["grant"] = grant
 
 
@@ -59,7 +59,7 @@ def admitted(request: Request) -> bool:
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    A later run could get this id, and it must not contain rows of another job.
+    A run created later could get that id, and must not receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 
@@ -143,7 +143,7 @@ def text(request: Request, name: str) -> str:
 
 
 def numbers(request: Request, name: str) -> list[int]:
-    """Return the comma-separated integers of a query parameter, or [] if the parameter is missing."""
+    """Return the comma-separated integers in a query parameter, or [] if the parameter is missing."""
     return [integer(part.strip(), name) for part in request.query_params.get(name, "").split(",") if part]
 
 

@@ -1,4 +1,4 @@
-"""Serve a client's file so that a browser never runs it: headers for the content types that clients send."""
+"""Choose the response headers for uploaded files, so that browsers never execute the files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ INLINE = frozenset(
         *("video/mp4", "video/webm", "video/ogg"),
     }
 )
-"""Content types that a browser shows without running them. Files of other types are downloaded. The list has
-no patterns, because a browser parses any type that ends in +xml as XML, which can contain scripts."""
+"""Content types that browsers display without executing scripts. Files of other types are downloaded. The
+list has no patterns, because a browser parses any type that ends in +xml as XML, which can contain
+scripts."""
 UNKNOWN = "application/octet-stream"
 POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-ancestors 'none'"
 
@@ -30,7 +31,7 @@ def media_type(header: str | None) -> str:
 
 
 def headers(kind: str, file_name: str) -> Mapping[str, str]:
-    """Return the headers with which a file of the type `kind` is served. `kind` is a result of media_type."""
+    """Return the response headers for a file of type `kind`, which media_type returned."""
     shown: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
     last = "".join(one for one in file_name.replace("\\", "/").rpartition("/")[2] if one.isprintable())
     last = last if last.strip(".") else "file"

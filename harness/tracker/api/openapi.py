@@ -1,4 +1,4 @@
-"""GET /openapi.json: an OpenAPI 3.1 document of the API, generated from the routes and from *_types.py."""
+"""GET /openapi.json: an OpenAPI 3.1 document for the API, generated from the routes and from *_types.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ERRORS = {
     422: "a line is invalid; the lines before it are stored",
     429: "too many requests: retry after Retry-After seconds",
     503: "the tracker is not ready, or the query took too long",
-    507: "the limit of all files is reached, or the disk is full",
+    507: "the limit on the total file size is reached, or the disk is full",
 }
 READ, WRITE = (400, 401, 403, 405, 503), (400, 401, 403, 404, 405, 408, 413, 429, 507)
 INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
@@ -44,9 +44,9 @@ INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
 
 @dataclass(frozen=True)
 class Operation:
-    """The request and the response of a route.
+    """A route's request and response.
 
-    `query` contains the names of the query parameters. "!" after a name means required, "#" means integer.
+    `query` lists the query parameters. "!" after a name marks a required parameter, "#" an integer.
     """
 
     answer: Any
@@ -139,7 +139,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the OpenAPI document of the routes in OPERATIONS. The web interface is left out."""
+    """Return the OpenAPI document for the routes in OPERATIONS. The web interface is omitted."""
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
     known = [
         one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""The key that is set in a request's scope once the complete body has been received.
+"""The key set in a request's scope once the complete body has been received.
 
-That is usually before the request's task starts.
+This is usually before the request's task starts.
 """
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
@@ -44,8 +44,8 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | None:
     """Return the next part of the body, or None after the last part.
 
-    If the complete body was already received, no timeout is set, because a timeout doubles the time to read a
-    small body.
+    If the complete body has already been received, no timeout is set, because a timeout would double the time
+    needed to read a small body.
     """
     if WHOLE in request.scope:
         return await anext(stream, None)
@@ -53,7 +53,7 @@ async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | 
         async with asyncio.timeout(BODY_SECONDS):
             return await anext(stream, None)
     except TimeoutError:
-        raise Refused(408, f"nothing of the body came for {BODY_SECONDS} s") from None
+        raise Refused(408, f"no part of the body arrived for {BODY_SECONDS} s") from None
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from harness.tracker.shared.requests import Refused
 from harness.tracker.storage import claims
 
 FEATURES = ("writers", "columns", "processes", "sealedKeys")
-"""What this tracker supports, for clients that also read trackers of earlier versions."""
+"""The features of this tracker, for clients that also support earlier tracker versions."""
 
 
 async def runs(request: Request) -> Response:

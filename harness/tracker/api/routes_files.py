@@ -1,7 +1,7 @@
-"""Upload and download files by signed URLs that expire, like Pluto's presigned URLs.
+"""Upload and download files through expiring signed URLs, like Pluto's presigned URLs.
 
-The files are stored on disk beside the database. An upload URL only permits writing one file, and a download
-URL only permits reading one file.
+The files are stored on disk next to the database. An upload URL permits writing one file and nothing else,
+and a download URL permits reading one file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES_MOST = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return the values of a row of the table `files`, for the columns from file_name to annotations."""
+    """Return the values for a row in the table `files`, in the columns from file_name to annotations."""
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")
     step, caption, annotations = (entry.get(name) for name in ("step", "caption", "annotations"))
@@ -83,10 +83,11 @@ async def announce(request: Request) -> Response:
 async def put(request: Request) -> Response:
     """Store the bytes of an announced file. The file is listed only after all bytes were received.
 
-    An upload URL stores one file. The same bytes can be sent again, because a client sends them again if it
-    did not receive the response. Before the body is read, raises Refused 403 for an invalid URL, 404 for an
-    unknown file, 400 for a size other than the announced one, 413 and 507 for a file that exceeds a limit,
-    and 429 while another request sends the same file. Raises Refused 409 if other bytes are already stored.
+    An upload URL stores one file. The same bytes can be sent again, because a client resends them if it did
+    not receive the response. Before the body is read, raises Refused 403 for an invalid URL, 404 for an
+    unknown file, 400 if the size differs from the announced size, 413 and 507 for a file that exceeds a
+    limit, and 429 while another request sends the same file. Raises Refused 409 if other bytes are already
+    stored.
     """
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed_links.right(request.app.state.key, "upload", token, until, seal):
@@ -147,7 +148,7 @@ async def _receive(request: Request, token: str, uploads: Uploads) -> None:
 
 
 def _check_length(request: Request, size: int) -> None:
-    """Raise Refused if the header Content-Length, if any, is not `size`."""
+    """Raise Refused if there is a Content-Length header and its value is not `size`."""
     declared = request.headers.get("content-length")
     if declared is None or declared == f"{size}":
         return
@@ -158,7 +159,7 @@ def _check_length(request: Request, size: int) -> None:
 
 
 async def _is_stored(request: Request, path: Path, size: int) -> bool:
-    """Return whether the body equals the stored file."""
+    """Return whether the body is identical to the stored file."""
     if not path.is_file():
         return False
     equal, left = True, size

@@ -21,8 +21,8 @@ from harness.tracker.storage import ingest_lines
 from harness.tracker.storage.writer import Sent
 
 SMALL = 128 << 10
-"""The size up to which a body is parsed in the event loop. Such a body takes at most 2 ms with the native
-parser, and 20 ms with the Python parser."""
+"""The size of the largest body that is parsed in the event loop, in bytes. Parsing such a body takes at most
+2 ms with the native parser, and 20 ms with the Python parser."""
 METRICS = "/ingest/metrics"
 T = TypeVar("T")
 Keep = Callable[[sqlite3.Connection, Sender, ingest_lines.Lines], None]

@@ -1,4 +1,4 @@
-"""POST /api/…: the requests that Pluto's client sends about a run, from init to finish."""
+"""POST /api/…: the requests that Pluto's client sends for a run, from init to finish."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTES_MOST = 10_000
 
 
 def run_url(base: str, row: sqlite3.Row | Mapping[str, Any]) -> str:
-    """Return the URL of the run's web page in Pluto's format. The client prints its last path segment."""
+    """Return the URL of a run's page, in Pluto's format. The client prints the URL's last path segment."""
     project = row["projectName"] if isinstance(row, Mapping) else row["project"]
     return f"{base}/o/{ORGANIZATION}/projects/{quote(project, safe='')}/r{row['id']}"
 

@@ -1,4 +1,4 @@
-"""The types of responses with metrics, for the OpenAPI document (openapi.py)."""
+"""Types of responses that contain metrics, used to generate the OpenAPI document (openapi.py)."""
 
 from __future__ import annotations
 

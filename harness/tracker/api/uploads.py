@@ -6,14 +6,14 @@ import threading
 
 
 class Uploads:
-    """The uploads in progress, by token, with their announced sizes. Thread-safe."""
+    """The uploads in progress and their announced sizes, keyed by token. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
 
     def begin(self, token: str) -> bool:
-        """Return whether no other upload with this token is in progress. If so, begin it."""
+        """Begin an upload and return True. Return False if another upload with this token is in progress."""
         with self._lock:
             if token in self._sizes:
                 return False
@@ -21,7 +21,7 @@ class Uploads:
             return True
 
     def reserve(self, token: str, size: int, free: int) -> bool:
-        """Return whether `size` bytes fit into `free` bytes with all other uploads. If so, reserve them."""
+        """Reserve `size` bytes and return True. Return False if all uploads together would exceed `free`."""
         with self._lock:
             fits = sum(self._sizes.values()) + size <= free
             if fits:

@@ -1,4 +1,4 @@
-"""Read the data of a launch as evidence, from the embedded tracker or from hosted Pluto."""
+"""Read a launch's data as evidence, from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
 WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
-"""The number of rows per page of a tracker that does not support columns."""
+"""The number of rows per page for a tracker that does not support the column format."""
 COLUMNS_PAGE = 200_000
-"""The maximum number of rows of a page in columns, about 6 MB."""
+"""The maximum number of rows per page in the column format, about 6 MB."""
 
 
 class AuditReader(Protocol):
@@ -40,12 +40,12 @@ class AuditReader(Protocol):
 
     source: Literal["embedded", "hosted"]
     names_processes: bool
-    """Whether the tracker stores the process that a request names. The value is valid after reading."""
+    """Whether the tracker stores the process that a request names. Only valid after reading."""
     truncated: bool
-    """Whether the tracker returned only some of its rows. The value is valid after reading."""
+    """Whether the tracker returned only some of its rows. Only valid after reading."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the runs with this external id, and the runs to which processes of this job attached."""
+        """Return the runs with this external id, and the runs to which this job's processes attached."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return all create and resume requests for these runs, or None if the tracker stores none."""
@@ -90,7 +90,7 @@ class EmbeddedAudit:
         self.names_processes = False
         """Whether the tracker stores the process that a request names."""
         self._packs = False
-        """Whether the tracker can return rows in columns."""
+        """Whether the tracker supports the column format."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
@@ -158,7 +158,7 @@ class EmbeddedAudit:
                 )
 
     def _plain(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Yield the rows of a tracker that does not support columns."""
+        """Yield the rows from a tracker that does not support the column format."""
         for page in self._pages("api/audit/points", run_ids, self._page):
             for row in page["points"]:
                 yield Point(**dict(zip(page["columns"], row, strict=True)))
@@ -198,8 +198,8 @@ def collect(
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    Return a summary with the number of each. If an error occurs, reading stops, and the summary's field
-    `error` contains the message.
+    Return a summary with their counts. If an error occurs, reading stops, and the summary's `error` field
+    contains the message.
     """
     runs = points = 0
     attachments: int | None = None

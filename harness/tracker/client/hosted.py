@@ -29,14 +29,15 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""Seconds until a row that was sent can be read. Pluto's ingest responds first and flushes every 5 s."""
+"""The time until a sent row becomes readable, in seconds. Pluto's ingest responds before it flushes the row,
+and flushes every 5 s."""
 RUNS_PAGE = 200
 RAW_MOST = 50_000
-"""The maximum number of raw rows of one metric that Pluto returns."""
+"""The maximum number of raw rows that Pluto returns for one metric."""
 
 
 class HostedAudit:
-    """Reads hosted Pluto as soon as two counts of rows, taken `settle_seconds` apart, are equal.
+    """Reads hosted Pluto once two row counts taken `settle_seconds` apart are equal.
 
     If `base_url` is empty, Pluto's own API is used.
     """
@@ -194,7 +195,7 @@ def _job_name(run: dict[str, Any]) -> object:
 
 
 def _value(row: dict[str, Any]) -> float:
-    """Return the value of a row. If a value is not finite, Pluto returns 0 and a flag."""
+    """Return the value in a row. For a non-finite value, Pluto returns 0 and a flag."""
     flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
     flag = row.get("valueFlag") or ""
     if flag in flags:

@@ -40,7 +40,7 @@ class Chart:
 
 
 def split(name: str) -> tuple[str, str, int]:
-    """Return (chart title, label, rank) of a metric: "loss/node3" → ("loss/node*", "node 3", 3)."""
+    """Return (chart title, label, rank) for a metric: "loss/node3" → ("loss/node*", "node 3", 3)."""
     match = RANK.search(name)
     if match:
         return (
@@ -74,7 +74,7 @@ def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
-    """Return (path, text) of each leaf of a nested value.
+    """Return (path, text) for each leaf of a nested value.
 
     A value is hidden if its path suggests a secret. Secrets in other values are masked.
     """
@@ -91,7 +91,7 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _is_secret(path: str) -> bool:
-    """Return whether a path's last key denotes a secret, or an earlier key denotes the value of a secret."""
+    """Return whether a path's last key names a secret, or an earlier key denotes a secret's value."""
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))
 

@@ -1,7 +1,7 @@
-"""Show log messages as a terminal shows them, with secrets replaced.
+"""Render log messages as a terminal would display them, with secrets masked.
 
-Each process has a terminal of its own. Pluto's client sends what a process writes between two line feeds as
-one message, with a prefix such as "[rank3] " that was not on the process's terminal.
+Each process has its own virtual terminal. Pluto's client sends the output between two line feeds as one
+message. The client adds a prefix such as "[rank3] ", which is not part of the process's output.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LONGEST = 1 << 18
-"""How many characters of a message are read."""
+"""The maximum number of characters read from one message."""
 TOTAL, SHORT = 1 << 22, 1 << 11
-"""How many characters are read of all messages on a page, and then how many of each further message."""
+"""The maximum number of characters read from all messages on a page, and after that from each message."""
 SHOWN_MOST = 10_000
-"""How many characters of a line are shown."""
+"""The maximum number of characters shown per line."""
 _OVERLAP = 1000
-"""How many more characters of a line are searched for secrets."""
+"""The number of further characters in a line that are searched for secrets."""
 _HINTS = re2.compile(secret_rules.HINTS.encode())
 _PREFIX = re.compile(r"\[rank\d+\] ")
 
 
 class Message(NamedTuple):
-    """The message that a row of a terminal belongs to."""
+    """The message that produced a terminal row."""
 
     id: int
     time: str
@@ -39,13 +39,14 @@ class Message(NamedTuple):
     sender: str
     prefix: str
     cut: int
-    """How many characters of the message were not read."""
+    """The number of characters of the message that were not read."""
 
 
 def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
     """Return the lines that messages with ids above `after` wrote or changed, in arrival order.
 
-    If `alone` is set, each message has a new terminal, because the messages are a selection.
+    If `alone` is set, each message gets its own terminal, because messages found by a search are not
+    consecutive.
     """
     terminals: dict[object, Terminal[Message]] = {}
     found: list[Row[Message]] = []
@@ -85,7 +86,7 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
 
 
 def clipped(message: str, most: int = LONGEST) -> str:
-    """Return the first `most` characters of a message, or the prefix and the last ones of a progress bar."""
+    """Return the first `most` characters of a message, or the prefix and the end of a progress bar."""
     if len(message) <= most:
         return message
     prefix, text = _split(message)
@@ -95,7 +96,7 @@ def clipped(message: str, most: int = LONGEST) -> str:
 
 
 def cut(message: str) -> int:
-    """Return how many characters of a message `clipped` omits."""
+    """Return the number of characters that `clipped` removes from a message."""
     return len(message) - len(clipped(message))
 
 
@@ -105,7 +106,7 @@ def visible(message: str) -> str:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Return the prefix of Pluto's client, or "", and the text that the process wrote."""
+    """Return the prefix that Pluto's client added, or "", and the text that the process wrote."""
     match = _PREFIX.match(message)
     return (match[0], message[match.end() :]) if match else ("", message)
 
@@ -116,7 +117,7 @@ def _note(row: Row[Message]) -> str:
 
 
 def _redacted(lines: list[str]) -> list[str]:
-    """Return lines with secrets replaced. A secret can continue in the next lines, as a private key does."""
+    """Return lines with secrets masked. A secret such as a private key can span several lines."""
     text = "\n".join(lines)
     if _HINTS.search(text.encode("utf-8", "surrogatepass")) is None:
         return lines

@@ -47,7 +47,7 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
 
 
 async def login(request: Request) -> Response:
-    """Return the login form, or log in with the secret of a one-time link."""
+    """Return the login form, or log in with the secret from a one-time link."""
     if sessions.of(request) is not None:
         return _go(request)
     once = request.query_params.get("once")
@@ -105,7 +105,7 @@ def _throttle(request: Request) -> Throttle:
 
 
 def _next(request: Request) -> str:
-    """Return the path to open after the login. Only pages of this tracker are allowed."""
+    """Return the path to open after the login. Only this tracker's pages are allowed."""
     wanted = request.query_params.get("next", "")
     safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
     return wanted if safe else views.HOME

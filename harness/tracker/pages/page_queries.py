@@ -13,14 +13,14 @@ from harness.tracker.storage import claims
 Found = dict[str, Any]
 LOG_LINES = 500
 CONTEXT_LINES = 100
-"""How many earlier messages are read with new messages, because new messages can change earlier lines."""
+"""The number of earlier messages read together with new ones, because new messages can change old lines."""
 NAMES_MOST = 300
 
 
 def lines(
     db: sqlite3.Connection, run: int, sender: str, kind: str, search: str, before: int | None, after: int
 ) -> Found:
-    """Return matching log lines as a terminal shows them, in arrival order, with secrets replaced.
+    """Return matching log lines as a terminal would display them, in arrival order, with secrets masked.
 
     Without `after`, the last LOG_LINES messages before the id `before` are read. With `after`, the first
     LOG_LINES messages with a larger id are read. Earlier lines that these messages changed are returned again
@@ -88,7 +88,7 @@ def senders(db: sqlite3.Connection, run: int) -> list[str]:
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     """Return the ranks that attached to a run, the missing ranks, separate runs, and overwritten values.
 
-    A separate run is another run to which a process of the same job attached. If `only` is given, runs of
+    A separate run is another run to which a process in the same job attached. If `only` is given, runs of
     projects other than `only` are omitted.
     """
     attached = audit_view.attachments(db, [run["id"]])

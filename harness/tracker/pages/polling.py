@@ -25,7 +25,7 @@ async def curve_data(request: Request, session: Session) -> Response:
     """Return `{"series": […]}` with a curve for each parameter `series=RUN:NAME`, in the same order.
 
     With `axis=time`, the curves contain client times in milliseconds instead of steps. With `fit`, a few
-    points that are far from all others are left out.
+    points that are far from all others are omitted.
     """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:

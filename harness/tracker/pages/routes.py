@@ -1,4 +1,4 @@
-"""GET /o/…: the pages, and the routes for the login and for the script in the pages."""
+"""GET /o/…: the pages, and the routes for login and for the pages' script."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Sessions of the web interface, opened by a key or by `harness tracker open`, and kept in memory.
 
-The browser's cookie contains a random id and not the key. A session ends after 12 hours, at logout, or
-when the tracker restarts. It gives access only to the pages, not to write requests and not to paths below
-/api.
+The browser's cookie contains a random id and not the key. A session ends after 12 hours, at logout, or when
+the tracker restarts. It gives access to the pages, but not to write requests or to paths under /api.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SECONDS = 12 * 3600
 LINK_SECONDS = 600
 LINKS_MOST = 100
 SESSIONS_MOST = 100
-"""The maximum number of sessions with the same permissions. A further session ends the oldest one."""
+"""The maximum number of sessions with the same permissions. Opening another session ends the oldest one."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Session:
 
 
 class Sessions:
-    """The open sessions, by the digest of their ids."""
+    """The open sessions, keyed by a digest of the session id."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, tuple[Session, float]] = {}
@@ -85,14 +84,14 @@ class Links:
 def by_key(given: str, key: str) -> Session | None:
     """Return the session for a key, or None for a key that gives no access to the pages.
 
-    The key of a launch gives no access, because it is in the environment of every rank.
+    A launch key does not give access, because it is in every rank's environment.
     """
     grant = grant_of(given.strip().encode(), key.encode())
     return None if grant is None or grant.launch is not None else Session(grant.project)
 
 
 def of(request: Request) -> Session | None:
-    """Return the session of a request's cookie, or None without a valid cookie."""
+    """Return the session that a request's cookie identifies, or None if there is no valid cookie."""
     return _sessions(request).find(request.cookies.get(_name(request), ""))
 
 
@@ -104,14 +103,14 @@ def give(request: Request, response: Response, session: Session) -> None:
 
 
 def end(request: Request, response: Response) -> None:
-    """End the session of a request's cookie, and delete the cookie."""
+    """End the session that a request's cookie identifies, and delete the cookie."""
     name = _name(request)
     _sessions(request).end(request.cookies.get(name, ""))
     response.delete_cookie(name, httponly=True, samesite="lax", secure=_secure(request))
 
 
 def from_here(request: Request) -> bool:
-    """Return whether a form was sent by a page of this tracker. Without an Origin header, return True.
+    """Return whether this tracker's pages sent a form. If there is no Origin header, return True.
 
     A proxy can change the Host header, so the origin of --public-url is accepted too.
     """
@@ -128,9 +127,9 @@ def _sessions(request: Request) -> Sessions:
 
 
 def _secure(request: Request) -> bool:
-    """Return whether the browser uses TLS, which a proxy in front of the tracker terminates.
+    """Return whether the browser uses TLS, terminated by a proxy in front of the tracker.
 
-    X-Forwarded-Proto is accepted from any sender: it can only add restrictions to the sender's own cookie.
+    X-Forwarded-Proto is accepted from any sender, because it can only restrict the sender's own cookie.
     """
     forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return request.app.state.public_url.startswith("https://") or "https" in {request.url.scheme, forwarded}
@@ -139,7 +138,7 @@ def _secure(request: Request) -> bool:
 def _name(request: Request) -> str:
     """Return the cookie's name. It differs for each tracker, because all ports of a host share cookies.
 
-    With TLS, its prefix makes browsers reject a cookie that another host or a connection without TLS sets.
+    With TLS, the name's prefix makes browsers reject a cookie set by another host or over plain HTTP.
     """
     key: str = request.app.state.key
     name = f"tracker_{hmac.new(key.encode(), b'cookie', hashlib.sha256).hexdigest()[:8]}"

@@ -1,7 +1,7 @@
 """Limit failed logins, so that the tracker's own key cannot be guessed in the login form.
 
-Only failed attempts with a key that could be guessed are counted. The keys of projects, one-time links and
-sessions work at all times, so that nobody is locked out by other users of the same address.
+Only failed attempts with a key that could be guessed are counted. Project keys, one-time links and sessions
+always work, so nobody can be locked out by other users of the same address.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ADDRESSES = 1024
 
 @dataclass
 class Bucket:
-    """A number of remaining attempts, which is refilled over time."""
+    """A token bucket: the number of remaining attempts, refilled over time."""
 
     most: float
     seconds: float
-    """Seconds until one attempt is refilled."""
+    """The number of seconds in which one attempt is refilled."""
     left: float
     at: float
 
@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Throttle:
-    """The failed attempts from each address, and from all addresses together."""
+    """Counts failed attempts from each address, and from all addresses together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Throttle:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Return the seconds until an attempt from an address is permitted. 0 means now."""
+        """Return the number of seconds until an attempt from an address is permitted. 0 means now."""
         now = self._clock()
         self._all.refill(now)
         buckets = [self._all]
@@ -62,7 +62,7 @@ class Throttle:
 
 
 def _network(address: str) -> str:
-    """Return the address, or the /64 network of an IPv6 address, because one host can use all of it."""
+    """Return the address, or the /64 network of an IPv6 address, because one host can use the whole /64."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read the content of each page as plain values for the templates."""
+"""Query each page's content, as plain values for the templates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA_PAGE = 200
 COUNT_MOST = 1e18
 """Histograms with larger counts are not drawn."""
 CELLS = (50, 20)
-"""The maximum number of rows and of columns of a table that are shown."""
+"""The maximum number of rows, and of columns, shown in a table."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:
@@ -44,7 +44,7 @@ def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
 
 
 def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return the values of a run that are shown at the top of each of its pages."""
+    """Return the values shown at the top of each of a run's pages."""
     notes = reads.notes(db, row["id"], "notes")
     config = json.loads(row["config"] or "null")
     wandb_notes = config.get("_wandb_notes") if isinstance(config, dict) else None
@@ -95,7 +95,7 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
 def compared(
     db: sqlite3.Connection, project: str, ids: Sequence[int]
 ) -> tuple[list[sqlite3.Row], list[Found]]:
-    """Return the runs and the entries of their configs. Entries with different values come first."""
+    """Return the runs and their config entries. Entries whose values differ between runs come first."""
     rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
     configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
     found = []
@@ -114,7 +114,7 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
-    """Return histograms, tables and other data (the last step for each name), strings, alerts and graphs."""
+    """Return histograms, tables and other data (latest step for each name), strings, alerts and graphs."""
     rows, total = reads.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
@@ -137,7 +137,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return the bars of a histogram, scaled to 100 × 40, or None if the text is not a histogram."""
+    """Return a histogram's bars, scaled to 100 × 40, or None if the text is not a histogram."""
     found = _mapping(_parsed(text))
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
@@ -161,7 +161,7 @@ def histogram(text: str) -> Found | None:
 
 
 def table(text: str) -> Found | None:
-    """Return the first rows of a table, or None if the text is not a table."""
+    """Return a table's first rows, or None if the text is not a table."""
     found = _mapping(_parsed(text))
     rows, columns = found.get("table"), found.get("col")
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

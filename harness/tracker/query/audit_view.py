@@ -1,4 +1,4 @@
-"""Queries of the audit view, for data that Pluto's API does not return.
+"""Queries for the audit view, which returns data that Pluto's API does not.
 
 These queries return the processes that attached to each run, each raw row with its sender and receive time,
 and rows that belong to no run.
@@ -50,7 +50,7 @@ def runs(
 
 
 def orphans(db: sqlite3.Connection, project: str | None) -> list[Found]:
-    """Return a project's ingest requests that name no existing run in X-Run-Id, grouped by sender."""
+    """Return a project's ingest requests whose X-Run-Id matches no existing run, grouped by sender."""
     rows = db.execute(
         "SELECT run_header, sender, peer, kind, sum(rows) AS rows FROM requests WHERE project = ?"
         " AND run_id NOT IN (SELECT id FROM runs) GROUP BY 1, 2, 3, 4",

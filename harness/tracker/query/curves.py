@@ -1,4 +1,4 @@
-"""Downsample a series for display, into buckets that keep their lowest and highest values.
+"""Downsample a series for display, into buckets that keep the lowest and highest value.
 
 Every extreme value is preserved, regardless of the length of the series.
 """
@@ -44,8 +44,8 @@ class Curve:
     """A downsampled series.
 
     `points` is the number of points before downsampling. `exact` is whether each bucket has a single step.
-    `older` is the number of rows that are hidden by a newer row of the same step. `far` has the number of
-    points that are left out because they are far from all others, and the first and the last of their steps.
+    `older` is the number of rows that are hidden by a newer row for the same step. `far` contains the number
+    of points omitted because they are far from all others, and the first and the last step of these points.
     """
 
     points: int
@@ -56,7 +56,7 @@ class Curve:
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, or None. The series is read with `of`."""
+    """Return (step, value) of the last finite value of a series, or None. `of` reads the series."""
     points = of(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
         if math.isfinite(points.values[at]):
@@ -65,7 +65,7 @@ def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown)
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return how many rows a series has, and how many of them are hidden by another row of the same step."""
+    """Return how many rows a series has, and how many of them are hidden by another row for the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 
@@ -101,7 +101,7 @@ def curve(
     """Return a series between two steps, in at most `buckets` buckets of equal width.
 
     The function `of` reads the series. With `by_time`, all steps are client times in milliseconds, including
-    `first` and `until`. With `fit`, a few points that are far from all others are left out.
+    `first` and `until`. With `fit`, a few points that are far from all others are omitted.
     """
     found = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
     older = found.older
@@ -131,10 +131,10 @@ def curve(
 
 
 def fitted(steps: array[int]) -> tuple[int, int] | None:
-    """Return the range of indexes without the steps that are far from all others, or None without such steps.
+    """Return the index range that excludes steps far from all others, or None if there are no such steps.
 
-    At most a twentieth of the steps are omitted. With them, the other steps would have less than 1/FAR of the
-    chart's width.
+    At most a twentieth of the steps are omitted, and only if the other steps would otherwise take up less
+    than 1/FAR of the chart's width.
     """
     begin, end = 0, len(steps)
     most = min(MOST_FAR, max(1, len(steps) // 20))
@@ -149,7 +149,7 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
-    """Return the points between two times, ordered by time. In the result, times take the place of steps."""
+    """Return the points between two times, ordered by time. In the result, times replace the steps."""
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
     at = series.Columns(points.times, points.steps, points.values)

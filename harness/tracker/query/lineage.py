@@ -1,4 +1,4 @@
-"""Series of a forked run, including its parents' points up to the step of the fork, as in hosted Pluto.
+"""Series of a forked run, including its parents' points up to the fork step, as in hosted Pluto.
 
 Raw rows, statistics and the audit view contain only a run's own points, because a verdict counts the points
 that the run's own processes sent.
@@ -19,7 +19,7 @@ DEPTH = 10
 
 @dataclass(frozen=True)
 class Segment:
-    """The steps of one run in a series: `first` to `last`, or all steps from `first` on if `last` is None."""
+    """One run's steps in a series: `first` to `last`, or all steps from `first` on if `last` is None."""
 
     run: int
     first: int

@@ -1,4 +1,4 @@
-"""Queries for lists of runs, for `list_runs` and for the page of a project."""
+"""Queries for run lists, used by `list_runs` and by the project pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SORTS = {
 
 @dataclass(frozen=True)
 class Listing:
-    """The parameters of a list of runs: which runs, in which order, and which page."""
+    """The parameters of a run list: filters, sort order and page."""
 
     project: str
     search: str | None = None

@@ -44,7 +44,7 @@ def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
 
 
 def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return all data of a run except its points. `logNames` includes metrics that were not announced."""
+    """Return all of a run's data except its points. `logNames` includes metrics that were not announced."""
     names = dict.fromkeys(series.of_run(db, row["id"]), "METRIC")
     names.update(db.execute("SELECT log_name, log_type FROM log_names WHERE run_id = ?", (row["id"],)))
     return {
@@ -98,7 +98,7 @@ def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
 def data(
     db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return a page of histograms, tables, graphs and strings by name and step, and the total number."""
+    """Return a page of histograms, tables, graphs and strings, sorted by name and step, and their number."""
     where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
     total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
@@ -119,7 +119,7 @@ def data(
 
 
 def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:
-    """Return the status reports of a run, oldest first.
+    """Return a run's status reports, oldest first.
 
     If `applied_only` is false, as in the audit view, include reports that could not replace the status.
     """

@@ -32,7 +32,7 @@ class Facts:
     """The values of one run. Expensive values are read on first access and cached."""
 
     def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """Create the object. After the time `late` of time.monotonic(), expensive reads raise Slow."""
+        """Create the object. Once time.monotonic() exceeds `late`, expensive reads raise Slow."""
         self._db = db
         self._late = late
         self.row = row
@@ -60,7 +60,7 @@ class Facts:
         return value
 
     def metric(self, name: str) -> float | None:
-        """Return the last value of a metric, or None. Raises Slow."""
+        """Return the latest value of a metric, or None. Raises Slow."""
         self._in_time()
         if name not in self._metrics:
             point = curves.last(self._db, self.row["id"], name)

@@ -1,4 +1,4 @@
-"""Queries for series of metrics: deduplicated as in Pluto, as raw rows, and as statistics."""
+"""Queries for metric series: points deduplicated as in Pluto, raw rows, and statistics."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def of_run(db: sqlite3.Connection, run: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Columns:
-    """Points of one metric, in columns."""
+    """One metric's points, stored in columns."""
 
     steps: array[int]
     times: array[int]
     values: array[float]
     older: int = 0
-    """How many rows are left out, because a newer row has the same step."""
+    """The number of rows omitted because a newer row has the same step."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -170,7 +170,7 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 
 
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
-    """Return statistics of the deduplicated finite values, or None if there is no such value."""
+    """Return statistics of the deduplicated finite values, or None if there are none."""
     found = shown(db, run, name)
     finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
     if not finite:

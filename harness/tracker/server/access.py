@@ -1,8 +1,8 @@
 """The credentials that each route accepts, and API key authentication.
 
-ACCESS must contain every route of the application: `admitted` fails for any other route. The key of a project
-gives access to that project, and the key of a launch to the launch's runs (shared/permissions.py). Requests
-that name a run in their body are checked when the run is looked up, in the transaction that writes it.
+ACCESS must contain every route of the application, because `admitted` fails for any other route. A project
+key gives access to that project, and a launch key to the launch's runs (shared/permissions.py). Requests that
+name a run in their body are checked when the run is looked up, in the transaction that writes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scope(Enum):
     """Where a request names the data that it accesses."""
 
     NOTHING = "nothing"
-    """The response contains no data of a run, or the route selects the data by the key's permissions."""
+    """The response contains no run data, or the route selects the data by the key's permissions."""
     BODY = "the body"
     """Checked when the run is looked up (storage/runs.py)."""
     PATH = "the path"
@@ -141,7 +141,7 @@ ACCESS = {
 
 
 class Keyring:
-    """The permissions of the keys that were accepted, cached because every request has a key."""
+    """A cache of the permissions of accepted keys, because every request carries a key."""
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()
@@ -199,8 +199,8 @@ def admitted(route: Route) -> Route:
 async def admit(request: Request, access: Access) -> None:
     """Store the permissions of the request's key in the request's state.
 
-    Raises Refused 401 without a valid key, 403 if the key does not permit the request, and 404 for runs that
-    the key cannot access, as if these runs did not exist. Other credentials are checked by the route.
+    Raises Refused 401 if there is no valid key, 403 if the key does not permit the request, and 404 for runs
+    that the key cannot access, as if these runs did not exist. Other credentials are checked by the route.
     """
     if not access.who & KEYS:
         return
@@ -227,7 +227,7 @@ async def admit(request: Request, access: Access) -> None:
 def _grant(request: Request, keyring: Keyring) -> Grant:
     """Return the permissions of the request's key, from `Authorization: Bearer KEY` or `X-Api-Key`.
 
-    X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization.
+    Requests through the Kubernetes API server's proxy use X-Api-Key, because the proxy removes Authorization.
     """
     headers: dict[bytes, bytes] = dict(request.scope["headers"])
     bearer = headers.get(b"authorization", b"")
@@ -239,7 +239,7 @@ def _grant(request: Request, keyring: Keyring) -> Grant:
 
 
 def _runs(request: Request, scope: Scope, grant: Grant, named: bool) -> list[int]:
-    """Return the runs that a request names. Raises Refused if it lacks a run or project that it must name."""
+    """Return the runs that a request names. Raises Refused if a required run or project is missing."""
     query = request.query_params
     if scope is Scope.PATH:
         return [integer(request.path_params["run_id"], "runId")]

@@ -52,7 +52,7 @@ class Options:
     stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS
     """Seconds without a sign of life until a run is shown as FAILED (run_timeouts.py). 0 means never."""
     files_limit: int = 1 << 30
-    """The maximum size of all files together, in bytes."""
+    """The maximum total size of all files, in bytes."""
 
 
 async def healthz(request: Request) -> Response:
@@ -61,7 +61,7 @@ async def healthz(request: Request) -> Response:
     The response does not depend on a query, so that a busy tracker stays ready.
     """
     alive = http.store(request).alive
-    return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
+    return Json({"status": "ok" if alive else "the writer thread has stopped"}, 200 if alive else 503)
 
 
 def build(options: Options) -> Starlette:
@@ -79,7 +79,7 @@ def build(options: Options) -> Starlette:
         routes=[
             admitted(route)
             for route in (
-                *routes_ingest.routes,  # first, because they get most requests and matching takes time
+                *routes_ingest.routes,  # first, because they get the most requests and matching takes time
                 Route("/healthz", healthz),
                 *routes_runs.routes,
                 *routes_files.routes,

@@ -19,7 +19,7 @@ from harness.tracker.storage.store import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
-"""Paths of write requests. If such a request is rejected, data of a run can be lost."""
+"""Paths of write requests. If such a request is rejected, run data can be lost."""
 SECRET_PATHS = ("/files/put/", "/files/get/")
 """Paths that end with a secret, like Pluto's presigned URLs."""
 
@@ -42,7 +42,7 @@ async def on_refused(request: Request, error: Exception) -> Response:
 
 
 def on_error(request: Request, error: Exception) -> Response:
-    """Return a response with 500, or 507 if the disk is full. Record the failure for the audit view."""
+    """Return a 500 response, or 507 if the disk is full. Record the failure for the audit view."""
     reason = f"{type(error).__name__}: {error}"
     failures(request).add(reason, now())
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
@@ -51,7 +51,7 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """ASGI middleware that converts every error of a route to a response.
+    """ASGI middleware that converts every route error to a response.
 
     If an exception reached uvicorn, uvicorn would close the connection, and the client would lose its next
     request.

@@ -1,8 +1,8 @@
-"""Close connections that send no request, or never complete the head of a request.
+"""Close connections that do not send a request, or that never complete a request head.
 
-uvicorn has a timeout for connections between two requests, but none before the first request or within the
-head of a request. A thousand such connections would use up all file descriptors. uvicorn's native parser does
-not limit the size of the head either.
+uvicorn has a timeout for connections between two requests, but none before the first request or within a
+request head. A thousand such connections would use up all file descriptors. uvicorn's native parser also does
+not limit the size of the head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD_SECONDS = 20.0
 """The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
 request's head."""
 HEAD_MOST = 64 << 10
-"""The maximum number of bytes of a request outside its body: the head, and the framing of chunks."""
+"""The maximum number of bytes in a request outside its body: the head and the chunk framing."""
 FRAMES = 8
 """The maximum number of framing bytes per byte of the body. A chunk of one byte has six framing bytes."""
 SPARE = 128
@@ -27,7 +27,7 @@ SPARE = 128
 
 
 def raise_limit() -> int:
-    """Raise the limit of file descriptors to the maximum. Return the number of connections it allows."""
+    """Raise the file descriptor limit to its maximum. Return the number of connections that it allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -35,9 +35,9 @@ def raise_limit() -> int:
 
 
 class Joined:
-    """A transport that sends the head of a response together with the first part of the body.
+    """A transport that sends a response's head together with the first part of its body.
 
-    uvicorn writes head and body separately. A second system call would double the time of a small response.
+    uvicorn writes head and body separately. A second system call would double the time for a small response.
     Each system call also releases the GIL, and other threads might then hold the GIL for a long time.
     """
 
@@ -54,7 +54,7 @@ class Joined:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
             self._head = data
-            self._loop.call_soon(self._send)  # This sends a response without a body, for example to HEAD.
+            self._loop.call_soon(self._send)  # This sends a response that has no body, for example to HEAD.
             return
         self._transport.write(data)
 
@@ -72,7 +72,8 @@ class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
     most = 1024
-    """The maximum number of connections. A further connection closes the oldest one that waits for a head."""
+    """The maximum number of connections. If there is one more, the oldest connection that waits for a head is
+    closed."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
     _late: asyncio.TimerHandle | None = None
     _unread = 0
@@ -105,7 +106,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             # After an upgrade, the parser reads no body, so the server could respond 200 and lose the rows.
-            self.send_400_response("This server speaks HTTP/1.1 alone: send no Upgrade header.")
+            self.send_400_response("This server only supports HTTP/1.1. Do not send an Upgrade header.")
         else:
             super().on_headers_complete()
 

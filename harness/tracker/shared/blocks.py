@@ -1,4 +1,4 @@
-"""Points in columns. All points of one request form one block. A block is one row in the database.
+"""Points stored in columns. All points of one request form one block, which is one row in the database.
 
 A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
 and a value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
@@ -26,7 +26,7 @@ WORD = 8
 
 @dataclass(frozen=True)
 class Block:
-    """The points of one block, in arrival order."""
+    """A block's points, in arrival order."""
 
     names: tuple[str, ...]
     steps: array[int]
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the names of the metrics in the format in which the database stores them."""
+        """Return the metric names in the format used in the database."""
         return title(self.names)
 
     def packed(self) -> bytes:
@@ -47,7 +47,7 @@ class Block:
         return b"".join(parts if self.which is None else [*parts, self.which.tobytes()])
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metric of each point."""
+        """Yield each point's metric."""
         if self.which is None:
             return islice(cycle(self.names), len(self))
         return map(self.names.__getitem__, self.which)
@@ -71,7 +71,7 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of a list of metric names of a run. If the list is new, insert it."""
+    """Return the id of one of a run's lists of metric names. Insert the list if it is new."""
     db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
     query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
     shape: int = db.execute(query, (run, title)).fetchone()[0]
@@ -92,7 +92,7 @@ def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
 
 
 def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, float]]) -> Block:
-    """Return a block with the points of several lines. Each line has a step, a time, and values by name."""
+    """Return a block with the points from several lines. Each line has a step, a time, and values by name."""
     values = array("d", chain.from_iterable(map(dict.values, data)))
     shapes = set(map(tuple, data))
     if len(shapes) == 1:

@@ -18,7 +18,7 @@ def prefixes_of(project: str) -> Iterator[str]:
     """Yield possible prefixes for a project: "unify-test" → "UTE", "UTES", "UTEST", "UTE2", …
 
     A prefix consists of the words' initials and more letters of the last word. If all such prefixes are in
-    use, a number follows.
+    use, a number is appended.
     """
     words: list[str] = WORD.findall(project) or ["RUN"]
     initials = "".join(word[0] for word in words[:3])

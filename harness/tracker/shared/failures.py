@@ -1,4 +1,4 @@
-"""Count requests that failed in the tracker, were rejected, or whose sender disconnected.
+"""Count requests that failed in the tracker, that were rejected, or whose sender disconnected.
 
 Of these, only the failed requests are the tracker's fault. The counts are kept in memory, because they could
 not be stored on a full disk.
@@ -14,7 +14,7 @@ MOST = 100
 
 
 class Failures:
-    """The number of requests by reason and sender, with the times of the first and the last request."""
+    """The number of requests per reason and sender, with the times of the first and the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,9 +1,9 @@
 """API keys: the tracker's own key, the keys of projects and the keys of launches.
 
 The client sends its key with every request. The key of a project or a launch contains its scope and an HMAC
-of the scope, so no other key can be derived from it. The key of a launch shows which launch sent a request.
-The client's headers do not, because launches can have the same names and steps, and behind a proxy even
-their addresses are equal.
+of the scope, so no other key can be derived from it. A launch key identifies the launch that sent a request.
+The client's headers cannot, because launches can have the same names and steps, and even the same address
+behind a proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROJECT_MOST = 1024
 
 @dataclass(frozen=True)
 class Grant:
-    """The permissions of a key. The tracker's own key has no restriction."""
+    """A key's permissions. The tracker's own key is not restricted."""
 
     project: str | None = None
     """The only project that the key can access. None means all projects."""
@@ -30,7 +30,7 @@ class Grant:
     """The launch for which the key was created."""
     run: str | None = None
     """The run id of the launch. The key of a launch gives access to the run with this id and to the runs that
-    the launch created, but to no other run of the project."""
+    the launch created, but not to other runs in the project."""
 
 
 OWNER = Grant()
@@ -38,12 +38,12 @@ OWNER = Grant()
 
 
 def launch_key(key: str, launch: str, *, project: str, run: str) -> str:
-    """Return the key of a launch, derived from the tracker's own key and the launch's nonce and run id."""
+    """Return a launch's key, derived from the tracker's own key and the launch's nonce and run id."""
     return _sealed(key, "l", json.dumps([project, run, launch], ensure_ascii=False))
 
 
 def project_key(key: str, project: str) -> str:
-    """Return the key of a project, derived from the tracker's own key. All calls return the same key."""
+    """Return a project's key, derived from the tracker's own key. All calls return the same key."""
     return _sealed(key, "p", project)
 
 
@@ -78,6 +78,6 @@ def _sealed(key: str, kind: str, scope: str) -> str:
 
 
 def _seal(key: bytes, kind: str, scope: str) -> str:
-    """Return the HMAC of a scope. The prefix makes the keys of a project and a launch different."""
+    """Return the HMAC of a scope, with a prefix that distinguishes project keys from launch keys."""
     prefix = {"p": "project/", "l": "launch/"}[kind]
     return hmac.new(key, prefix.encode() + scope.encode(), hashlib.sha256).hexdigest()

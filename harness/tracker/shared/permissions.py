@@ -17,7 +17,7 @@ def opens(db: sqlite3.Connection, grant: Grant, run: sqlite3.Row) -> bool:
 
 
 def claimed_by_another(db: sqlite3.Connection, grant: Grant, external_id: str) -> bool:
-    """Return whether the key of a launch names a run id that only another launch has claimed."""
+    """Return whether other launches have claimed a run id, but this key's launch has not."""
     if grant.launch is None or grant.run == external_id:
         return False
     query = "SELECT launch FROM claims WHERE project = ? AND external_id = ?"

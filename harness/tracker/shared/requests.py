@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def from_ms(time_ms: int) -> str:
-    """Return a client time in Pluto's format. A time that no date can represent is returned as a number."""
+    """Return a client time in Pluto's format. A time outside the range of dates is returned as a number."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -34,7 +34,7 @@ def check_run_id(text: str) -> str:
     if len(text) > MOST:
         raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MOST}")
     if not text.isprintable():
-        raise UsageError(f"PLUTO_RUN_ID {text!r} has unprintable characters", hint="remove them")
+        raise UsageError(f"PLUTO_RUN_ID {text!r} contains non-printable characters", hint="remove them")
     kind = classify_run_id(text)
     if kind != "external":
         what = "a run's number" if kind == "resume-numeric" else "a run's display id"

@@ -1,4 +1,4 @@
-"""Signed links, each to read or to upload one file. They expire, like Pluto's presigned URLs."""
+"""Expiring signed links for reading or uploading one file, like Pluto's presigned URLs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from typing import Literal
 
 SECONDS = 3600
-"""Seconds for which a link is valid."""
+"""How long a link is valid, in seconds."""
 Purpose = Literal["read", "upload"]
 
 
 def link(key: str, purpose: Purpose, token: str) -> str:
-    """Return the last path segments of a link: token, expiry time (Unix seconds) and signature."""
+    """Return a link's last path segments: token, expiry time (Unix seconds) and signature."""
     until = f"{int(time.time()) + SECONDS}"
     return f"{token}/{until}/{_seal(key, purpose, token, until)}"
 

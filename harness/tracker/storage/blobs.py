@@ -1,4 +1,4 @@
-"""Store files in a folder beside the database.
+"""Store files in a folder next to the database.
 
 The folder never contains an incomplete file under its final name.
 """
@@ -16,9 +16,9 @@ from harness.tracker.storage.file_permissions import restrict
 
 
 class Blobs:
-    """A folder with files by token, readable only by its owner.
+    """A folder of files named by token, readable only by its owner.
 
-    Incomplete files of a killed server are deleted at the next start.
+    Incomplete files left by a killed server are deleted at the next start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,7 +29,7 @@ class Blobs:
             left.unlink()
 
     def path(self, token: str) -> Path:
-        """Return the path of a token's file, even if it does not exist. Tokens contain no slash."""
+        """Return the path of a token's file, even if it does not exist. Tokens do not contain slashes."""
         return self._folder / token.lstrip(".")
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Keep the database and the files readable only by their owner, whatever the umask is."""
+"""Keep the database and the files readable only by their owner, regardless of the umask."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """The rows of a request before its first invalid line, and the error of the invalid line, if any."""
+    """A request's rows before its first invalid line, and the error of the invalid line, if any."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass
 class Points:
-    """The points of a request before its first invalid line, and the error of the invalid line, if any."""
+    """A request's points before its first invalid line, and the error of the invalid line, if any."""
 
     block: blocks.Block = blocks.EMPTY
     lines: int = 0
@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 def read_points(body: bytes) -> Points:
-    """Parse lines of points with the native parser if possible, else with `read`.
+    """Parse lines of points with the native parser if possible, and otherwise with `read`.
 
     A test compares both parsers (tests/unit/tracker/test_ingest.py). The native parser accepts nothing that
     `read` rejects, and returns the same values.
@@ -91,7 +91,7 @@ def _at_once(body: bytes) -> Points | None:
 
 
 def quick_rows(line: bytes) -> list[Row]:
-    """Parse one line with the native parser if possible, else with `point_rows`. Return its rows."""
+    """Parse one line with the native parser if possible, and otherwise with `point_rows`. Return its rows."""
     try:
         one = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -119,7 +119,7 @@ def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
 
 
 def point_rows(text: bytes) -> list[Row]:
-    """Parse a line `{"time", "step", "data": {name: value}}` to rows (name, step, time_ms, value)."""
+    """Parse a line `{"time", "step", "data": {name: value}}` into rows (name, step, time_ms, value)."""
     line = _object(text)
     _only(line, {"time", "step", "data"})
     time_ms, step, data = _whole(line, "time"), _whole(line, "step"), line.get("data")
@@ -134,7 +134,7 @@ def point_rows(text: bytes) -> list[Row]:
 def _number(name: str, value: object) -> float:
     """Return a value as a float.
 
-    A value that is not finite can also be null or one of WORDS, as clients in other languages write it.
+    A non-finite value can also be null or one of WORDS, as written by clients in other languages.
     """
     if type(value) is float or type(value) is int:
         return float(value)
@@ -156,7 +156,7 @@ def _name(name: str) -> str:
 
 
 def log_rows(text: bytes) -> list[Row]:
-    """Parse a log line to the row (time_ms, message, line_number, log_type)."""
+    """Parse a log line into the row (time_ms, message, line_number, log_type)."""
     line = _object(text)
     _only(line, {"time", "message", "lineNumber", "logType", "step"})
     kind = line.get("logType") or "INFO"
@@ -164,7 +164,7 @@ def log_rows(text: bytes) -> list[Row]:
 
 
 def data_rows(text: bytes) -> list[Row]:
-    """Parse a line with a histogram, table, graph or string to (time_ms, step, log_name, data_type, data)."""
+    """Parse a histogram, table, graph or string line into (time_ms, step, log_name, data_type, data)."""
     line = _object(text)
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")

@@ -17,7 +17,7 @@ Piece = tuple[int, int, int | None]
 
 
 def migrate(db: sqlite3.Connection, found: int) -> int:
-    """Apply all steps that a database of version `found` needs. Return the resulting version."""
+    """Apply all migration steps to a database of version `found`. Return the resulting version."""
     while found in STEPS:
         db.execute("BEGIN IMMEDIATE")
         STEPS[found](db)

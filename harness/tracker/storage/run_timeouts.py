@@ -1,9 +1,9 @@
-"""Show a running run as FAILED if it gives no sign of life within the timeouts of hosted Pluto.
+"""Show a running run as FAILED if it shows no sign of life within hosted Pluto's timeouts.
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
 history as reported. Signs of life are heartbeats, points, and any other change to a run. A stopped tracker
-cannot receive signs of life, so the timeout starts at the tracker's start at the earliest.
+cannot receive signs of life, so the timeout never begins before the tracker has started.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ FROM (
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
     """Create the view `seen` on a connection: the runs with their current status and the column `silent`.
 
-    `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is
-    silent.
+    `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is silent.
     """
 
     def is_silent(last: str, beats: int) -> bool:

@@ -1,6 +1,6 @@
-"""Write runs. Each function runs in a transaction of the store's only writer thread, so there are no races.
+"""Write runs. Each function runs in a transaction on the store's single writer thread, so there are no races.
 
-Run ids, resume and the precedence of statuses work as in Pluto's server.
+Run ids, resuming and status precedence work as in Pluto's server.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
     """Return the run with the given project and external id, and whether it existed. Create it if necessary.
 
-    In a new database, run ids start at the current Unix time, so that clients of a lost database cannot write
-    to runs of the new database.
+    In a new database, run ids start at the current Unix time, so that clients that used a lost database
+    cannot write to runs in the new one.
     """
     grant, existing = attach.sender.grant, None
     if grant.project not in {None, new.project}:
@@ -168,7 +168,7 @@ def set_status(
 
 
 def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
-    """Record a heartbeat from a process of the run. Return the run's status."""
+    """Record a heartbeat from one of the run's processes. Return the run's status."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))

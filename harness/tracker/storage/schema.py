@@ -1,11 +1,11 @@
-"""The tables of the tracker's database.
+"""The tracker's database tables.
 
-Points are raw, which means that every accepted value is stored, even if it was sent twice. The points of a
-request form one row of `blocks` (blocks.py), with the points `first_id` to `last_id` in arrival order. Their
-sender is in `requests`. `shapes` contains the distinct lists of metric names of a run's blocks. `writers`
-counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the request's key
-belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both columns are NULL
-or "" if there is no value.
+Points are raw, which means that every accepted value is stored, even if it was sent twice. A request's points
+form one row in `blocks` (blocks.py), which contains the points `first_id` to `last_id` in arrival order.
+`requests` contains their sender. `shapes` contains the distinct lists of metric names in a run's blocks.
+`writers` counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the
+request's key belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both
+columns are NULL or "" if there is no value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Insert many rows with few statements.
+"""Insert many rows in a few SQL statements.
 
-Each statement releases the GIL and must then wait until the event loop releases the GIL. The time of a write
+Each statement releases the GIL and must then wait until the event loop releases it. The duration of a write
 therefore depends on the number of statements.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""The possible numbers of rows in one statement. They are few, so SQLite caches all prepared statements."""
+"""The possible numbers of rows per statement. There are few of them, so that SQLite can cache all prepared
+statements."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], after: str = "") -> None:

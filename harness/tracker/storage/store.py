@@ -1,8 +1,8 @@
 """The SQLite database. One thread commits writes in groups. A request gets its response after the commit.
 
 A transaction includes all writes that are waiting when it begins, so one fsync serves many ranks. If a write
-fails, only this write is rolled back (by a savepoint). After the response, a write cannot be lost by SIGKILL
-or, with synchronous=FULL, by a power failure.
+fails, only that write is rolled back, to a savepoint. After the response, a write survives SIGKILL and, with
+synchronous=FULL, a power failure.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ class Store:
         return cast("T", await self._queued(work))
 
     async def keep(self, sent: Sent) -> None:
-        """Store the points of a request, and return after the commit. Raises Full."""
+        """Store a request's points, and return after the commit. Raises Full."""
         await self._queued(sent)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
         """Queue a write, and wait for its result.
 
-        Writes of one iteration of the event loop are passed to the writer thread together, so that the thread
-        wakes up only once and commits them together.
+        Writes from one iteration of the event loop are passed to the writer thread together, so that the
+        thread wakes up once and commits them in one transaction.
         """
         if self._waiting >= QUEUE:
             raise Full
@@ -204,14 +204,13 @@ class Store:
             self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
-            with suppress(RuntimeError):  # If the event loop has ended, nobody waits for the result.
+            with suppress(RuntimeError):  # If the event loop has closed, nothing waits for the result.
                 loop.call_soon_threadsafe(self._tell, list(some_outcomes))
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         """Set the results of writes.
 
-        The event loop of the writes calls this once for all results, because a call per result would take
-        longer.
+        The event loop calls this once for all results, because one call per result would take longer.
         """
         for done, result, failure in outcomes:
             self._waiting -= 1

@@ -1,4 +1,4 @@
-"""Write the points of many requests with few statements, in a transaction of the store's writer thread.
+"""Write the points of many requests in a few SQL statements, in one transaction on the writer thread.
 
 The writer assigns the ids itself, because there is only one writer thread. The points of a request have
 consecutive ids.
@@ -17,7 +17,7 @@ from harness.tracker.storage import claims, statements
 from harness.tracker.storage.ingest_lines import Points
 
 SHAPES = 4096
-"""The maximum number of shapes whose ids are cached. A shape is a list of metric names of a run."""
+"""The maximum number of shapes whose ids are cached. A shape is one of a run's lists of metric names."""
 _REQUEST = (
     "INSERT INTO requests (id, kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
     " first_id, last_id, launch) VALUES "
@@ -27,7 +27,7 @@ _BLOCK = "INSERT INTO blocks (last_id, first_id, run_id, shape_id, request_id, p
 
 @dataclass(frozen=True)
 class Sent:
-    """The points of one request, and the sender of the request."""
+    """A request's points and sender."""
 
     sender: Sender
     points: Points

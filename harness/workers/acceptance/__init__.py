@@ -1,6 +1,7 @@
-"""Acceptance tests of GPU nodes: configuration, correctness and speed.
+"""Acceptance tests for GPU nodes: configuration, correctness and speed.
 
-The tests run in a pod. They need only the standard library and PyTorch (Python 3.9, PyTorch 2.0, or later).
+The tests run in a pod. They need only the standard library and PyTorch (Python 3.9 and PyTorch 2.0, or
+later).
 
     python -m acceptance.run_all_tests --quick      one node: environment, compute, training, local DDP
     torchrun … -m acceptance.ddp_tests              many nodes: correctness and speed of every collective

@@ -1,4 +1,4 @@
-"""The agent of one node. It starts the node's processes for each trial that the coordinator requests.
+"""Run the agent on one node. It starts the node's processes for each trial that the coordinator requests.
 
 Each trial has its own processes. If they hang or crash, the agent kills them and keeps running.
 """
@@ -23,12 +23,12 @@ CONNECT_PAUSE = 0.5
 
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
-    """Return a connection to the coordinator, or None if there is none within `deadline` seconds."""
+    """Return a connection to the coordinator, or None if connecting fails for `deadline` seconds."""
     ends = time.monotonic() + deadline
     while time.monotonic() < ends:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # the coordinator has no DNS record yet, or does not listen yet
+        except OSError:  # the coordinator has no DNS record yet, or is not listening yet
             time.sleep(CONNECT_PAUSE)
     return None
 
@@ -36,7 +36,7 @@ def connect(host: str, port: int, deadline: float) -> Line | None:
 def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
     """Run trials until the coordinator ends the search.
 
-    Return the coordinator's last message, or None if the connection closed without one.
+    Return the coordinator's final message, or None if the connection was closed without one.
     """
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     line.send({"node": node, "nodes": nodes, "name": name, "address": line.own})
@@ -50,7 +50,7 @@ def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
 def _serve_trial(line: Line, message: dict[str, Any]) -> None:
     try:
         result = Trial(line, message).run()
-    except Exception as error:  # the coordinator must know that no test took place
+    except Exception as error:  # the coordinator must know that the test did not take place
         result = {"state": "unknown", "text": f"the agent failed: {error!r}"}
     line.send({"trial": message.get("trial"), **result})
 
@@ -63,7 +63,7 @@ class Trial:
         self._ends = time.monotonic() + message["deadline"]
 
     def run(self) -> dict[str, Any]:
-        """Run the trial. Return its state (ok, wrong, hung or died), and any measurements."""
+        """Run the trial. Return its state (ok, wrong, hung or died) and any measurements."""
         local = self._message["local"]
         host, port = self._message.get("host"), self._message.get("port")
         started: list[_Process] = []
@@ -105,11 +105,11 @@ class Trial:
 
 
 class _Process:
-    """One process of a trial, and the JSON messages it printed."""
+    """One process in a trial, and the JSON messages that it has printed."""
 
     def __init__(self, command: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
-        # The process gets its own session, so that killpg also ends its children.
+        # The process gets its own session, so that killpg also kills its children.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -124,12 +124,12 @@ class _Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def port(self, ends: float) -> int | None:
-        """Return the port of the store, or None if the process does not print it before the time `ends`."""
+        """Return the store's port, or None if the process does not print it before the time `ends`."""
         port: int | None = self._wait("port", ends)
         return port
 
     def result(self, ends: float, allowed: float) -> dict[str, Any]:
-        """Return the result of the process.
+        """Wait for the process's result, and return it.
 
         The process must join its process group before the time `ends`, and then report within `allowed`
         seconds.
@@ -149,7 +149,8 @@ class _Process:
     def kill(self) -> None:
         """Kill the process and its children.
 
-        A process that has reported gets 2 s to exit by itself, because rank 0 hosts the store for the others.
+        A process that has reported its result gets 2 s to exit by itself, because rank 0 hosts the store for
+        the other ranks.
         """
         if self._wait("wrong", 0) is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -191,6 +192,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst result of this node's processes. If all are ok, return the slowest."""
+    """Return the worst result of this node's processes. If all are ok, return the slowest one."""
     order = ("wrong", "died", "hung", "ok")
     return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

@@ -1,4 +1,4 @@
-"""Measure the bandwidth of memory and of copies (host to GPU, GPU to host, GPU to GPU). Verify the data."""
+"""Measure the bandwidth of memory and copies (host to GPU, GPU to host, GPU to GPU), and verify the data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""(device, mode) → size of one array in bytes, much larger than any cache."""
+"""(device, mode) → array size in bytes, which is much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure the kernels copy (a = b) and triad (a = b + s c). The rate counts bytes read and written."""
+    """Measure the copy (a = b) and triad (a = b + s c) kernels. The rate counts bytes read and written."""
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
     a, c = torch.empty_like(b), torch.full_like(b, 2.0)
@@ -62,7 +62,10 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from each GPU to the next, or to all others in mode `full`. Judge the slowest copy."""
+    """Measure copies from each GPU to the next one, or in `full` mode to all others.
+
+    Judge the slowest copy.
+    """
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]
         rates = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
@@ -100,7 +103,7 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` times the size of `target`, verify its result, and return the check."""
+    """Time a call that moves `times` × the size of `target`, verify its result, and return the check."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

@@ -1,4 +1,4 @@
-"""The causes of failed checks, and what to do about each."""
+"""List the causes of failed checks, and what to do about each of them."""
 
 from __future__ import annotations
 

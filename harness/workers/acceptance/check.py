@@ -1,4 +1,4 @@
-"""The result of one check of a node, a GPU or a collective, and the function that combines verdicts.
+"""Define the result of a check of a node, a GPU or a collective, and combine verdicts.
 
 A check that could not run has the verdict UNKNOWN. It never counts as passed.
 """
@@ -18,7 +18,7 @@ TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
 
 
 class Where(TypedDict, total=False):
-    """The fields that identify the GPU of a check. A check of a whole node sets none of these fields."""
+    """The fields that identify a check's GPU. None of them is set in a check of a whole node."""
 
     gpu: str
     index: int
@@ -40,7 +40,7 @@ class Check:
     index: int | None = None
     """Index of the GPU on its node."""
     ranks: tuple[int, ...] = ()
-    """The ranks that the check blames, or to which it applies."""
+    """The ranks that are to blame, or to which the check applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
@@ -49,7 +49,7 @@ class Check:
     relation: Literal[">=", "<=", "=="] = ">="
     """The check passes if `measured` has this relation to `limit`."""
     limit_kind: str | None = None
-    """Kind of the value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
+    """The kind of value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
     limit_source: str | None = None
     seconds: float = 0.0
 
@@ -64,6 +64,6 @@ class Check:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS. If there is none, return UNKNOWN."""
+    """Return the worst verdict in the order FAIL, UNKNOWN, WARN, PASS, or UNKNOWN without any verdicts."""
     seen = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in seen), "UNKNOWN")

@@ -1,6 +1,6 @@
 """Run collectives on known data, verify what each rank receives, and compute the bandwidth.
 
-The formulas and terms are those of nccl-tests (doc/PERFORMANCE.md). 1 GB is 10⁹ bytes. Sizes are powers
+The formulas and terms are the same as in nccl-tests (doc/PERFORMANCE.md). 1 GB is 10⁹ bytes. Sizes are powers
 of two.
 """
 
@@ -11,17 +11,18 @@ from typing import Any
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 PERIOD = 251
-"""Period of the data pattern. It is a prime and divides no buffer size, so misplaced data is detected."""
+"""Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
+detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""The number of buffers of the payload's size, and of buffers of PART int64 elements, that each rank has."""
+"""Number of payload-sized buffers, and number of buffers with PART int64 elements, that each rank has."""
 WEIGHTS = 16
-"""The weights of the ranks cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
+"""The ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
 
 
 def factor(name: str, ranks: int) -> float:
-    """Return busbw / algbw of a collective over `ranks` ranks.
+    """Return busbw / algbw for a collective over `ranks` ranks.
 
     For a single rank it is 0, except for broadcast and send_recv.
     """
@@ -33,9 +34,9 @@ def factor(name: str, ranks: int) -> float:
 def size_of(name: str, elements: int, ranks: int, width: int = 4) -> int:
     """Return the payload size in bytes, as nccl-tests defines it.
 
-    `elements` is the number of elements in the largest buffer of each rank. For all-gather, reduce-scatter
-    and all-to-all, this buffer holds the data of all ranks, and its size is rounded down to a multiple of
-    the number of ranks.
+    `elements` is the number of elements in each rank's largest buffer. For all-gather, reduce-scatter and
+    all-to-all, this buffer contains the data of all ranks, and its size is rounded down to a multiple of the
+    number of ranks.
     """
     return (
         elements // ranks * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
@@ -49,7 +50,7 @@ def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and max. pN is the smallest value that N % of the values do not exceed."""
+    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N % of the values."""
     ordered = sorted(seconds)
     at = {
         name: max(0, -(-len(ordered) * share // 100) - 1)
@@ -67,7 +68,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield the indices of a buffer in order, PART at a time, as int64 (float32 is inexact above 2²⁴)."""
+    """Yield a buffer's indices in order, PART at a time, as int64 (float32 is inexact above 2²⁴)."""
     import torch
 
     whole = buffer.numel()
@@ -81,12 +82,12 @@ def need(elements: int) -> int:
 
 
 class Exchange:
-    """One collective with one payload size, as one rank runs it.
+    """One collective with one payload size, on one rank.
 
-    `fresh` generates the data, `run` exchanges it, `wrong` counts the wrong elements. Element i of rank r is
-    (i mod PERIOD) × weight(r) + the iteration number. Data of another iteration, rank or position is
+    `fresh` generates the data, `run` exchanges it, and `wrong` counts the wrong elements. Element i on rank r
+    is (i mod PERIOD) × weight(r) + the iteration number. Data from a different iteration, rank or position is
     therefore detected as wrong. Data is generated and compared PART elements at a time, so that a rank needs
-    little more memory than two buffers of the payload (BUFFERS).
+    little more memory than two payload-sized buffers (BUFFERS).
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:
@@ -103,7 +104,7 @@ class Exchange:
         got = self.each if name == "reduce_scatter" else whole
         self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
-        """Whether the collective is emulated with other collectives, because the backend lacks it."""
+        """Whether the collective is emulated with other collectives because the backend lacks it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -113,7 +114,7 @@ class Exchange:
             self.sent[place[0] : place[-1] + 1] = place % PERIOD * weight(self.rank) + iteration
 
     def run(self) -> None:
-        """Run the collective. On the CPU it is synchronous; on CUDA the caller must synchronize."""
+        """Run the collective. On CPUs it is synchronous; with CUDA, the caller must synchronize."""
         import torch.distributed as dist
 
         calls: dict[str, Callable[[], object]] = {
@@ -132,7 +133,7 @@ class Exchange:
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:
-        """Return the int64 values that this rank must have received at the indices `place` of its buffer."""
+        """Return the int64 values that this rank must have received at the indices `place` in its buffer."""
         sums, own = total_weight(self.ranks), self.rank * self.each
         if self.name == "all_reduce":
             return place % PERIOD * sums + self._iteration * self.ranks
@@ -155,7 +156,10 @@ class Exchange:
         )
 
     def _has(self, run: Callable[[], object]) -> bool:
-        """Run a collective, and return whether the backend has it. Some versions of gloo lack some."""
+        """Run a collective, and return whether the backend supports it.
+
+        Some gloo versions lack some collectives.
+        """
         if self.built:
             return False
         try:

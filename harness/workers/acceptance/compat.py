@@ -1,4 +1,4 @@
-"""Replacements for features that the oldest supported versions, Python 3.9 and PyTorch 2.0, lack."""
+"""Provide features that the oldest supported versions, Python 3.9 and PyTorch 2.0, lack."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """Raised if a test needs a feature that this PyTorch lacks. The message names the needed version."""
+    """Raised if a test needs a feature that this PyTorch lacks. The message names the required version."""
 
 
 def lacks(what: str, version: str) -> LackingError:
-    """Return the error for a feature that was added in the PyTorch version `version`."""
+    """Return the error for a feature that was added in PyTorch `version`."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
 
 
 def store_without_libuv() -> dict[str, bool]:
-    """Return the TCPStore option that disables libuv, if this PyTorch has the option.
+    """Return the TCPStore option that disables libuv if this PyTorch has it.
 
     Before PyTorch 2.2, stores never use libuv.
     """
@@ -34,7 +34,7 @@ def store_without_libuv() -> dict[str, bool]:
 
 
 def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
-    """Return the pairs of corresponding items of two sequences. Raises ValueError if their lengths differ."""
+    """Return the pairs of corresponding items in two sequences. Raises ValueError if their lengths differ."""
     if len(one) != len(other):
         raise ValueError(f"{len(one)} and {len(other)} cannot be paired")
     return zip(one, other)
@@ -46,9 +46,9 @@ def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Parse a TOML document. Before Python 3.11, only `[[name]]` tables of numbers and strings are supported.
+    """Parse a TOML document. Before Python 3.11, only `[[name]]` tables with numbers and strings work.
 
-    Raises ValueError if the text is not valid or not supported.
+    Raises ValueError if the text is invalid or not supported.
     """
     try:
         import tomllib
@@ -61,7 +61,7 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _tables(text: str) -> dict[str, Any]:
-    """Parse `[[name]]` tables whose values are also valid JSON. Raises ValueError for other documents."""
+    """Parse `[[name]]` tables whose values are also valid JSON. Raises ValueError for any other document."""
     tables: dict[str, Any] = {}
     table: dict[str, Any] | None = None
     for number, line in enumerate(text.splitlines(), 1):

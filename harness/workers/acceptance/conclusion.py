@@ -1,4 +1,4 @@
-"""The conclusion of a search for bad nodes: bad nodes, bad links, broken boundaries, and unknown nodes."""
+"""Define the result of a search for bad nodes: bad nodes, bad links, broken boundaries, and unknown nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Accused:
 
     node: int
     witnesses: Group
-    """Good nodes that failed when they were paired with this node."""
+    """Good nodes with which this node failed."""
     reason: str
 
 
@@ -38,7 +38,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes that neither passed nor were accused, and the reason."""
+    """Nodes that neither passed nor were found to be bad, and the reason."""
 
     nodes: Group
     reason: str
@@ -46,7 +46,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The result of a search. Nodes that it does not mention passed."""
+    """The result of a search. All nodes that are not mentioned have passed."""
 
     accused: tuple[Accused, ...] = ()
     links: tuple[Link, ...] = ()

@@ -1,4 +1,4 @@
-"""Run the trials of a search through the agents of all nodes. The groups of a round run at the same time."""
+"""Run a search's trials through the agents on all nodes. The groups in a round run at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .outcome import Result
 from .tested import Group
 
 GRACE = 15.0
-"""Seconds that agents have, after a trial's deadline, to kill hung processes and respond."""
+"""Seconds after a trial's deadline within which agents must kill hung processes and respond."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Settings:
 
     device: str
     local: int
-    """Number of processes on each node, one for each GPU."""
+    """Number of processes per node, one for each GPU."""
     bytes: int
     iterations: int
     deadline: float
-    """Seconds in which a trial's processes must join, and in which they must then exchange data."""
+    """Seconds within which a trial's processes must join, and then within which they must exchange data."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -36,7 +36,7 @@ class Settings:
 
 
 class Coordinator:
-    """Accepts the connections of the agents, and runs trials through them."""
+    """Accepts connections from the agents, and runs trials through them."""
 
     def __init__(self, nodes: int, port: int, settings: Settings) -> None:
         self._nodes, self._settings = nodes, settings
@@ -47,7 +47,7 @@ class Coordinator:
         self._gone: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
-        """Node rank → name of the Kubernetes node, or the agent's host name if NODE_NAME is not set."""
+        """Node rank → Kubernetes node name, or the agent's host name if NODE_NAME is not set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
         """Node ranks for which two agents connected. Their results cannot be distinguished."""
@@ -57,7 +57,7 @@ class Coordinator:
 
     @property
     def port(self) -> int:
-        """Return the port on which the coordinator listens."""
+        """Return the port on which the coordinator is listening."""
         port: int = self._server.getsockname()[1]
         return port
 
@@ -75,7 +75,7 @@ class Coordinator:
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Pending responses. The other nodes of a group start when its first node has sent its port.
+        # Pending responses. A group's other nodes start when its first node has sent its port.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
@@ -91,7 +91,7 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # a late response to an earlier round
+                continue  # a late response from an earlier round
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):
@@ -126,7 +126,7 @@ class Coordinator:
             threading.Thread(target=self._listen, args=(Line(connection),), daemon=True).start()
 
     def _listen(self, line: Line) -> None:
-        """Receive the messages of one agent."""
+        """Receive messages from one agent."""
         messages = line.read()
         hello = next(messages, {})
         node = hello.get("node")

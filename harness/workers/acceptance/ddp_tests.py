@@ -2,10 +2,10 @@
 
     torchrun … -m acceptance.ddp_tests --quick|--full [--report-dir DIR] [--device cpu] [--limits FILE]
 
-Ranks exchange their results through the job's store, not through the tested collectives. Rank 0 writes
-ddp_tests_result.json. If rank 0 is gone, the lowest rank that is alive writes it. The rank that writes
-the report exits with 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. The other ranks exit with 0 after the
-report.
+Ranks exchange their results through the job's store, not through the collectives under test. Rank 0 writes
+ddp_tests_result.json. If rank 0 is gone, the lowest rank that is still alive writes it. The rank that writes
+the report exits with 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. The other ranks exit with 0 after the
+report has been written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Mode → seconds without progress after which a rank counts as hung. All exchanges are far shorter."""
+"""Mode → seconds without progress after which a rank counts as hung. Every exchange takes far less time."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # if this rank failed, torchrun would end rank 0 before it reports
+        if rank:  # if this rank failed, torchrun would stop rank 0 before it reports
             return 0
         emitter.say(wrong)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank, which joins the process group, runs the tests, and writes the report or waits for it."""
+    """One rank. It joins the process group, runs the tests, and writes the report or waits for it."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
@@ -67,12 +67,12 @@ class Rank:
     def run(self) -> int:
         """Join the other ranks, run all tests, and report. Return the exit code.
 
-        After a hang or an error, end the process instead.
+        After a hang or an error, exit the process instead.
         """
         import torch
         import torch.distributed as dist
 
-        # When a rank has died, torchrun sends SIGTERM, but the others must still report which one.
+        # When a rank has died, torchrun sends SIGTERM, but the other ranks must still report which one died.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
         cuda = self.device.kind == "cuda"
@@ -90,7 +90,7 @@ class Rank:
             self._exchanges.all()
         except Exception as error:
             self._conclude(f"{type(error).__name__}: {error}"[:300])
-            time.sleep(60)  # Another thread already reports, and ends the process.
+            time.sleep(60)  # Another thread already writes the report, and exits the process.
         code = self._report() if self.rank == 0 else self._await_report()
         self._watch.stop()
         return code
@@ -100,7 +100,7 @@ class Rank:
         self._watch.tell("reported", True)
         self._watch.told(
             f"read/{self.ranks}", 1.0
-        )  # Rank 0 can host the store, so the other ranks get time to read from it.
+        )  # Rank 0 may host the store, so the other ranks get time to read from it.
         return code
 
     def _await_report(self) -> int:
@@ -130,7 +130,7 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """End the process. The lowest rank that is alive first reports which ranks are to blame."""
+        """Exit the process. Before that, the lowest rank that is alive reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
@@ -146,16 +146,16 @@ class Rank:
             os._exit(code)
 
     def _accuse(self, diagnosis: Diagnosis) -> None:
-        """Write the report in place of rank 0."""
+        """Write the report instead of rank 0."""
         self._emitter.framed, self._emitter.report_dir = True, self._options.report_dir
         about = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.tell("reported", True)
-        time.sleep(2.0)  # This process can host the store, and the other ranks still read from it.
+        time.sleep(2.0)  # This process may host the store, from which the other ranks still read.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return which ranks are to blame, and the lowest rank that is alive, which reports them.
+        """Return which ranks are to blame, and the lowest rank that is alive. That rank writes the report.
 
         All positions are read twice, GONE_SECONDS apart.
         """
@@ -186,13 +186,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     made.set_defaults(mode="quick")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     made.add_argument("--report-dir", type=Path, default=Path("reports"))
-    made.add_argument("--limits", help="a file with your own limits")
+    made.add_argument("--limits", help="file with your own limits")
     made.add_argument("--gpus", help="ignored; torchrun's --nproc-per-node sets the number of GPUs")
     made.add_argument(
         "--hang-seconds",
         type=float,
         default=0.0,
-        help="seconds without progress after which a rank hangs (default: 30, with --full 120)",
+        help="seconds without progress after which a rank counts as hung (default: 30, with --full 120)",
     )
     options = made.parse_args(arguments)
     try:
@@ -206,4 +206,4 @@ if __name__ == "__main__":
     sys.stdout.flush()
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # The destructor of the process group could wait for a dead rank.
+    os._exit(code)  # The process group's destructor could wait for a dead rank.

@@ -1,4 +1,4 @@
-"""List the accelerators that PyTorch sees, the number that was requested, and the versions."""
+"""List the GPUs that PyTorch sees, the requested number of GPUs, and the software versions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .smi import Gpu, Smi
 
 TAG = "ENV"
 ASKED = "ACCEPT_GPUS"
-"""Environment variable with the number of GPUs that this container should see."""
+"""Environment variable with the number of GPUs that should be visible in this container."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator, with its index in PyTorch, or the CPU."""
+    """One GPU, with its index in PyTorch, or the CPU."""
 
     kind: Literal["cpu", "cuda"]
     index: int
@@ -29,12 +29,12 @@ class Device:
 
     @property
     def torch(self) -> str:
-        """Return the name of the device in PyTorch."""
+        """Return the device's name in PyTorch."""
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
     def ids(self) -> list[int] | None:
-        """Return the argument `device_ids` for a barrier. Without it, NCCL guesses the GPU, and can hang."""
+        """Return the `device_ids` argument for a barrier. Without it, NCCL guesses the GPU and may hang."""
         return [self.index] if self.kind == "cuda" else None
 
     @property
@@ -64,7 +64,7 @@ def found() -> list[Device]:
 
 
 def without_cuda() -> str | None:
-    """Return an error message if this build of PyTorch supports no NVIDIA or AMD GPUs, otherwise None.
+    """Return an error message if this PyTorch build does not support NVIDIA or AMD GPUs, otherwise None.
 
     This is a property of the image, not of the node.
     """
@@ -91,29 +91,30 @@ def image_check(id: str, tag: str) -> Check | None:
 
 
 def closed_devices(folder: Path = Path("/dev")) -> list[Path]:
-    """Return the device files of NVIDIA GPUs that this user cannot open.
+    """Return the NVIDIA GPU device files that this user cannot open.
 
-    NVIDIA's driver permits access to every user, unless its parameter NVreg_DeviceFileMode is set.
+    The NVIDIA driver permits access for every user unless its parameter NVreg_DeviceFileMode is set.
     """
     files = [*sorted(folder.glob("nvidia[0-9]*")), *folder.glob("nvidiactl"), *folder.glob("nvidia-uvm")]
     return [file for file in files if not os.access(file, os.R_OK | os.W_OK)]
 
 
 def calm() -> None:
-    """Limit PyTorch to one CPU thread. On a busy machine, several threads can wait minutes for each other."""
+    """Limit PyTorch to one CPU thread. On a busy machine, several threads may wait minutes for each other."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def uuid(text: str) -> str:
-    """Return a GPU's UUID in the format of nvidia-smi. PyTorch omits the prefix `GPU-`."""
+    """Return a GPU's UUID in nvidia-smi's format. PyTorch omits the prefix `GPU-`."""
     return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
 def of(smi: Smi | None, device: Device) -> Gpu | None:
-    """Return what nvidia-smi reports about a device, or None. The GPUs are matched by UUID, because PyTorch
-    can number them differently.
+    """Return what nvidia-smi reports about a device, or None.
+
+    GPUs are matched by UUID, because PyTorch may number them differently.
     """
     gpus = smi.gpus if smi else ()
     return next((gpu for gpu in gpus if device.uuid and gpu.uuid == device.uuid), None)

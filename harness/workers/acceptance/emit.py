@@ -1,4 +1,4 @@
-"""Print each check immediately, and write the report at the end, for people, the harness and Kubernetes.
+"""Print each check immediately, and write a report at the end, for people, the harness and Kubernetes.
 
 [COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a log line for each check
 @accept1 …                                      the check as a frame, which the harness trusts (frames.py),
@@ -26,17 +26,17 @@ from .check import VERSION, Check, Verdict, worst
 
 MARK = "@accept1 "
 FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
-"""Kind of report → name of its file."""
+"""Report kind → file name."""
 EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 3500
-"""Largest size of the termination log in bytes. Kubernetes keeps only 4096 bytes."""
+"""Maximum size of the termination log in bytes. Kubernetes keeps only 4096 bytes."""
 
 
 class Emitter:
-    """Collects the checks of one report. It is thread-safe.
+    """Collects the checks for one report. Thread-safe.
 
-    If `framed` is true, this process prints frames. Only one rank prints them.
+    If `framed` is true, this process prints frames. Only one rank does so.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Emitter:
             self._frame({"check": finite(check.as_dict())})
 
     def finish(self, **extra: Any) -> int:
-        """Write the report, with `extra` fields of AcceptanceReport. Return the exit code.
+        """Write the report, with the additional AcceptanceReport fields in `extra`. Return the exit code.
 
-        The code is 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. Only the first call writes. If the report
-        cannot be written, exit code 0 becomes 2, so that nobody mistakes an older file for this report.
+        The code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. Only the first call writes the report.
+        If it cannot be written, exit code 0 becomes 2, so that nobody mistakes an older file for this report.
         """
         with self._lock:
             if self._code is not None:
@@ -90,7 +90,7 @@ class Emitter:
             return self._code
 
     def report(self, **extra: Any) -> dict[str, Any]:
-        """Return the report with the checks so far. If there are none, the verdict is UNKNOWN."""
+        """Return the report with the checks so far. Without checks, the verdict is UNKNOWN."""
         with self._lock:
             made = {
                 "version": VERSION,
@@ -150,7 +150,7 @@ EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
 
 
 def finite(value: Any) -> Any:
-    """Return the value for JSON, with None in place of NaN and infinite floats."""
+    """Return the value for JSON, with None instead of NaN and infinite floats."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -161,12 +161,12 @@ def finite(value: Any) -> Any:
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line of the log."""
+    """Return the text as a single log line."""
     return text.replace("\n", " ")
 
 
 def _print(line: str) -> None:
-    """Print a line in one write, because several ranks share stdout. Ignore errors if it is closed."""
+    """Print a line in one write, because several ranks share stdout. Errors are ignored if it is closed."""
     try:
         sys.stdout.write(one_line(line) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Check that the same computation gives the same bits in each run, and on all GPUs of the same model."""
+"""Check that the same computation produces the same bits in each run and on all GPUs of the same model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TAG = "COMPUTE"
 def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
     """Yield one check per device. `results` maps each device to the digests of its runs.
 
-    The digests of a device must equal each other, and those of the other GPUs of the same model. Among three
-    or more devices, a device that differs from the majority is blamed. If two devices differ, both are
-    blamed, because one of them is wrong and it is unknown which.
+    A device's digests must be equal to each other and to those of the other GPUs of the same model. Among
+    three or more devices, a device that differs from the majority is blamed. If two devices differ, both are
+    blamed, because it is unknown which one is wrong.
     """
     for device, digests in results.items():
         distinct = set(digests)
@@ -44,6 +44,6 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
 
 
 def _differs(own: str, others: Sequence[str]) -> bool:
-    """Return whether the result `own` is not the result of a majority of all devices."""
+    """Return whether the result `own` differs from the majority of all devices."""
     count = Counter([own, *others])
     return count[own] * 2 <= count.total()

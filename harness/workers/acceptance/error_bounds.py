@@ -1,13 +1,13 @@
-"""The error bound of a matrix product, for each precision.
+"""Define the error bound for a matrix product in each precision.
 
 The factors are first rounded to the precision, so that they are exact. The remaining error comes from the sum
-over K products, and from rounding the result:
+over K products and from rounding the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 
-The factor √K comes from the probabilistic error bound of a sum (Higham and Mary, 2019). The factor 4 is a
-margin for tensor cores, which truncate where a CPU rounds. The bound applies to each element. The
-`measured` value of the check is the largest |C − AB| / bound.
+The factor √K comes from the probabilistic error bound for a sum (Higham and Mary, 2019). The factor 4 is a
+margin for tensor cores, which truncate where a CPU rounds. The bound applies to each element. The check's
+`measured` value is the largest |C − AB| / bound.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROOM = 4.0
 
 @dataclass(frozen=True)
 class Precision:
-    """One precision of matrix products."""
+    """One precision for matrix products."""
 
     name: str
     dtype: str
-    """Name of the factors' type in PyTorch."""
+    """The factors' data type in PyTorch."""
     out: str
-    """Name of the result's type in PyTorch."""
+    """The result's data type in PyTorch."""
     u_sum: float
     """Relative error of one addition."""
     u_out: float
-    """Bound of the relative error of rounding the result: one epsilon, twice the exact bound."""
+    """Bound on the relative error from rounding the result: one epsilon, which is twice the exact bound."""
     least: float
-    """Smallest positive normal number of the result's type."""
+    """Smallest positive normal number of the result's data type."""
 
 
 PRECISIONS = {
@@ -42,7 +42,7 @@ PRECISIONS = {
         Precision("tf32", "float32", "float32", 2.0**-22, 2.0**-23, 2.0**-126),
         Precision("bf16", "bfloat16", "bfloat16", 2.0**-22, 2.0**-7, 2.0**-126),
         Precision("fp16", "float16", "float16", 2.0**-22, 2.0**-10, 2.0**-14),
-        # Hopper's tensor cores keep 14 bits of a sum of fp8 products before they add it in fp32.
+        # Hopper's tensor cores keep 14 bits of a sum of fp8 products before adding it in fp32.
         Precision("fp8", "float8_e4m3fn", "bfloat16", 2.0**-13, 2.0**-7, 2.0**-126),
     )
 }
@@ -51,12 +51,12 @@ TF32_MASK = -(1 << 13)
 
 
 def factor(precision: Precision, k: int) -> float:
-    """Return the factor of |A| |B| in the bound."""
+    """Return the factor by which |A| |B| is multiplied in the bound."""
     return ROOM * math.sqrt(k) * precision.u_sum
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:
-    """Return the precisions of a device. tf32 needs Ampere or later, fp8 Ada or later; a CPU has neither."""
+    """Return the precisions that a device supports. tf32 needs Ampere, fp8 Ada; CPUs have neither."""
     if kind == "cpu":
         left_out = {"tf32", "fp8"}
     else:

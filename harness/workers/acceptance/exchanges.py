@@ -1,4 +1,4 @@
-"""Run the tests of ddp_tests on one rank (collectives, stragglers, pairs). Rank 0 judges the results."""
+"""Run the ddp_tests tests (collectives, stragglers, pairs) on one rank. Rank 0 judges the results."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""(device, mode) → sizes of a rank's largest buffer in float32 elements. limits.toml covers 2²⁸ to 2³²."""
+"""(device, mode) → sizes of a rank's largest buffer, in float32 elements. limits.toml covers 2²⁸ to 2³²."""
 FREE_SHARE = 0.85
-"""Share of a GPU's free memory that buffers can use. NCCL and the allocator need the rest."""
+"""The share of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""A rank is slow if its work takes more than this multiple of the median time.
+"""A rank is slow if its work takes longer than this multiple of the median time.
 
 The multiple is larger for CPUs, because pods share them.
 """
 MIN_RANKS = 4
-"""Smallest number of ranks for which a comparison with the median is meaningful."""
+"""Minimum number of ranks for which a comparison with the median is meaningful."""
 
 
 class Exchanges(OneRank):
-    """The tests of one rank. Rank 0 collects the results of all ranks, and emits the checks."""
+    """One rank's tests. Rank 0 collects the results of all ranks, and emits the checks."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Exchanges(OneRank):
         self._pairs = Pairs(rank, ranks, device, watch, emitter, self._sizes[1], self._iterations)
 
     def all(self) -> None:
-        """Run all tests. Raises the errors of PyTorch."""
+        """Run all tests. PyTorch's exceptions propagate."""
         self._sizes = self._that_fit()
         for name in NAMES:
             self._collective(name)
@@ -63,7 +63,7 @@ class Exchanges(OneRank):
         self._pairs.all()
 
     def extra(self) -> dict[str, Any]:
-        """Return the fields of the report other than the checks."""
+        """Return the report's fields other than the checks."""
         shape = {"results": [_as_nccl_tests(row) for row in self._rows]}
         return {"collectives": self._rows, "pairs": self._pairs.rows, "nccl_tests": shape}
 
@@ -82,7 +82,7 @@ class Exchanges(OneRank):
             self._judge(name, rows, built)
 
     def _that_fit(self) -> tuple[int, ...]:
-        """Return the smallest size, and all larger sizes that fit into the free memory of every rank."""
+        """Return the smallest size, and all larger sizes that fit into every rank's free memory."""
         import torch
         import torch.distributed as dist
 
@@ -96,7 +96,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Run all iterations. Return the number of wrong elements, and the times in seconds."""
+        """Run all iterations. Return the number of wrong elements, and the time per iteration in seconds."""
         import torch.distributed as dist
 
         wrong, times = 0, []
@@ -158,7 +158,7 @@ class Exchanges(OneRank):
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare the times that the ranks need for the same work. The work needs no communication."""
+        """Compare the times that the ranks need for the same work, which does not involve communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return
@@ -174,7 +174,7 @@ class Exchanges(OneRank):
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the seconds of the fastest of 12 matrix products, which other processes disturb least."""
+        """Return the seconds for the fastest of 12 matrix products, which other processes disturbed least."""
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192
@@ -190,7 +190,7 @@ class Exchanges(OneRank):
 
 
 def _as_nccl_tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of the report in the JSON format of nccl-tests: time in µs, bandwidths in GB/s."""
+    """Return a report entry in nccl-tests' JSON format: time in µs, bandwidths in GB/s."""
     in_place = row["collective"] in ("all_reduce", "broadcast")
     figures = {
         "time": row["time"] * 1e6,

@@ -18,9 +18,9 @@ from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
-"""Device → (M, N, K) of the product that is compared with a float64 reference on the CPU."""
+"""Device → (M, N, K) for the product that is compared with a float64 reference on the CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
-"""Device → size M = N = K of the product that is timed."""
+"""Device → size M = N = K for the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
 EQUAL_RUNS = 3
 
@@ -32,7 +32,7 @@ def precisions(device: Device) -> list[Precision]:
 
 
 def right(precision: Precision, device: Device) -> Check:
-    """Compare every element of a product with a float64 reference, within the bound of error_bounds.py."""
+    """Compare every element of a product with a float64 reference, within the bound from error_bounds.py."""
     m, n, k = RIGHT_SHAPE[device.kind]
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
@@ -62,7 +62,7 @@ def right(precision: Precision, device: Device) -> Check:
 
 
 def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Check:
-    """Time a product. The time to generate the factors and to read the result is not included."""
+    """Time a product. Generating the factors and reading the result are not included in the time."""
     n = FAST_SIZE[device.kind]
     a, b = _factors(precision, n, n, n, device)
     with exactly(precision):
@@ -98,7 +98,7 @@ def exactly(precision: Precision) -> Iterator[None]:
 
 
 def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tuple[Any, Any]:
-    """Return random factors A (M×K) and B (K×N) that the precision represents exactly. The seed is fixed."""
+    """Return random factors A (M×K) and B (K×N) that are exact in this precision. The seed is fixed."""
     generator = torch.Generator(device.torch).manual_seed(7)
     if not hasattr(torch, precision.dtype):
         raise lacks(precision.dtype, "2.1")

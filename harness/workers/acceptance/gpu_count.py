@@ -18,7 +18,8 @@ def count(
 ) -> Check:
     """Return the check of the number of GPUs.
 
-    A GPU that is missing because it is shared, or split by MIG, accuses no node: the verdict is UNKNOWN.
+    If a GPU is missing because it is shared or split by MIG, the node is not to blame, and the verdict is
+    UNKNOWN.
     """
     seen = len(devices)
     shown: dict[str, Any] = {"measured": float(seen), "unit": "GPUs", "relation": ">="}
@@ -44,7 +45,7 @@ def count(
 
 
 def _none(reading: Reading, lost: Sequence[str], expected: int | None, shown: dict[str, Any]) -> Check:
-    """Return the check of a container in which PyTorch sees no GPU."""
+    """Return the check for a container in which PyTorch does not see any GPU."""
     smi = reading.smi
     if smi is not None and smi.gpus:
         text = f"nvidia-smi lists {len(smi.gpus)} GPUs (driver {smi.driver}), but PyTorch sees none"

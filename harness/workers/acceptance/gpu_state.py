@@ -1,7 +1,7 @@
 """Judge the GPU state that nvidia-smi reports: memory errors, links, clocks, MIG, persistence mode.
 
-Most of the state does not depend on load (`at_rest`). The clocks and the PCIe generation drop while a GPU
-idles, so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the
+Most of the state does not depend on load (`at_rest`). The clocks and the PCIe generation drop while a GPU is
+idle, so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the
 verdict is UNKNOWN. All functions are pure.
 """
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Throttle reasons with which the hardware protects itself from overheating or a weak power supply."""
+"""Throttle reasons that mean that the hardware is protecting itself from overheating or a weak power
+supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 AT_REST = (
     "env.ecc.mode",
@@ -60,7 +61,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
 
 
 def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks of remapped rows, or of retired pages on a GPU that cannot remap rows."""
+    """Yield the checks of remapped rows, or retired pages on a GPU that cannot remap rows."""
     family, cause = "env.remapped_rows", "gpu.remapped_rows"
     pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
     if pages:
@@ -95,7 +96,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
 
 
 def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield an UNKNOWN check for each id, because nvidia-smi did not report the GPU."""
+    """Yield an UNKNOWN check for each id, for a GPU that nvidia-smi did not report."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
 
@@ -103,10 +104,10 @@ def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[C
 def links(
     gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **where: Unpack[Where]
 ) -> Check:
-    """Judge how many NVLinks of a GPU are active, and whether each is as fast as the fastest one of the node.
+    """Judge how many of a GPU's NVLinks are active, and whether each is as fast as the fastest on the node.
 
-    If limits.toml has no number for the GPU model, the verdict is FAIL if another GPU of the node has more
-    active links, and otherwise UNKNOWN.
+    If limits.toml does not contain a number for the GPU model, the verdict is FAIL if another GPU on the node
+    has more active links, otherwise UNKNOWN.
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
@@ -118,7 +119,7 @@ def links(
     text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
     shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
     if gpus < 2:
-        # Cloud providers disable the links of machines with a single GPU, so inactive links are correct here.
+        # Cloud providers disable the links on machines with a single GPU, so inactive links are correct here.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
@@ -159,7 +160,7 @@ def _count(
     /,
     **where: Unpack[Where],
 ) -> Check:
-    """Judge a counter by the limit for the check `limited`."""
+    """Judge a counter against the limit for the check `limited`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **where)
     row = limits.row(model=gpu.name, check=limited)
@@ -167,7 +168,7 @@ def _count(
 
 
 def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
-    """Judge a value of the PCIe link. It matters less for a GPU that moves its data over NVLink-C2C."""
+    """Judge a PCIe link property. It matters less for a GPU that transfers its data over NVLink-C2C."""
     if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
@@ -213,7 +214,7 @@ def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     if not isinstance(gpu.reasons, frozenset):
         seen = Unreadable(unreadable) if unreadable else gpu.reasons
         return _missing(id, "reasons for reduced clocks", seen, **where)
-    # Under full load the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
+    # Under full load, the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
     text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)

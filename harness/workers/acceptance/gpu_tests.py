@@ -1,6 +1,6 @@
-"""Test the GPUs of one node: environment, compute and training. `python -m acceptance.gpu_tests --quick`.
+"""Test one node's GPUs: environment, compute and training. `python -m acceptance.gpu_tests --quick`.
 
-Exit code: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
+Exit codes: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from .node import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Mode → deadline of the tests in seconds. The pod's deadline must be later, or the report is lost."""
+"""Mode → deadline for the tests in seconds. The pod's deadline must be later, otherwise the report is
+lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of the command. It exits with code 2 on a usage error."""
+    """Return the command's parser, which exits with code 2 on a usage error."""
     made = argparse.ArgumentParser(
         f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     mode = made.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="minutes")
-    mode.add_argument("--full", dest="mode", action="store_const", const="full", help="an hour")
+    mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="takes minutes")
+    mode.add_argument("--full", dest="mode", action="store_const", const="full", help="takes an hour")
     made.add_argument("--report-dir", type=Path, default=Path("reports"), metavar="DIR")
     made.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="auto means cuda, so a node without a GPU fails. cpu is for development, and accepts no GPU",
+        help="auto means cuda, so a node without a GPU fails. cpu is only for development",
     )
     made.add_argument(
-        "--limits", type=Path, metavar="FILE", help="your own limits, in addition to limits.toml"
+        "--limits", type=Path, metavar="FILE", help="file with your own limits, in addition to limits.toml"
     )
     made.add_argument("--gpus", type=int, metavar="N", help="expected number of GPUs (default: ACCEPT_GPUS)")
     made.add_argument(
@@ -50,7 +51,7 @@ def accept(
     arguments: list[str] | None,
     more: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
 ) -> int:
-    """Run the sections of a node, then the sections that `more` returns. Return the exit code."""
+    """Run the test sections for one node, then those returned by `more`. Return the exit code."""
     options = made.parse_args(arguments)
     try:
         limits = Limits.load(options.limits)
@@ -62,7 +63,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # Runner and node share this dictionary, so a report after an early end has the facts collected so far.
+    # Runner and node share this dictionary, so the report contains what was collected before an early exit.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])

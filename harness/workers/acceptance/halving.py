@@ -1,6 +1,6 @@
-"""The steps of a search among many nodes: halve failed groups, join good groups, pair the remaining nodes.
+"""Define the steps of a search over many nodes: halve failed groups, join good groups, pair remaining nodes.
 
-Each step is a generator that yields rounds of tests (tested.py). Only search.py accuses nodes.
+Each step is a generator that yields rounds of tests (tested.py). Only search.py decides which nodes are bad.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .tested import Group, Search, Tested
 
 
 def split(nodes: Sequence[int]) -> list[Group]:
-    """Split nodes, in their order, into groups of about √N nodes, at least two each.
+    """Split the nodes, in order, into groups of about √N nodes, with at least two nodes each.
 
-    Adjacent nodes share a group, so nodes that are ordered by rack are tested by rack first.
+    Adjacent nodes share a group, so nodes that are ordered by rack are first tested by rack.
     """
     size = max(2, math.isqrt(max(len(nodes) - 1, 0)) + 1)
     count = max(1, len(nodes) // size)
@@ -25,7 +25,7 @@ def split(nodes: Sequence[int]) -> list[Group]:
 
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
-    """Test groups, and halve those that fail. Return the good groups, and the remaining single nodes."""
+    """Test groups, and halve those that fail. Return the good groups and the remaining single nodes."""
     good: list[Group] = []
     left: list[int] = []
     while groups:
@@ -45,9 +45,10 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Merge good groups that pass together. Return the merged groups, of which no two pass together.
+    """Merge good groups that pass together. No two of the returned groups pass together.
 
-    If all groups pass together, one test suffices. Otherwise merge each half of the groups, then the results.
+    If all groups pass together, a single test is enough. Otherwise, merge each half of the groups, then the
+    results.
     """
     if len(parts) < 2:
         return list(parts)
@@ -75,7 +76,7 @@ def meet(
 ) -> Search[dict[int, dict[int, str]]]:
     """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
-    Map each node to the outcome with each of its witnesses.
+    Returns node → witness → outcome.
     """
     met: dict[int, dict[int, str]] = {node: {} for node in nodes}
     most = min(most, len(witnesses))
@@ -84,7 +85,7 @@ def meet(
         for start in range(0, len(waiting), len(witnesses)):
             pairs: dict[int, int | None] = {}
             for place, node in enumerate(waiting[start : start + len(witnesses)]):
-                # The first choice changes with each turn. `_witness` skips earlier witnesses of the node.
+                # The first choice changes with each turn. `_witness` skips the node's earlier witnesses.
                 pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
             wanted = list(ready.items())
@@ -96,8 +97,8 @@ def meet(
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
     """Find partners for nodes, and return good pairs. No two pairs share a node.
 
-    If all nodes pass together, return them as one group. Otherwise test the pairs round by round, until every
-    node has a partner, or no pair was good in `hopeless` rounds.
+    If all nodes pass together, return them as one group. Otherwise, test pairs in rounds until every node has
+    a partner, or until no pair has been good for `hopeless` rounds.
     """
     if len(nodes) < 2:
         return []
@@ -120,8 +121,8 @@ def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -
 def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
     """Return two nodes that fail together, one from each of two good sets that fail together.
 
-    Halve the set `one` until a single node is left, and then the set `other`. Return None if these two nodes
-    do not fail together again.
+    Halve the set `one` until a single node is left, then do the same with `other`. Return None if these two
+    nodes do not fail together again.
     """
     while len(one) > 1:
         half = one[: len(one) // 2]
@@ -138,7 +139,7 @@ def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] |
 def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
-    """Return the next witness, from index `first` on, that is neither in `taken` nor in `met`, or None."""
+    """Return the next witness, starting at index `first`, that is in neither `taken` nor `met`, or None."""
     used = {*taken, *met}
     turned = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
     return next((witness for witness in turned if witness not in used), None)

@@ -1,4 +1,4 @@
-"""Judge the environment of a container: shared memory, the limit for locked memory, and the clock."""
+"""Judge a container's environment: shared memory, the locked-memory limit, and the clock."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .check import Check
 TAG = "ENV"
 SHM = Path("/dev/shm")  # noqa: S108 - the tests do not write to it
 SHM_BYTES = 64 * 2**20
-"""Smallest accepted free shared memory. With less, eight ranks crashed (ai-cloud-validation #643)."""
+"""Minimum free shared memory in bytes. With less, eight ranks crashed (ai-cloud-validation #643)."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 CLOCK_ERROR_SECONDS = 1.0
 _TIME_ERROR = 5
-"""Return value of adjtimex for a clock that is not synchronised."""
+"""adjtimex's return value for a clock that is not synchronised."""
 _GIB = 2**30
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of Linux (adjtimex(2)): the fields that are read, and padding for the rest."""
+    """Linux's struct timex (adjtimex(2)): the fields that are read, and padding for the rest."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -38,7 +38,7 @@ class _Timex(ctypes.Structure):
 
 
 def shared_memory(path: Path) -> Check:
-    """Judge the free space in /dev/shm. It must be at least SHM_BYTES."""
+    """Judge the free space in /dev/shm, which must be at least SHM_BYTES."""
     try:
         room = shutil.disk_usage(path)
     except OSError as error:
@@ -47,7 +47,7 @@ def shared_memory(path: Path) -> Check:
 
 
 def judge_room(total: int, free: int) -> Check:
-    """Judge the total and the free size of /dev/shm, in bytes."""
+    """Judge the total and free space in /dev/shm, in bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(
         id="env.shm",
@@ -64,12 +64,12 @@ def judge_room(total: int, free: int) -> Check:
 
 
 def memlock() -> Check:
-    """Judge this process's limit for locked memory."""
+    """Judge this process's locked-memory limit."""
     return locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the limit for locked memory. RDMA locks all memory that it sends, so there must be no limit."""
+    """Judge the locked-memory limit. RDMA locks all memory that it sends, so it must be unlimited."""
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (
@@ -88,7 +88,10 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 
 
 def clock() -> Check:
-    """Judge the host's clock by the kernel's clock state. It must also be later than this image's build."""
+    """Judge the host's clock by the kernel's clock state.
+
+    It must not be earlier than the image's build time.
+    """
     built = Path(__file__).stat().st_mtime
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +103,7 @@ def clock() -> Check:
 
 
 def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge the clock. `answer` is the return value of adjtimex, `error` its estimated error in seconds."""
+    """Judge the clock. `answer` is adjtimex's return value, `error` the maximum error in seconds."""
     id, now = "env.clock", time.time()
     if now < built - 86400:
         words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"

@@ -1,7 +1,7 @@
 """Judge measurements against the reference values for healthy hardware in limits.toml.
 
-Each row of the file names its source. The key of a row is (model, check, ranks, nodes, payload, algorithm).
-If no row matches a measurement, the verdict is UNKNOWN, and the report still shows the measurement.
+Each row in the file states its source. A row's key is (model, check, ranks, nodes, payload, algorithm). If no
+row matches a measurement, the verdict is UNKNOWN, but the report still shows the measurement.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
-"""Kind of reference value → default of `Row.share`.
+"""Kind of reference value → default for `Row.share`.
 
-0.75 of a measured value is the rule of DCGM's authors. 0.5 of a vendor's peak is the limit below which
-HyperPod replaces hardware. It is below 1 because no real load reaches the peak.
+DCGM's authors use 0.75 of a measured value. HyperPod replaces hardware below 0.5 of the vendor's peak. The
+share of a peak is so low because no real load reaches the peak.
 """
 MAX_BYTES = 128 << 10
-"""Largest size of a limits file in bytes, enough for more than a thousand rows."""
+"""Maximum size of a limits file in bytes, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""A measurement that passes, but is within this share of its limit, gets a WARN, as in Azure NHC."""
+"""A measurement that passes but is within this fraction of its limit gets a WARN, as in Azure NHC."""
 RELATIONS = (">=", "<=", "==")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of limits.toml. `value` is the value in the source; `limit` is the value that passes."""
+    """A row in limits.toml. `value` is the value in the source; `limit` is the value that passes."""
 
     model: str
     """Case-insensitive pattern for the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
@@ -48,14 +48,14 @@ class Row:
     """The exact number of ranks. None means any number."""
     nodes: int | None = None
     payload: int = 0
-    """Smallest payload, in bytes, to which the row applies."""
+    """Minimum payload, in bytes, to which the row applies."""
     algorithm: str | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     share: float | None = None
-    """The share of `value` that passes. None means the default for the kind (SHARES)."""
+    """The fraction of `value` that passes. None means the default for the kind (SHARES)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid row."""
+        """Raise ValueError if the row is invalid."""
         if self.kind not in SHARES:
             raise ValueError(f"kind must be one of {', '.join(SHARES)}; found {self.kind!r}")
         if self.relation not in RELATIONS:
@@ -69,12 +69,12 @@ class Row:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return the key of the row. Two rows of a file must not have the same key."""
+        """Return the row's key. No two rows in a file may have the same key."""
         return (self.model.lower(), self.check, self.ranks, self.nodes, self.payload, self.algorithm)
 
     @property
     def limit(self) -> float:
-        """Return the value that a measurement must reach, or must not exceed if the relation is `<=`."""
+        """Return the value that a measurement must reach or, if the relation is `<=`, must not exceed."""
         share = SHARES[self.kind] if self.share is None else self.share
         return self.value / share if self.relation == "<=" else self.value * share
 
@@ -97,23 +97,23 @@ class Row:
         )
 
     def specific(self) -> tuple[int, bool, bool, bool, int]:
-        """Return a sort key that is greater for a more specific row. The most specific match is used."""
+        """Return a sort key that is greater for more specific rows. The most specific match is used."""
         letters = sum(letter not in "*?[]" for letter in self.model)
         named = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
         return (letters, *named, self.payload)
 
 
 class Limits:
-    """The rows of limits.toml and of the user's own file."""
+    """The rows from limits.toml and the user's own file."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = {row.key: row for row in rows}
 
     @classmethod
     def load(cls, extra: Path | str | None = None) -> Limits:
-        """Return the rows of limits.toml and of the file `extra`, whose rows replace those with the same key.
+        """Return the rows from limits.toml and the file `extra`, whose rows replace those with the same key.
 
-        Raises OSError or ValueError if a file cannot be used. The message names an invalid row.
+        Raises OSError or ValueError if a file cannot be used. The message identifies the invalid row.
         """
         rows = _read(FILE)
         return cls([*rows, *(_read(Path(extra)) if extra is not None else ())])
@@ -145,7 +145,7 @@ def judged(
     text: str,
     **where: Unpack[Where],
 ) -> Check:
-    """Compare a measurement with the limit of a row, and return the check. `where` identifies the GPU.
+    """Compare a measurement with a row's limit, and return the check. `where` identifies the GPU.
 
     The verdict is UNKNOWN if the measurement or the row is missing, or if their units differ. It is WARN if
     the measurement passes but is within MARGIN of the limit.
@@ -196,8 +196,8 @@ def _origin(row: Row) -> str:
 
 
 def _read(path: Path) -> list[Row]:
-    """Return the rows of a file. Raises ValueError and OSError."""
-    if path.exists() and not path.is_file():  # reading a pipe or a device might never end
+    """Return the rows in a file. Raises OSError if it cannot be read, and ValueError if it is invalid."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device might block forever
         raise ValueError(f"{path.name} is not a regular file")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Messages between the coordinator and its agents: one JSON document per line, over TCP."""
+"""Exchange messages between the coordinator and its agents: one JSON document per line, over TCP."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 LONGEST = 1 << 20
-"""Largest size of a message in bytes."""
+"""Maximum size of a message in bytes."""
 
 
 class Line:
-    """One endpoint of a connection. All threads can send messages, but only one thread can read."""
+    """One endpoint of a connection. Any thread can send messages, but only one thread can read them."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -23,7 +23,7 @@ class Line:
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
         self.own: str = connection.getsockname()[0]
-        """The local IP address of the connection, at which the peer reaches this host."""
+        """The connection's local IP address, at which the peer reaches this host."""
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return False if the connection is broken."""

@@ -1,4 +1,4 @@
-"""Keep GPUs busy, so that nvidia-smi reports their state under load."""
+"""Keep GPUs busy so that nvidia-smi reports their state under load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .devices import Device
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0
-"""Seconds until the clocks and the PCIe link have reached their state under load."""
+"""Seconds after which the clocks and the PCIe link have reached their state under load."""
 _START_SECONDS = 60.0
 _PRODUCTS = 16
 

@@ -1,4 +1,4 @@
-"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and yield its checks."""
+"""Run ddp_tests on this container's GPUs, or in two CPU processes, and yield its checks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables of the pod's job. They are removed for this run, like torchrun's own variables (PET_…)."""
+"""The job's environment variables in the pod. They are removed for this run, like torchrun's own (PET_…)."""
 _KNOWN = {field.name for field in fields(Check)}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
+    """How torchrun exited. `code` is None if torchrun exceeded its time limit and was stopped."""
 
     code: int | None
     lines: tuple[str, ...]
-    """The last lines of torchrun's output."""
+    """The last lines in torchrun's output."""
 
 
 class LocalDdp:
@@ -61,11 +61,11 @@ class LocalDdp:
         yield from judge(read(self.report), self.ranks, ended)
 
     def shown(self, check: Check) -> bool:
-        """Return whether a check's line is already in the log, as part of the copied output of ddp_tests."""
+        """Return whether a check's line is already in the log, as part of ddp_tests' copied output."""
         return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:
-        """Return the measured collectives from the report, with the fields of CollectiveRow."""
+        """Return the collective measurements from the report, with the fields of CollectiveRow."""
         rows = (read(self.report) or {}).get("collectives")
         return rows if isinstance(rows, list) else []
 
@@ -82,7 +82,7 @@ class LocalDdp:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def command(self) -> list[str]:
-        """Return the command line of torchrun."""
+        """Return torchrun's command line."""
         package = (__package__ or "acceptance").strip(".")
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         options = ["--report-dir", str(self.report.parent), "--device", self.device]
@@ -113,7 +113,7 @@ class LocalDdp:
             for line in process.stdout or ():
                 last.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
-                # The verdict of ddp_tests is not final: this process prints its own [RESULT] line at the end.
+                # ddp_tests' verdict is not final: this process prints its own [RESULT] line at the end.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
@@ -121,11 +121,11 @@ class LocalDdp:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of torchrun, without the variables of the pod's job, and with an empty nonce.
+    """Return torchrun's environment, without the job's variables in the pod, and with an empty nonce.
 
-    The empty nonce keeps ddp_tests from printing frames, because this process prints a frame for each check
-    of ddp_tests. HARNESS_NONCE is not removed, because the recorder would then read the nonce from the pod
-    (outside.py).
+    The empty nonce prevents ddp_tests from printing frames, because this process prints a frame for each of
+    its checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from an ancestor
+    process (outside.py).
     """
     passed = {
         name: value
@@ -139,7 +139,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the report of ddp_tests, or None if the file is missing or invalid."""
+    """Return ddp_tests' report, or None if the file is missing or invalid."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -148,9 +148,9 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[Check]:
-    """Yield the checks of the report.
+    """Yield the checks in the report.
 
-    Add an UNKNOWN check if the report is missing or incomplete, or does not agree with torchrun's exit code.
+    Add an UNKNOWN check if the report is missing or incomplete, or contradicts torchrun's exit code.
     """
     tail = " | ".join(line for line in ended.lines if line.strip())[-1200:]
     how = (
@@ -175,7 +175,10 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
 
 
 def _check(entry: Mapping[str, Any]) -> Check:
-    """Return one check of a report from its JSON object. Raises TypeError, ValueError and AttributeError."""
+    """Return a check from its JSON object.
+
+    Raises TypeError, ValueError or AttributeError if it is invalid.
+    """
     if not set(entry) <= _KNOWN or entry.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
         raise ValueError(f"{dict(entry)}"[:200])
     return Check(**{**entry, "ranks": tuple(entry.get("ranks") or ())})

@@ -1,4 +1,4 @@
-"""The tests of one node: the steps that its devices need, in order."""
+"""Define the tests for one node: the steps that its devices need, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node, with the facts collected so far. `extra` contains additional fields for its report."""
+    """One node, with what is known about it so far. `extra` contains additional fields for its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
@@ -30,7 +30,10 @@ class Node:
 
     @cached_property
     def wrong_image(self) -> Check | None:
-        """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None. The check ends the tests."""
+        """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None.
+
+        No tests are run in that case.
+        """
         if self.device == "cpu":
             return None
         try:
@@ -39,7 +42,7 @@ class Node:
             return None
 
     def sections(self) -> list[Section]:
-        """Return the sections ENV, COMPUTE and TRAIN, or only the check `wrong_image` if there is one."""
+        """Return the ENV, COMPUTE and TRAIN sections, or only the `wrong_image` check if there is one."""
         if self.wrong_image is not None:
             check = self.wrong_image
             return [Section("env", "ENV", lambda: [Step(check.id, "ENV", lambda: (check,))])]
@@ -52,7 +55,7 @@ class Node:
         ]
 
     def nothing_to_test(self, id: str, tag: str) -> Callable[[], Iterable[Check]]:
-        """Return a function that makes the UNKNOWN check of a section without devices."""
+        """Return a function that creates the UNKNOWN check for a section without devices."""
         text = "no GPU is visible, so nothing was tested"
         return lambda: (Check(id=id, tag=tag, verdict="UNKNOWN", text=text),)
 
@@ -66,7 +69,7 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """Find the devices for the sections COMPUTE and TRAIN. Yield checks of their number and versions."""
+        """Find the devices for the COMPUTE and TRAIN sections. Yield checks of their number and versions."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)
@@ -85,7 +88,7 @@ class Node:
         yield from devices.version_checks(self.extra["versions"], self.device)
 
     def _gpus(self) -> Iterator[Step]:
-        """Yield the steps that inspect the state of the GPUs."""
+        """Yield the steps that inspect the GPUs' state."""
         if not self.devices:
             yield Step("env.gpu", "ENV", self.nothing_to_test("env.gpu", "ENV"))
         for device in self.devices:
@@ -123,7 +126,7 @@ class Node:
                 yield from gpu_state.under_load(gpu, self.limits, **device.where)
 
     def fair(self, step: Step) -> Step:
-        """Return a step that does not judge the speed of a GPU which others can use at the same time."""
+        """Return a step that does not judge the speed of shared GPUs, because others may be using them."""
 
         def make() -> Iterator[Check]:
             for check in step.make():

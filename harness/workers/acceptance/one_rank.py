@@ -1,4 +1,4 @@
-"""The base class of tests over many ranks. It sends each rank's results to rank 0."""
+"""Define the base class for tests over many ranks. It sends each rank's results to rank 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TELL_SECONDS = 60.0
 
 
 class OneRank:
-    """One rank of a test. This is the base class of Exchanges (collectives) and Pairs (pairs of nodes)."""
+    """One rank in a test. This is the base class of Exchanges (collectives) and Pairs (pairs of nodes)."""
 
     def __init__(self, rank: int, ranks: int, device: Device, watch: Watch, emitter: Emitter) -> None:
         self.rank, self.ranks, self.device = rank, ranks, device
@@ -23,9 +23,9 @@ class OneRank:
         self._node = int(os.environ.get("GROUP_RANK", "0"))
 
     def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
-        """Send a value to rank 0. Return the values of all ranks on rank 0, and None on other ranks.
+        """Send a value to rank 0. Return all ranks' values on rank 0, and None on other ranks.
 
-        Raises RuntimeError if a rank sends nothing within TELL_SECONDS seconds.
+        Raises RuntimeError if a rank does not send its value within TELL_SECONDS seconds.
         """
         self._watch.tell(f"result/{name}/{self.rank}", own)
         if self.rank:

@@ -1,4 +1,4 @@
-"""Judge the result of a tested group of nodes: good, bad or unknown, with the reason."""
+"""Judge the result of testing a group of nodes: good, bad or unknown, with the reason."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any
 from .tested import Group, Outcome
 
 FIGURES = 4
-"""Smallest number of groups of one size for which their median is meaningful."""
+"""Minimum number of groups of the same size for which their median is meaningful."""
 SHARE = 0.67
-"""Share of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
+"""Fraction of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
 CPU_SHARE = 0.02
-"""The share for CPUs, which is lower because other processes use them too.
+"""The fraction for CPUs, which is lower because other processes use them too.
 
-Good trials went down to 0.14 of the median.
+Trials on healthy nodes went down to 0.14 of the median.
 """
 _BAD = ("wrong", "died", "hung")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The responses of the nodes of one group to one trial."""
+    """The responses from a group's nodes to one trial."""
 
     group: Group
     said: Mapping[int, Mapping[str, Any]]
-    """Node → state (ok, wrong, died, hung, unknown) and text; if ok, also seconds and busbw (GB/s)."""
+    """Node → {state (ok, wrong, died, hung, unknown), text, and if ok also seconds and busbw (GB/s)}."""
     number: int = 0
-    """Number of the round."""
+    """The round's number."""
 
     @property
     def complete(self) -> bool:
-        """Return whether every node reported correct data."""
+        """Return whether every node reported that its data was correct."""
         return all(self.said.get(node, {}).get("state") == "ok" for node in self.group)
 
     @property
     def busbw(self) -> float | None:
-        """Return the bus bandwidth of the slowest node in GB/s, or None if the result is not complete."""
+        """Return the slowest node's bus bandwidth in GB/s, or None if the result is not complete."""
         return min(float(self.said[node]["busbw"]) for node in self.group) if self.complete else None
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth in GB/s of the groups of one size, or None for too few groups.
+    """Return the median bus bandwidth in GB/s over the groups of one size, or None if there are too few.
 
-    Each group counts once, with its best result. For an even number of groups, the higher of the
-    two middle values is used, because half of the groups can be slow.
+    Each group counts once, with its best result. For an even number of groups, the higher of the two middle
+    values is used, because half of the groups may be slow.
     """
     best: dict[Group, float] = {}
     for result in results:
@@ -58,9 +58,9 @@ def reference(results: Iterable[Result], size: int) -> float | None:
 def judge(
     result: Result, usual: float | None, *, limit: float | None = None, share: float = SHARE
 ) -> tuple[Outcome, str]:
-    """Return the outcome of a group, and the reason.
+    """Return a group's outcome, and the reason.
 
-    `usual` is the median of groups of the same size (`reference`), and `limit` is the smallest accepted
+    `usual` is the median over groups of the same size (`reference`), and `limit` is the minimum accepted
     value, both in GB/s.
     """
     for state in _BAD:

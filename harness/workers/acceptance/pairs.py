@@ -1,4 +1,4 @@
-"""Exchange data between each pair of nodes separately. Rank 0 judges which node or link is slow."""
+"""Exchange data between each pair of nodes separately. Rank 0 determines which node or link is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 
 class Pairs(OneRank):
-    """The pair tests of one rank. On rank 0, `rows` contains one row for each pair of nodes."""
+    """One rank's pair tests. On rank 0, `rows` contains one row for each pair of nodes."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Pairs(OneRank):
         self.rows: list[dict[str, Any]] = []
 
     def all(self) -> None:
-        """Exchange data between each pair of nodes, in rounds whose pairs share no node."""
+        """Exchange data between each pair of nodes, in rounds in which no two pairs share a node."""
         if not 1 < self._nodes <= MOST_NODES:
             return
         mine: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Pairs(OneRank):
         self._judge(rates, of_round)
 
     def _pair(self, a: int, b: int) -> float | None:
-        """Return the bandwidth of a pair in GB/s, or None if this rank is not the first one of its node."""
+        """Return a pair's bandwidth in GB/s, or None if this rank is not the first one on its node."""
         import torch
         import torch.distributed as dist
 

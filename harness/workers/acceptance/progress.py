@@ -1,8 +1,8 @@
-"""Track the progress of every rank, to end a hang and name the rank that causes it.
+"""Track every rank's progress, in order to end a hang and identify the rank that causes it.
 
-A thread of each rank writes the rank's position, with a heartbeat counter, to the job's store twice a second.
-If the main thread hangs, the position does not change. If the process is dead or stopped, the heartbeat
-stops.
+In each rank, a thread writes the rank's position, with a heartbeat counter, to the job's store twice a
+second. If the main thread hangs, the position does not change. If the process is dead or stopped, the
+heartbeat stops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GONE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Position:
-    """The progress of a rank. `step` counts the exchanges that the rank has entered, in each iteration."""
+    """A rank's progress. `step` counts the exchanges that the rank has entered, including each iteration."""
 
     step: int = 0
     doing: str = "the start"
@@ -41,7 +41,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The ranks that the other ranks wait for, and the reason for this diagnosis."""
+    """The ranks for which the other ranks are waiting, and the reason for this diagnosis."""
 
     cause: str
     """collective.hung or collective.failed."""
@@ -52,8 +52,8 @@ class Diagnosis:
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
     """Return which ranks are to blame. `before` and `now` are all positions, read GONE_SECONDS apart.
 
-    If ranks are gone, they are blamed. Otherwise ranks that are behind are blamed, because the other ranks
-    wait for them.
+    If ranks are gone, they are blamed. Otherwise, ranks that are behind are blamed, because the other ranks
+    are waiting for them.
     """
     gone = tuple(r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat))
     here = {rank: position for rank, position in now.items() if rank not in gone}
@@ -82,10 +82,10 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is executing a different function from most ranks.
+    """Return the ranks whose main thread is executing a different function than on most ranks.
 
-    All ranks have entered the collective, but the returned ranks exchange no data. If no function has a
-    majority, return no ranks.
+    All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
+    majority, no ranks are returned.
     """
     count = Counter(position.where for position in here.values())
     usual, most = count.most_common(1)[0]
@@ -95,12 +95,12 @@ def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
 
 
 def listed(ranks: tuple[int, ...]) -> str:
-    """Return "rank 2" or "ranks 0, 1"."""
+    """Return the ranks as text, such as "rank 2" or "ranks 0, 1"."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 class Watch:
-    """A thread that watches one rank. It calls `hung` once if the rank makes no progress for `seconds`."""
+    """A thread that watches one rank. It calls `hung` once if the rank does not progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, hung: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._hung = rank, ranks, seconds, hung
@@ -114,15 +114,15 @@ class Watch:
         self._thread.start()
 
     def enter(self, doing: str) -> None:
-        """Record that this rank enters an exchange."""
+        """Record that this rank has entered an exchange."""
         self._move(Position(self._position.step + 1, doing, True, self._position.beat))
 
     def leave(self) -> None:
-        """Record that this rank left the exchange."""
+        """Record that this rank has left the exchange."""
         self._move(Position(self._position.step, self._position.doing, False, self._position.beat))
 
     def failed(self, error: str) -> None:
-        """Record that the main thread failed with an error."""
+        """Record that the main thread has failed with an error."""
         here = self._position
         self._move(Position(here.step, here.doing, here.inside, here.beat, error))
 
@@ -133,7 +133,7 @@ class Watch:
         self._over.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return rank → position of the ranks that have written one. Raises the errors of the store."""
+        """Return rank → position for the ranks that have written one. Raises the store's exceptions."""
         positions = {}
         for rank in range(self._ranks):
             key = f"accept/at/{rank}"
@@ -142,12 +142,15 @@ class Watch:
         return positions
 
     def _set(self, key: str, value: Any) -> None:
-        """Set a key of the store, and increment its counter, which `_is_set` reads."""
+        """Set a key in the store, and increment its counter, which `_is_set` reads."""
         self._store.set(key, json.dumps(value))
         self._store.add(f"{key}/times", 1)
 
     def _is_set(self, key: str) -> bool:
-        """Return whether `_set` was called for a key. Stores have a method `check` only since PyTorch 2.3."""
+        """Return whether `_set` has been called for a key.
+
+        Stores have a `check` method only since PyTorch 2.3.
+        """
         return int(self._store.add(f"{key}/times", 0)) > 0
 
     def tell(self, name: str, value: Any) -> None:
@@ -155,7 +158,10 @@ class Watch:
         self._set(f"accept/{name}", value)
 
     def told(self, name: str, seconds: float) -> Any:
-        """Wait until a rank stores a value with `tell`, and return it. Return None after `seconds`."""
+        """Wait at most `seconds` until a rank stores a value with `tell`.
+
+        Return it, or None after a timeout.
+        """
         until, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < until:
             with suppress(RuntimeError):
@@ -184,7 +190,7 @@ class Watch:
 
 
 def _client() -> Any:
-    """Return a second connection to the job's store, because a hung main thread can block the first one."""
+    """Return a second connection to the job's store, because a hung main thread may block the first one."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

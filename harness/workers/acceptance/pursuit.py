@@ -11,9 +11,9 @@ from .tested import Group, Search, Tested
 def challenge(
     tested: Tested, candidates: Sequence[int], witnesses: Sequence[int], needed: int
 ) -> Search[dict[int, Group]]:
-    """Map each candidate to the partners with which it failed.
+    """Return candidate → the partners with which it failed.
 
-    Each candidate is tested with `needed` partners, and with `needed` more if it failed with one of them. Its
+    Each candidate is tested with `needed` partners, and with `needed` more if it failed with one of them. The
     tests stop when it has failed with `needed` partners, because not all of these can be bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}

@@ -1,8 +1,8 @@
-"""Run all acceptance tests of one node: environment, compute, training, and DDP over its GPUs.
+"""Run all acceptance tests for one node: environment, compute, training, and DDP over its GPUs.
 
     python -m acceptance.run_all_tests --quick --gpus 8 --report-dir /reports
 
-Writes DIR/summary.json. Exit code: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
+Writes DIR/summary.json. Exit codes: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ddp(runner: Runner, node: Node, options: argparse.Namespace) -> Iterable[Section]:
-    """Yield the section that runs the DDP tests under torchrun, on all devices of the node."""
+    """Yield the section that runs the DDP tests under torchrun on all of the node's devices."""
 
     def steps() -> Iterator[Step]:
         ranks = CPU_RANKS if node.device == "cpu" else len(node.devices)

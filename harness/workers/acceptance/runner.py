@@ -1,7 +1,7 @@
-"""Run the steps of a test in order. If a step raises an error, its result is UNKNOWN, and the next steps run.
+"""Run a test's steps in order. If a step raises an exception, its result is UNKNOWN, and the next step runs.
 
-SIGTERM, SIGINT and the deadline end the run immediately, even if PyTorch waits for a GPU that never responds.
-The remaining steps are then reported as UNKNOWN, and the report is written.
+SIGTERM, SIGINT and the deadline end the run immediately, even if PyTorch is waiting for a GPU that never
+responds. The remaining steps are then reported as UNKNOWN, and the report is written.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ _ERROR_LETTERS = 600
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a test that yields checks. If it raises an error, an UNKNOWN check is reported instead."""
+    """A part of a test that yields checks.
+
+    If it raises an exception, an UNKNOWN check is reported instead.
+    """
 
     id: str
     tag: str
     make: Callable[[], Iterable[Check]]
     where: Where = field(default_factory=Where)
     shown: Callable[[Check], bool] = lambda _: False
-    """Returns whether the line of a check is already in the log."""
+    """Returns whether a check's line is already in the log."""
 
     def unknown(self, why: str) -> Check:
-        """Return an UNKNOWN check to report in place of this step's checks."""
+        """Return an UNKNOWN check to report instead of this step's checks."""
         return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=why, **self.where)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that are created only after the previous sections have run, because they need their results."""
+    """Steps that are created only after the previous sections have run, because they use the results."""
 
     id: str
     tag: str
@@ -49,12 +52,12 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early on a signal or the deadline. Create only one, in the main thread."""
+    """Runs sections, and ends early on a signal or at the deadline. Create only one, in the main thread."""
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter
         self.extra: dict[str, Any] = {}
-        """Fields of the report other than its checks."""
+        """The report's fields other than its checks."""
         self.at_end: list[Callable[[], object]] = []
         """Callbacks that stop child processes if the run ends early."""
         self._left: list[Step] = []
@@ -99,9 +102,9 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Within the block, a thread watches for signals and the deadline: a GPU can block the main thread.
+        """Within the block, a thread watches for signals and the deadline. A GPU may block the main thread.
 
-        The interpreter writes the number of each signal into a pipe, even while the main thread is blocked.
+        The interpreter writes each signal number to a pipe, even while the main thread is blocked.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -134,7 +137,7 @@ class Runner:
         return None
 
     def _end(self, why: str) -> None:
-        """Emit UNKNOWN for the remaining steps, write the report, and end the process."""
+        """Emit UNKNOWN for the remaining steps, write the report, and exit the process."""
         left, after = list(self._left), time.monotonic() - self._started
         for number, step in enumerate(left):
             state = "not ended" if number == 0 else "not made"
@@ -154,7 +157,7 @@ def _whole(section: Section) -> Step:
 
 
 def _noted(_number: int, _frame: object) -> None:
-    """Do nothing. The thread that reads the pipe acts on the signal."""
+    """Do nothing. The thread that reads the pipe handles the signal."""
 
 
 def _words(error: BaseException) -> str:

@@ -1,14 +1,14 @@
-"""Find the bad nodes of a cluster. Run this command at the same time in one pod on each node.
+"""Find the bad nodes in a cluster. Run this command at the same time in one pod on each node.
 
     python -m acceptance.screen --nodes N --node-rank K --master HOST [--local GPUS]
 
-The pod of node rank 0 is the coordinator. It tests groups of nodes, several groups at the same time;
-search.py chooses the groups. With up to 16 nodes it tests every pair. Each trial has its own process group,
-so a hang or a crash ends only that trial. The coordinator writes the report to
+The pod with node rank 0 is the coordinator. It tests groups of nodes, several groups at the same time;
+search.py chooses the groups. With up to 16 nodes, it tests every pair. Each trial has its own process group,
+so a hang or a crash affects only that trial. The coordinator writes the report to
 REPORT_DIR/screen/ddp_tests_result.json.
 
-Exit code of node rank 0: 0 if all passed, 1 if a node, link or boundary failed, 2 if a result is unknown.
-Exit code of the other pods: 1 if the pod's node is accused, 2 if the pod received no verdict, otherwise 0.
+Exit codes for node rank 0: 0 if all passed, 1 if a node, link or boundary failed, 2 if a result is unknown.
+Exit codes for the other pods: 1 if the pod's node is bad, 2 if the pod did not get a verdict, else 0.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .outcome import CPU_SHARE, SHARE
 from .screening import Screening, bandwidth, checks, named, rows
 
 PORT = 29555
-"""Default port of the coordinator. It differs from torchrun's default port, 29500."""
+"""The coordinator's default port. It differs from torchrun's default port, 29500."""
 
 
 def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
-    """Run the search in the pod of node rank 0, and write the report."""
+    """Run the search in the pod with node rank 0, and write the report."""
     settings = Settings(
         options.device, options.local, options.bytes, options.iterations, options.trial_deadline
     )
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
+    """Return the command's parser."""
     made = argparse.ArgumentParser(
         "python -m acceptance.screen",
         description=__doc__,
@@ -106,33 +106,35 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--master", default=os.environ.get("MASTER_ADDR", "127.0.0.1"), help="host of node rank 0"
     )
-    made.add_argument("--port", type=int, default=PORT, help=f"port of the coordinator (default: {PORT})")
+    made.add_argument("--port", type=int, default=PORT, help=f"the coordinator's port (default: {PORT})")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    made.add_argument("--local", type=int, default=1, metavar="N", help="processes on each node, one per GPU")
-    made.add_argument("--bytes", type=int, default=1 << 22, help="size of the all-reduce")
+    made.add_argument("--local", type=int, default=1, metavar="N", help="processes per node, one per GPU")
+    made.add_argument("--bytes", type=int, default=1 << 22, help="size of the all-reduce in bytes")
     made.add_argument("--iterations", type=int, default=5)
     made.add_argument(
-        "--deadline", type=float, default=300, metavar="S", help="seconds for all agents to connect"
+        "--deadline",
+        type=float,
+        default=300,
+        metavar="S",
+        help="seconds within which all agents must connect",
     )
     made.add_argument(
         "--trial-deadline",
         type=float,
         default=120,
         metavar="S",
-        help="seconds to join, and again to exchange data",
+        help="seconds to join, and then the same again to exchange data",
     )
-    made.add_argument(
-        "--limit", type=float, metavar="GB/S", help="smallest accepted bus bandwidth of a group"
-    )
+    made.add_argument("--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group")
     made.add_argument(
         "--share",
         type=float,
-        help=f"share of the median below which a group is slow (default: {SHARE}; on CPUs {CPU_SHARE})",
+        help=f"fraction of the median below which a group is slow (default: {SHARE}; on CPUs {CPU_SHARE})",
     )
     made.add_argument(
-        "--repeats", type=int, default=1, help="repetitions of each test, to find intermittent faults"
+        "--repeats", type=int, default=1, help="number of times each test is run, to find intermittent faults"
     )
-    made.add_argument("--bound", type=int, help="largest number of bad nodes (default: a quarter)")
+    made.add_argument("--bound", type=int, help="maximum number of bad nodes (default: a quarter)")
     made.add_argument("--report-dir", type=Path)
     return made
 

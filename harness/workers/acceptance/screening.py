@@ -1,4 +1,4 @@
-"""Run the tests of a search for bad nodes as trials on real nodes, and turn its conclusion into checks."""
+"""Run a search for bad nodes with trials on real nodes, and convert its conclusion to checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tested import Group, Outcome
 
 
 class Screening:
-    """Runs the tests of a search as trials."""
+    """Runs a search's tests as trials."""
 
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
@@ -28,7 +28,7 @@ class Screening:
     def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
         """Search for bad nodes, and return the conclusion.
 
-        With up to 16 nodes, first test all pairs, to have enough results for a median.
+        With up to 16 nodes, all pairs are tested first, to have enough results for a median.
         """
         if len(nodes) <= ALL_PAIRS:
             for places in circle.rounds(len(nodes)):
@@ -44,7 +44,7 @@ class Screening:
         return conclusion
 
     def outcome(self, result: Result) -> tuple[Outcome, str]:
-        """Judge a result against the limit, and against the median of all groups of the same size so far."""
+        """Judge a result against the limit and against the median over all groups of the same size so far."""
         usual = reference(self._coordinator.results, len(result.group))
         return judge(result, usual, limit=self._limit, share=self._share)
 
@@ -79,7 +79,7 @@ class Screening:
 def checks(
     found: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
 ) -> list[Check]:
-    """Return the conclusion of the search as checks."""
+    """Return the search's conclusion as checks."""
     names = coordinator.names
     made: list[Check] = []
 
@@ -107,7 +107,7 @@ def checks(
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
-    """Return the check of the bandwidth. It is UNKNOWN without results, or without a limit or median."""
+    """Return the bandwidth check. It is UNKNOWN without results, or with neither a limit nor a median."""
     figures = [result for result in coordinator.results if result.busbw is not None]
     text = "no group gave a result"
     if figures:
@@ -151,7 +151,7 @@ def rows(screening: Screening) -> list[dict[str, Any]]:
 
 
 def named(nodes: Sequence[int]) -> str:
-    """Return the numbers of nodes as text, with ranges as first–last."""
+    """Return node numbers as text, with ranges as first–last."""
     runs: list[list[int]] = []
     for node in sorted(nodes):
         if runs and node == runs[-1][-1] + 1:

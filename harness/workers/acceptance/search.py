@@ -1,22 +1,22 @@
-"""Search for bad nodes with few tests, without accusing a good node.
+"""Search for bad nodes with few tests, without blaming a good node.
 
-A test runs a group of nodes together. Its outcome is good, bad or unknown. `search` yields rounds of groups
-that share no node, receives an outcome for each group, and returns a Conclusion. It handles three kinds of
-faults:
+A test runs a group of nodes together. Its outcome is good, bad or unknown. `search` yields rounds of groups,
+receives an outcome for each group, and returns a Conclusion. No two groups in a round share a node. The
+search handles three kinds of faults:
 
 * A bad node makes each group that contains it fail, always or intermittently (`repeats`).
 * A bad link between two good nodes makes each group that contains both nodes fail.
-* A broken boundary between two sets of nodes makes each group that contains nodes of both sets fail.
+* A broken boundary between two sets of nodes makes each group that contains nodes from both sets fail.
 
 Nodes are tested in groups of about √N. Failed groups are halved, and good groups are tested together. Each
-remaining node is tested with known-good nodes, its witnesses. It is accused if it fails with two witnesses,
-passes with no node, and fails with the other suspects as well. With up to 16 nodes, all pairs are tested
-first (circle.py).
+remaining node is tested with known-good nodes, called its witnesses. It is accused, that is, reported as bad,
+if it fails with two witnesses, does not pass with any node, and also fails with the other suspects. With up
+to 16 nodes, all pairs are tested first (circle.py).
 
-For intermittent faults, each test is repeated `repeats` times. A node that fails a test with probability p is
-then missed with probability (1 − p) ** repeats. An accusation needs `bound` + 1 witnesses, which cannot all
-be bad, so no good node is accused. With repeats = 1, two witnesses suffice, so two intermittently bad
-witnesses could cause a wrong accusation. A node with an intermittent fault can be reported as a bad link
+For intermittent faults, each test is run `repeats` times. A node that fails a test with probability p is then
+missed with probability (1 − p) ** repeats. An accusation requires `bound` + 1 witnesses, which cannot all be
+bad, so good nodes are never accused. With repeats = 1, two witnesses are enough, so two intermittently bad
+witnesses could cause a wrong accusation. A node with an intermittent fault may be reported as a bad link
 instead, so the fault is still reported.
 """
 
@@ -33,19 +33,19 @@ from .pursuit import challenge
 from .tested import Exhausted, Group, Search, Tested
 
 ALL_PAIRS = 16
-"""Largest number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
+"""Maximum number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
 HOPELESS = 8
-"""Number of rounds without a good pair after which the search for a known-good witness ends."""
+"""Number of rounds without a good pair after which the search for a known-good witness stops."""
 CANDIDATES = 32
-"""Largest number of nodes that are tested for an intermittent fault."""
+"""Maximum number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""Upper limit for the default of `bound`. Pairing the suspects with each other takes as many rounds."""
+"""Upper limit for the default `bound`. Pairing the suspects with each other takes as many rounds."""
 SAMPLE = 4
 """Number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
-"""Largest number of bad links to search for between two sets of nodes."""
+"""Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6
-"""Largest number of sets of nodes between which to search for faults."""
+"""Maximum number of node sets between which to search for faults."""
 
 
 def search(
@@ -53,8 +53,8 @@ def search(
 ) -> Search[Conclusion]:
     """Search for bad nodes in `nodes`, and return the conclusion. At most `bound` nodes can be bad.
 
-    The default of `bound` is a quarter of the nodes, but at most 32. If more than `bound` nodes fail, no node
-    is accused, because the cause is then not in individual nodes.
+    The default for `bound` is a quarter of the nodes, but at most 32. If more than `bound` nodes fail, no
+    node is accused, because individual nodes are then not the cause.
     """
     nodes = tuple(sorted(set(nodes)))
     if len(nodes) < 2:
@@ -75,7 +75,7 @@ def search(
 
 
 class _Found:
-    """The state of a search, and its steps."""
+    """A search's state and its steps."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested
@@ -85,7 +85,7 @@ class _Found:
         self.boundaries: list[Boundary] = []
         self.unknown: list[Unknown] = []
         self.unproved: list[Group] = []
-        """Good sets of nodes that were not proved to pass together with the other nodes."""
+        """Good node sets that were not proved to pass together with the other nodes."""
 
     def conclusion(self) -> Conclusion:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
@@ -140,9 +140,9 @@ class _Found:
             self.unknown.append(Unknown(spare, "these nodes pass together, but fail with many others"))
 
     def _place(self, classes: list[Group], left: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
-        """Test the nodes in `left` with witnesses of each class, starting with the largest class.
+        """Test the nodes in `left` with witnesses from each class, starting with the largest class.
 
-        Return the classes, to which the nodes that passed were added, and the remaining nodes.
+        Add the nodes that pass to the class. Return the classes and the remaining nodes.
         """
         left, placed = list(left), []
         for one in sorted(classes, key=len, reverse=True):
@@ -153,7 +153,7 @@ class _Found:
         return placed, left
 
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
-        """Test the suspects with good nodes of `core`. Accuse those that failed with enough of these nodes.
+        """Test the suspects with good nodes from `core`. Accuse those that fail with enough of these nodes.
 
         Report the other suspects as unknown.
         """
@@ -173,7 +173,7 @@ class _Found:
             self.unknown.append(Unknown(tuple(silent), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Find the fault between two good sets of nodes: bad links, or a broken boundary."""
+        """Determine why two good sets of nodes fail together: bad links, or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
@@ -218,7 +218,7 @@ class _Found:
             )
 
     def pursue(self) -> Search[None]:
-        """Find the causes of unexplained failures, such as several bad links or an intermittent fault."""
+        """Find the causes of the remaining failures, such as several bad links or an intermittent fault."""
         open_ = self._unexplained()
         ends = [node for group in open_ if len(group) == 2 for node in group]
         lone = [group for group in open_ if len(group) == 2 and all(ends.count(node) == 1 for node in group)]
@@ -245,7 +245,7 @@ class _Found:
             self.unknown.append(Unknown(unsteady or group, "failed, and no single node or link explains it"))
 
     def _unexplained(self) -> list[Group]:
-        """Return the smallest bad groups that the conclusion does not explain."""
+        """Return the smallest bad groups that the conclusion so far does not explain."""
         known, open_ = self.conclusion(), list[Group]()
         named = {node for unknown in self.unknown for node in unknown.nodes}
         accused = {one.node for one in self.accused}

@@ -1,7 +1,7 @@
-"""Determine whether a container shares GPUs, by MIG, MPS, time slicing, vGPU, or with other processes.
+"""Determine whether a container shares GPUs through MIG, MPS, time slicing or vGPU, or with other processes.
 
-On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. So
-the results of speed tests are UNKNOWN there. Wrong results still count.
+On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. The
+verdict of a slow result is therefore UNKNOWN. Wrong results still count.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ UNPROVED = frozenset(
         *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that prove nothing if the GPUs are shared, because sharing changes the speed and number of GPUs."""
+"""Causes that prove nothing on shared GPUs, because sharing affects the speed and number of GPUs."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
-"""Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
+"""Environment variable that is set to 1 by the launch if all tested nodes' labels prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
-"""A GPU is used by other processes if more than both this share and this amount of its memory are used before
-the tests. An idle driver uses less."""
+"""Other processes use a GPU if, before the tests, its memory use exceeds both this fraction and this number
+of bytes. An idle driver uses less."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return why this container has shared GPUs or parts of GPUs, or None if nothing proves that it does.
+    """Return why this container has shared GPUs or GPU partitions, or None if nothing proves that it does.
 
     `smi` must have been read before the tests used the GPUs.
     """
@@ -66,13 +66,13 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return why fewer GPUs are visible than were requested, or None if that shows that a GPU is missing."""
+    """Return why sharing explains that fewer GPUs are visible than requested, or None if GPUs are missing."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
             "GPU is offered several times, as time slicing does"
         )
-    # Only Kubernetes offers a GPU several times. All GPUs of a node are then offered equally often.
+    # Only Kubernetes offers a GPU several times. All GPUs on a node are then offered equally often.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
     if not in_kubernetes or environ.get(WHOLE) == "1" or assigned >= expected or not visible:
         return None
@@ -87,14 +87,14 @@ def _offered_several_times(
 def _assigned(environ: Mapping[str, str]) -> set[str]:
     """Return the UUIDs of the GPUs and MIG devices that the device plugin assigned to this container.
 
-    With other strategies of the device plugin, such as CDI, the variable contains no UUIDs.
+    With other device plugin strategies, such as CDI, the variable does not contain UUIDs.
     """
     visible = [one.strip() for one in environ.get(VISIBLE, "").split(",")]
     return {one.split("::")[0] for one in visible if one.startswith(("GPU-", "MIG-"))}
 
 
 def _used(device: Device, smi: Smi | None) -> str | None:
-    """Return a clause about the memory of a GPU that other processes use, or None if they use none."""
+    """Return a clause about the GPU memory that other processes use, or None if they do not use the GPU."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
         return None
@@ -105,10 +105,10 @@ def _used(device: Device, smi: Smi | None) -> str | None:
 
 
 def excuse(verdict: str, cause: str | None) -> bool:
-    """Return whether a result proves nothing about a shared GPU."""
+    """Return whether a result proves nothing if the GPU is shared."""
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 
 def excused(text: str, why: str) -> str:
-    """Return the text of a result that was not judged, because the GPU is shared."""
+    """Return the text for a result that is not judged because the GPU is shared."""
     return f"{text}; not judged: {why}"

@@ -1,4 +1,4 @@
-"""Find slow pairs of nodes, and decide whether a node or the link between two nodes is slow."""
+"""Find slow pairs of nodes, and determine whether a node or the link between two nodes is slow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 
 MIN_NODES = 4
-"""Smallest number of nodes for which there are enough pairs to compare."""
+"""Minimum number of nodes for which there are enough pairs to compare."""
 MOST_NODES = 16
-"""Largest number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
+"""Maximum number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
 SLOW = {"cuda": 0.5, "cpu": 0.02}
-"""A pair is slow below this share of the median of the faster half of all pairs.
+"""A pair is slow below this fraction of the median of the faster half of all pairs.
 
-The share is smaller for CPUs, because several pods use them.
+The fraction is lower for CPUs, because several pods share them.
 """
 
 
@@ -24,9 +24,9 @@ class Suspicion:
     nodes: tuple[int, ...] = ()
     """Nodes that are slow with every other node."""
     links: tuple[tuple[int, int], ...] = ()
-    """Pairs of nodes that are slow together, while each is fast with others."""
+    """Pairs of nodes that are slow together, although each node is fast with others."""
     open: tuple[tuple[int, int], ...] = ()
-    """Slow pairs that neither single nodes nor single links explain."""
+    """Slow pairs that are explained by neither single nodes nor single links."""
     usual: float = 0.0
     """Median bandwidth of the faster half of the pairs in GB/s."""
 
@@ -34,7 +34,7 @@ class Suspicion:
 def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]) -> Suspicion:
     """Return the slow nodes and links.
 
-    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must contain all pairs of at least
+    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must contain all pairs for at least
     MIN_NODES nodes.
     """
     nodes = sorted({node for pair in pairs for node in pair})
@@ -44,6 +44,6 @@ def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]
     of = {node: {pair for pair in pairs if node in pair} for node in nodes}
     guilty = tuple(node for node in nodes if of[node] <= slow)
     left = {pair for pair in slow if not set(pair) & set(guilty)}
-    # A link is slow only if each of its two nodes is slow in fewer than half of its pairs.
+    # A link counts as slow only if each of its two nodes is slow in fewer than half of the node's pairs.
     links = tuple(sorted(p for p in left if all(len(of[n] & left) * 2 < len(of[n]) for n in p)))
     return Suspicion(guilty, links, tuple(sorted(left - set(links))), usual)

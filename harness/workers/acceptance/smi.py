@@ -1,11 +1,10 @@
 """Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
 Each field is parsed to its value, to NOT_SUPPORTED if nvidia-smi prints N/A, to Unreadable if it prints
-anything else in place of a value, such as "[Unknown Error]", or to None if it does not print the field.
-
-Field names differ between driver versions, so old and new names are accepted. Text around the XML document is
-kept, because nvidia-smi prints warnings about a GPU before or after the document. If the document is cut off
-or not valid XML, the GPUs whose elements are complete are parsed. All functions are pure.
+anything else instead of a value, such as "[Unknown Error]", or to None if it does not print the field. Field
+names differ between driver versions, so old and new names are accepted. Text around the XML document is kept,
+because nvidia-smi prints warnings about a GPU before or after the document. If the document is truncated or
+not valid XML, the GPUs with complete elements are still parsed. All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NOT_SUPPORTED: NotSupported = "N/A"
 
 
 class Unreadable(str):
-    """The text that nvidia-smi prints in place of a value that it could not read."""
+    """The text that nvidia-smi prints instead of a value that it could not read."""
 
     __slots__ = ()
 
@@ -29,7 +28,7 @@ class Unreadable(str):
 Number = Union[float, NotSupported, Unreadable, None]
 Word = Optional[str]
 Bus = tuple[int, int, int, int]
-"""Domain, bus, device and function of a GPU on PCIe."""
+"""A GPU's PCIe domain, bus, device and function."""
 _NOT_SUPPORTED_WORDS = ("n/a", "not supported", "not active on this gpu")
 _DEPRECATED = "requested functionality has been deprecated"
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:x|%|[A-Za-z/]+|bank\(s\))?")
@@ -38,23 +37,23 @@ _STATES = {word.lower(): word for word in ("Enabled", "Disabled", "Yes", "No")}
 _ACTIVE = {"active": True, "not active": False}
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
-"""Names of the counters. Ampere has one counter; Hopper and later have two."""
+"""Names of the error counters. Ampere has one counter; Hopper and later have two."""
 _ROOT = "nvidia_smi_log"
 _GPU = re.compile(r"<gpu(?: [^<>]*)?>.*?</gpu>", re.DOTALL)
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not permit."""
 _LIST_TAGS = ("processes", "supported_clocks", "accounted_processes", "vgpu_software_licensed_product")
-"""Elements without the state of a GPU."""
+"""XML elements that do not describe a GPU's state."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU in the output of nvidia-smi."""
+    """One GPU in nvidia-smi's output."""
 
     uuid: str
     name: str
     index: int
-    """Index in the output of nvidia-smi. PyTorch can use a different order."""
+    """Index in nvidia-smi's output. PyTorch may use a different order."""
     bus: Bus | None = None
     memory: int = 0
     """Memory size in bytes."""
@@ -65,23 +64,23 @@ class Gpu:
     virtualization: Word = None
     """None, Pass-Through, VGPU or Host VGPU."""
     c2c: Word = None
-    """Whether the GPU is connected to a Grace CPU by NVLink-C2C."""
+    """Whether NVLink-C2C connects the GPU to a Grace CPU."""
     ecc_mode: Word = None
     sram_corrected: Number = None
     sram_uncorrected: Number = None
     sram_threshold: Word = None
-    """Whether the number of uncorrectable SRAM errors exceeds the threshold for a replacement."""
+    """Whether the number of uncorrectable SRAM errors exceeds the threshold for replacing the GPU."""
     rows_uncorrectable: Number = None
     """Number of memory rows that were remapped after an uncorrectable error."""
     rows_pending: Word = None
     rows_failed: Word = None
     banks_exhausted: Number = None
-    """Number of memory banks that have no spare rows left."""
+    """Number of memory banks without spare rows."""
     pages_retired: Number = None
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """Field of a pending or impossible memory repair → Yes, or the text if it is neither Yes nor No."""
+    """Field for a pending or impossible memory repair → Yes, or the text if it is neither Yes nor No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
@@ -93,37 +92,38 @@ class Gpu:
     reasons: frozenset[str] | NotSupported | None = None
     """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Throttle reason → the text that is printed in place of its state."""
+    """Throttle reason → the text that is printed instead of its state."""
     recovery: Word = None
-    """What the driver recommends to recover the GPU: None, Reset, Reboot, Drain P2P or Drain and Reset."""
+    """The driver's recommendation for recovering the GPU: None, Reset, Reboot, Drain P2P or Drain and
+    Reset."""
     reset_required: Word = None
     fabric: Word = None
-    """State of the registration with the NVLink fabric, on systems with NVSwitches."""
+    """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Path of a field → the NVML error that nvidia-smi prints in place of its value."""
+    """Field path → the NVML error that nvidia-smi prints instead of a value."""
 
 
 @dataclass(frozen=True)
 class Smi:
-    """The parsed output of one call of nvidia-smi."""
+    """The parsed output of one nvidia-smi call."""
 
     driver: str
     cuda: str
     gpus: tuple[Gpu, ...] = field(default=())
     code: int = 0
-    """Exit code of nvidia-smi."""
+    """nvidia-smi's exit code."""
     notes: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed besides its data, such as warnings about a GPU."""
+    """Lines that nvidia-smi printed in addition to its data, such as warnings about a GPU."""
     attached: int | None = None
     """Number of GPUs according to the driver."""
     damage: str = ""
-    """Why only a part of the document could be parsed, or ""."""
+    """Why only part of the document could be parsed, or ""."""
 
 
 def parse(text: str, code: int = 0) -> Smi | None:
-    """Return the content of a `nvidia-smi -q -x` document, or None if the text contains no such document.
+    """Return the content of an `nvidia-smi -q -x` document, or None if the text does not contain one.
 
-    `text` is the whole output, including that on stderr. `code` is the exit code.
+    `text` is the whole output, including stderr. `code` is the exit code.
     """
     text = _ILLEGAL.sub("\ufffd", text)
     start = text.find(f"<{_ROOT}>")
@@ -158,13 +158,13 @@ def parse(text: str, code: int = 0) -> Smi | None:
 
 
 def notes(text: str) -> list[str]:
-    """Return the lines of a text that are neither empty nor the beginning of an XML document."""
+    """Return the lines in a text that are neither empty nor the beginning of an XML document."""
     lines = (line.strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line and not line.startswith(("<?xml", "<!DOCTYPE"))))
 
 
 def bus(text: str) -> Bus | None:
-    """Return the PCIe address in a text, or None. The domain can have any number of digits, or be missing."""
+    """Return the PCIe address in a text, or None. The domain may have any number of digits or be missing."""
     found = _BUS.search(text)
     if found is None:
         return None
@@ -188,7 +188,7 @@ def parse_links(text: str) -> dict[str, list[float]]:
 
 
 def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
-    """Return a document with the complete GPUs of a damaged one, and the text that could not be parsed."""
+    """Return a document with the complete GPUs from a damaged one, and the text that could not be parsed."""
     root = ElementTree.Element(_ROOT)
     for tag in ("driver_version", "cuda_version", "attached_gpus"):
         if found := re.search(f"<{tag}>([^<]*)</{tag}>", text):
@@ -204,7 +204,10 @@ def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
 
 
 def _tails(element: ElementTree.Element) -> list[str]:
-    """Return the text between the elements within an element, which is a message that belongs to no field."""
+    """Return the text between the elements inside an element.
+
+    It is a message that does not belong to a field.
+    """
     texts = []
     for child in element.iter():
         if len(child):
@@ -260,7 +263,7 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
-    """Return the text of a field. If nvidia-smi prints N/A or an error for a whole group, return that."""
+    """Return a field's text. If nvidia-smi prints N/A or an error for a whole group, return that instead."""
     here: ElementTree.Element | None = element
     for tag in path.split("/"):
         assert here is not None
@@ -275,9 +278,9 @@ def _text(element: ElementTree.Element, path: str) -> str | None:
 def _reasons(
     element: ElementTree.Element,
 ) -> tuple[frozenset[str] | NotSupported | None, dict[str, str]]:
-    """Return the active throttle reasons, and the reasons whose state cannot be read, with the printed text.
+    """Return the active throttle reasons, and reason → printed text for those whose state cannot be read.
 
-    If nvidia-smi prints no state of a reason, the first value is NOT_SUPPORTED or None.
+    If nvidia-smi does not print the state of any reason, the first value is NOT_SUPPORTED or None.
     """
     for name in _REASONS:
         group = element.find(name)
@@ -298,7 +301,7 @@ def _reasons(
         }
         if any(state is not None for state in states.values()):
             return frozenset(reason for reason, active in states.items() if active), unreadable
-        # A driver that reports no state is not the same as a driver that reports no active reason.
+        # A driver that does not report any state differs from one that reports that no reason is active.
         return None, unreadable
     return None, {}
 
@@ -313,7 +316,7 @@ def _repairs(element: ElementTree.Element) -> dict[str, str]:
 
 
 def _nvml_errors(element: ElementTree.Element) -> dict[str, str]:
-    """Return the fields for which nvidia-smi prints an error of NVML. Lists of processes are skipped."""
+    """Return the fields for which nvidia-smi prints an NVML error. Process lists are skipped."""
     errors: dict[str, str] = {}
 
     def walk(one: ElementTree.Element, path: str) -> None:
@@ -337,11 +340,11 @@ _ERRORS = frozenset(
         *("interrupt request issue", "insufficient external power", "system is not in ready state"),
     }
 )
-"""Messages of NVML errors that concern a whole GPU, in lower case and without brackets."""
+"""NVML error messages that concern a whole GPU, in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
-    """Return a text without spaces and brackets around it, NOT_SUPPORTED for N/A, or None if it is empty."""
+    """Return a text without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None if empty."""
     if text is None or not text.strip():
         return None
     stripped = text.strip()
@@ -351,7 +354,7 @@ def _word(text: str | None) -> Word:
 
 
 def _state(text: str | None) -> Word:
-    """Return Enabled, Disabled, Yes or No, and Unreadable for any other text."""
+    """Return Enabled, Disabled, Yes or No, or Unreadable for any other text."""
     word = _word(text)
     if word is None or word == NOT_SUPPORTED:
         return word
@@ -375,10 +378,10 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the sum of the counters over the GPU's life, or since the driver was loaded if that is larger.
+    """Return the sum of the counters over the GPU's lifetime, or since the driver was loaded if larger.
 
-    GPUs before Turing have other counters (`old`). Of those, only the errors since the driver was loaded
-    count, because the pages of older errors are retired.
+    GPUs before Turing have different counters (`old`). For those, only errors since the driver was loaded
+    count, because the pages with older errors have been retired.
     """
     spans = [
         _total([_number(_text(element, f"ecc_errors/{span}/{name}")) for name in names])
@@ -394,7 +397,7 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> N
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the numbers. If there is no number, return NOT_SUPPORTED or None.
+    """Return the sum of the numbers, or NOT_SUPPORTED or None if there are no numbers.
 
     If the sum is 0 and a number is unreadable, return Unreadable, because the sum may be greater.
     """

@@ -1,7 +1,7 @@
-"""Judge how nvidia-smi ended, and what it printed besides the values: warnings, errors, lost GPUs.
+"""Judge nvidia-smi's exit code, and what it printed in addition to the values: warnings, errors, lost GPUs.
 
-nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only by its exit
-code, which scripts that read the values alone overlook. All functions are pure.
+nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
+exit code. Scripts that read only the values overlook this. All functions are pure.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _CODES = {
     14: ("gpu.inforom", "the infoROM of a GPU is corrupted"),
     15: ("gpu.lost", "a GPU has fallen off the bus, or is not accessible"),
 }
-"""Exit code of nvidia-smi, according to its manual → cause and meaning."""
+"""nvidia-smi exit code → (cause, meaning according to its manual)."""
 _RECOVERED = ("none", "n/a")
 _CONNECTED = ("completed", "n/a")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of one call of `nvidia-smi -q -x`. `error` is the reason if `smi` is None."""
+    """The outcome of an `nvidia-smi -q -x` call. `error` is the reason if `smi` is None."""
 
     smi: Smi | None
     error: str = ""
@@ -51,7 +51,7 @@ class Reading:
 
 
 def cause_of(text: str) -> str | None:
-    """Return the cause that a message of nvidia-smi proves, or None."""
+    """Return the cause that an nvidia-smi message proves, or None."""
     for pattern, cause in ((_INFOROM, "gpu.inforom"), (_LOST, "gpu.lost"), (_DRIVER, "gpu.driver")):
         if pattern.search(text):
             return cause
@@ -59,7 +59,7 @@ def cause_of(text: str) -> str | None:
 
 
 def unparsed(text: str, code: int) -> str:
-    """Return why an output of nvidia-smi contains no GPU data, in one sentence that quotes the output."""
+    """Return why nvidia-smi's output does not contain GPU data, in one sentence that quotes the output."""
     if "<nvidia_smi_log" in text:
         return f"the XML of nvidia-smi (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
@@ -67,7 +67,7 @@ def unparsed(text: str, code: int) -> str:
 
 
 def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
-    """Yield SMI for the node and HEALTH for each of its devices."""
+    """Yield the SMI check for the node and the HEALTH check for each of its devices."""
     smi = reading.smi
     if smi is None:
         cause = cause_of(reading.error) if reading.failed else None
@@ -90,7 +90,7 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
 
 
 def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> Check:
-    """Return the check UNDER_LOAD: the worst problem that nvidia-smi reports only while the GPUs compute."""
+    """Return the UNDER_LOAD check: the worst problem that nvidia-smi reports only while the GPUs compute."""
     before = {(one.id, one.gpu, one.verdict, one.text) for one in checks(at_rest, devices)}
     new = [
         one
@@ -105,19 +105,19 @@ def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> 
 
 
 def lost_gpus(smi: Smi | None) -> list[str]:
-    """Return the lines of nvidia-smi about GPUs that the driver cannot reach."""
+    """Return nvidia-smi's lines about GPUs that the driver cannot reach."""
     return [note for note in smi.notes if _LOST.search(note)] if smi else []
 
 
 def fabric_problem(smi: Smi | None) -> str | None:
-    """Return the state of the NVLink fabric if it keeps CUDA from starting, or None."""
+    """Return the NVLink fabric's state if it prevents CUDA from starting, otherwise None."""
     states = {gpu.fabric for gpu in smi.gpus if gpu.fabric} if smi else set()
     bad = sorted(state for state in states if state.lower() not in _CONNECTED)
     return bad[0] if bad else None
 
 
 def _of_node(smi: Smi, left: Sequence[str]) -> Check:
-    """Return the check of the whole output. `left` contains the lines that belong to no tested GPU."""
+    """Return the check of the whole output. `left` contains the lines that do not belong to a tested GPU."""
     known = [(cause, note) for note in left if (cause := cause_of(note)) is not None]
     if known:
         cause = known[0][0]
@@ -142,7 +142,7 @@ def _of_node(smi: Smi, left: Sequence[str]) -> Check:
 
 
 def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
-    """Return the check of one GPU: warnings that name it, errors in its data, and repairs that it needs."""
+    """Return the check of one GPU, based on warnings that name it, errors in its data, and needed repairs."""
     faults = [(cause, note) for note in own if (cause := cause_of(note)) is not None]
     faults += [
         (cause, f"{field}: {text}")

@@ -11,22 +11,22 @@ from . import smi
 from .smi_health import MAX_LETTERS, Reading, unparsed
 
 SECONDS = 60.0
-"""Time limit of one call in seconds. Without a persistent driver, a call on eight GPUs takes up to 20 s."""
+"""Timeout per call in seconds. Without persistence mode, a call with eight GPUs takes up to 20 s."""
 _KILL_SECONDS = 2.0
 
 
 def ask(*arguments: str, seconds: float = SECONDS) -> tuple[str, int]:
-    """Run nvidia-smi. Return its output, including that on stderr, and its exit code.
+    """Run nvidia-smi. Return its output, including stderr, and its exit code.
 
-    Raises FileNotFoundError if nvidia-smi is missing, and TimeoutError if it does not end in time. A process
-    that waits in the driver cannot be killed, so it is left behind.
+    Raises FileNotFoundError if nvidia-smi is missing, and TimeoutError if it does not finish in time. A
+    process that is waiting in the driver cannot be killed, so it is left behind.
     """
     command = shutil.which("nvidia-smi")
     if command is None:
         raise FileNotFoundError(
             "nvidia-smi is not in this container (NVIDIA_DRIVER_CAPABILITIES must include utility)"
         )
-    # A pipe would stay open for as long as any child of nvidia-smi lives.
+    # A pipe would stay open for as long as any of nvidia-smi's children is alive.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([command, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL)
         try:
@@ -46,7 +46,7 @@ def ask(*arguments: str, seconds: float = SECONDS) -> tuple[str, int]:
 
 
 def read(seconds: float = SECONDS) -> Reading:
-    """Return what `nvidia-smi -q -x` prints, or why it prints nothing that can be parsed."""
+    """Return the parsed output of `nvidia-smi -q -x`, or the reason why it cannot be parsed."""
     try:
         text, code = ask("-q", "-x", seconds=seconds)
     except FileNotFoundError as error:
@@ -62,7 +62,7 @@ def read(seconds: float = SECONDS) -> Reading:
 def links() -> dict[str, list[float]]:
     """Return GPU UUID → the speed of each NVLink in GB/s.
 
-    Raises OSError like `ask`, and ValueError, with the end of its output, if nvidia-smi fails without data.
+    Raises OSError like `ask`. If nvidia-smi fails without data, raises ValueError with the end of its output.
     """
     text, code = ask("nvlink", "-s")
     found = smi.parse_links(text)

@@ -1,6 +1,7 @@
-"""Record the outcomes of tested groups of nodes, and infer the outcomes of other groups.
+"""Record the test outcomes for groups of nodes, and infer the outcomes for other groups.
 
-A search is a generator. In each round, it yields groups that share no node, and receives their outcomes.
+A search is a generator. In each round, it yields groups and receives their outcomes. No two groups in a round
+share a node.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Search = Generator[list[Group], Sequence[Outcome], T]
 
 
 class Exhausted(Exception):
-    """Raised if the search has used its budget of tests."""
+    """Raised if the search has used up its test budget."""
 
 
 @dataclass
 class Tested:
-    """The outcomes so far. A group counts as good after `repeats` good tests, as bad after one bad test."""
+    """The outcomes so far. A group is good after `repeats` good tests, and bad after one bad test."""
 
     repeats: int
     budget: int
@@ -35,7 +36,7 @@ class Tested:
     _counted: dict[Group, int] = field(default_factory=dict)
 
     def known(self, group: Iterable[int]) -> Outcome | None:
-        """Return the outcome of a group that follows from earlier tests, or None.
+        """Return the group's outcome if it follows from earlier tests, otherwise None.
 
         Every subset of a good group is good, and every group that contains a bad group is bad.
         """
@@ -46,7 +47,7 @@ class Tested:
         return "good" if good else "bad"
 
     def passed(self, group: Iterable[int]) -> bool:
-        """Return whether this group, or a larger group that contains it, was good."""
+        """Return whether this group or a larger group that contains it was good."""
         nodes = frozenset(group)
         return any(nodes <= other for other in self._good)
 

@@ -1,4 +1,4 @@
-"""Time work on a device after a warm-up. On GPUs, CUDA events measure the time."""
+"""Time work on a device after a warm-up. On GPUs, the time is measured with CUDA events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .devices import Device
 
 @dataclass(frozen=True)
 class Span:
-    """Duration of the warm-up, and minimum duration of the measurement, in seconds."""
+    """The duration of the warm-up and the minimum duration of the measurement, in seconds."""
 
     warm: float
     measure: float
@@ -24,14 +24,14 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""(device, mode) → durations. A GPU needs seconds to reach the clocks and temperature of real work."""
+"""(device, mode) → durations. A GPU takes seconds to reach the clocks and temperature of real work."""
 BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the seconds that one call takes: the median over BATCHES batches of the mean time in a batch.
+    """Return the seconds that one call takes: the median over BATCHES batches of the mean time per batch.
 
-    A batch lasts about `span.measure` / BATCHES seconds, and has at least one call.
+    A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """
     once = max(_batch(call, device, 1), 1e-7)
     until = time.monotonic() + span.warm
@@ -42,7 +42,7 @@ def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> 
 
 
 def _batch(call: Callable[[], object], device: Device, calls: int) -> float:
-    """Run `calls` calls, and return the mean time of a call in seconds."""
+    """Run `calls` calls, and return the mean time per call in seconds."""
     if device.kind == "cpu":
         started = time.perf_counter()
         for _ in range(calls):

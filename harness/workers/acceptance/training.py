@@ -1,4 +1,4 @@
-"""Test that a small model learns on a device, and that repeating its training gives the same bits."""
+"""Test that a small model learns on a device, and that repeating the training produces the same bits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .devices import Device
 TAG = "TRAIN"
 CLASSES = 4
 CHANCE = math.log(CLASSES)
-"""Loss of a model that guesses uniformly."""
+"""The loss of a model that guesses uniformly."""
 SHARE = 0.5
-"""Share of CHANCE that the loss on unseen data must not exceed."""
+"""Fraction of CHANCE that the loss on unseen data must not exceed."""
 STEPS = {"quick": 150, "full": 600}
 BATCH = 256
 FEATURES = 8
 
 
 def checks(device: Device, mode: str) -> Iterator[Check]:
-    """Train a model twice from the same seed. It must learn, and both runs must end with the same bits."""
+    """Train a model twice with the same seed. It must learn, and both runs must end with the same bits."""
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
-    # A loss of NaN fails, because comparisons with NaN are false.
+    # A NaN loss fails, because comparisons with NaN are false.
     learnt = loss <= SHARE * CHANCE
     yield Check(
         id="train.learns",
@@ -59,9 +59,9 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after and before the training, and the digest of losses and weights.
+    """Return the loss on unseen data after and before training, and a digest of the losses and weights.
 
-    The signs of x₀x₁ and x₂x₃ determine the class of an input x. No linear model can learn this.
+    The signs of x₀x₁ and x₂x₃ determine the class of an input x. A linear model cannot learn this.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(

@@ -1,10 +1,10 @@
-"""One process of a trial: join a process group, exchange data, verify the data and measure the time.
+"""Run one process in a trial: join a process group, exchange data, verify the data and measure the time.
 
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
 agent.py starts the process, and kills it if it hangs. Rank 0 opens the store and prints its port. Each rank
-prints JSON lines when it has joined and when it has a result. Every pair of ranks exchanges data directly
-(all-to-all), so that a bad link is found wherever it is in the group.
+prints a JSON line when it has joined and when it has a result. Every pair of ranks exchanges data directly
+(all-to-all), so that a bad link is found no matter where it is in the group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 from .compat import store_without_libuv
 
 PERIOD = 251
-"""Period of the data pattern. It is a prime and divides no buffer size, so misplaced data is detected."""
+"""Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
+detected."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     timeout = timedelta(seconds=options.timeout)
     first = options.rank == 0
-    # By default the store uses libuv, which some builds of PyTorch lack.
+    # By default, the store uses libuv, which some PyTorch builds lack.
     store = dist.TCPStore(
         "0.0.0.0" if first else options.host,  # noqa: S104 - the pods of the job must reach it
         0 if first else options.port,
@@ -59,14 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ids(device: Any) -> list[int] | None:
-    """Return the argument `device_ids` for a barrier. Without it, NCCL guesses the GPU, and can hang."""
+    """Return the `device_ids` argument for a barrier. Without it, NCCL guesses the GPU and may hang."""
     return None if device.index is None else [device.index]
 
 
 def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
     """Run all-reduce and all-to-all with new data in each iteration.
 
-    Return the number of wrong elements, the median duration of an all-reduce in seconds, and its bus
+    Return the number of wrong elements, the median duration of an all-reduce in seconds, and the bus
     bandwidth in GB/s.
     """
     import torch
@@ -86,7 +87,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         _wait(device)
         if iteration:  # the first iteration also opens connections
             times.append(time.perf_counter() - began)
-        # float32 sums integers below 2**24 exactly, in any order.
+        # float32 sums of integers below 2**24 are exact, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())
         sent = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(each)
         got = torch.empty_like(sent)

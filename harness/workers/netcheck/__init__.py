@@ -1,7 +1,7 @@
 """Find out from inside the pods why ranks cannot connect, before they wait for each other.
 
-Run `python -m netcheck` in each pod, or call these functions (docs/networking.md). Only the standard library
-is needed, so netcheck works in any image.
+Run `python -m netcheck` in each pod, or call these functions (docs/networking.md). netcheck needs only the
+standard library, so it works in any image that contains Python.
 """
 
 from __future__ import annotations

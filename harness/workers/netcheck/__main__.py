@@ -1,6 +1,6 @@
 """Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
 
-Exit code: 0 if no check failed, 1 if a check failed, 2 for wrong usage. If no check failed but a result is
+Exit codes: 0 if no check failed, 1 if a check failed, 2 for a usage error. If no check failed but a result is
 unknown, a warning on stderr names it, and the exit code is 0, or 3 with --strict.
 """
 
@@ -16,11 +16,11 @@ from .diagnose import DEADLINE, diagnose
 
 EXIT = {"ok": 0, "failed": 1, "unknown": 0}
 STRICT = 3
-"""The exit code of an unknown result with --strict."""
+"""The exit code for an unknown result with --strict."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's argument parser, which exits with code 2 on wrong usage."""
+    """Return the command's argument parser, which exits with code 2 on a usage error."""
     made = argparse.ArgumentParser(
         "python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--frames",
         action="store_true",
-        help="print the table, and the JSON as lines signed with HARNESS_NONCE, for the harness",
+        help="print the table, and the JSON as lines authenticated with HARNESS_NONCE, for the harness",
     )
     made.add_argument(
         "--nodes", type=_number, metavar="N", help="number of pods (default: from NNODES or WORLD_SIZE)"
@@ -40,29 +40,29 @@ def parser() -> argparse.ArgumentParser:
         type=peers.parse,
         default=os.environ.get("NETCHECK_PEERS") or [],
         metavar="HOSTS",
-        help="all ranks in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS, or by pod names)",
+        help="all ranks in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS or pod names)",
     )
     made.add_argument(
         "--port",
         type=_number,
         metavar="P",
         default=os.environ.get("NETCHECK_PORT") or None,
-        help="port of netcheck on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
+        help="netcheck's port on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
     )
     made.add_argument(
         "--deadline",
         type=float,
         metavar="S",
         default=DEADLINE,
-        help=f"seconds for all ranks to start and report (default: {DEADLINE:.0f})",
+        help=f"seconds within which all ranks must start and report (default: {DEADLINE:.0f})",
     )
     made.add_argument(
         "--bandwidth",
         action="store_true",
-        help="also measure MB/s and latency of each pair, in at most 30 s. Pass it to all ranks or to none",
+        help="also measure each pair's MB/s and latency, in at most 30 s. Pass it to all ranks or to none",
     )
     made.add_argument(
-        "--strict", action="store_true", help="exit with 3 if no check failed but a result is unknown"
+        "--strict", action="store_true", help="exit with code 3 if no check failed but a result is unknown"
     )
     return made
 
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
     if not 0 < options.deadline < 86400:
-        made.error("--deadline is from 0 to 86400 seconds")
+        made.error("--deadline must be more than 0 and less than 86400 seconds")
     try:
         result = diagnose(
             nodes=options.nodes,

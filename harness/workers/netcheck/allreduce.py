@@ -1,4 +1,4 @@
-"""Check an all-reduce over all ranks. This is the last step, and the only one that needs PyTorch."""
+"""Run and check an all-reduce over all ranks. This is the last step and the only one that needs PyTorch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
     """All-reduce `elements` numbers that depend on rank and index, and check every sum.
 
     If there is no process group, this function creates one from torchrun's variables and destroys it
-    afterwards. The backend is nccl if CUDA is available, otherwise gloo. The numbers are float64, so every
-    sum is exact. Without PyTorch, the finding is unknown.
+    afterwards. The backend is nccl if CUDA is available, otherwise gloo. The numbers are float64, so all sums
+    are exact. If PyTorch is not installed, the finding is unknown.
     """
     try:
         import torch

@@ -1,6 +1,6 @@
 """Try once to connect to a host and port from this machine: `python -m netcheck.ask HOST PORT`.
 
-Prints one JSON document. `outcome` is ok or a cause of netcheck, and `text` explains it.
+Prints one JSON document. `outcome` is ok or one of netcheck's causes, and `text` explains it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Measure the bandwidth and latency of each pair of ranks, several pairs at a time, within a time limit.
+"""Measure the bandwidth and latency between each pair of ranks, several pairs at a time, within a time limit.
 
-Rank 0 requests the measurements round by round. In each round a rank is in at most one pair, as in a
-round-robin tournament, so that no two measurements share a pod. The receiver decides when a stream ends. It
-ignores the start of the stream, while TCP still increases its window, and counts the bytes that arrive later.
+Rank 0 requests the measurements in rounds. In each round, a rank is in at most one pair, as in a round-robin
+tournament, so that no two measurements share a pod. The receiver decides when a stream ends. It ignores the
+start of the stream, during which TCP still increases its window, and counts the bytes that arrive afterwards.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from .matrix import classify
 from .reach import connect
 
 BUDGET = 30.0
-"""Maximum seconds for all pairs together, if the network responds."""
+"""Maximum number of seconds for all pairs together, if the network responds."""
 LONGEST = 0.5
-"""Maximum seconds of one stream. A 10 Gbit/s link across a continent reaches its full rate in this time."""
+"""Maximum seconds per stream. A 10 Gbit/s link across a continent reaches its full rate within this time."""
 WARM_UP = 0.3
-"""The fraction of a stream, from its start, during which bytes are not counted."""
+"""The initial fraction of a stream during which bytes are not counted."""
 PINGS = 100
 SLOW = 0.2
-"""A link is slow if its rate is below this fraction of the usual rate. A busy CPU has a smaller effect."""
+"""A link is slow if its rate is below this fraction of the usual rate. A busy CPU has less effect than
+that."""
 COMPARABLE = 0.5
-"""While the machine is busy, a pair with this fraction of the rate of other pairs is not slow."""
+"""While the machine is busy, a pair that reaches this fraction of other pairs' rates is not slow."""
 REFERENCES = 2
-"""Number of other pairs with which a slow pair is compared, because one of them can be slow for a moment."""
+"""Number of pairs with which a slow pair is compared. A single one might be temporarily slow."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 AGAIN = 3
-"""Maximum number of times that a slow pair is measured again."""
+"""Maximum number of times that a slow pair is remeasured."""
 _CHUNK = 1 << 20
 
 
 Pair = tuple[int, int]
-"""The rank that sends and the rank that receives."""
+"""(sending rank, receiving rank)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurement of a pair, from its sender to its receiver. `error` is set if the measurement failed.
+    """The measurement from a pair's sender to its receiver. `error` is set if the measurement failed.
 
-    `rate` is the payload of one TCP stream in bytes per second. `p50` and `p99` are percentiles of a round
-    trip with 16 bytes each way, in seconds.
+    `rate` is the payload throughput of one TCP stream in bytes per second. `p50` and `p99` are percentiles of
+    the round-trip time in seconds, with 16 bytes each way.
     """
 
     rate: float = 0.0
@@ -60,7 +61,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Any) -> Measured:
-        """Return the measurement in JSON data. If the data have another format, its `error` is set."""
+        """Return a measurement from JSON data. If the data have a different format, `error` is set."""
         try:
             return cls(**data)
         except TypeError:
@@ -75,7 +76,7 @@ Ask = Callable[[Pair, float], Measured]
 
 
 def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
-    """Yield rounds of pairs (sender, receiver). Together they contain each pair once in each direction."""
+    """Yield rounds of (sender, receiver) pairs. Together they contain each pair once per direction."""
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     half = len(places) // 2
     for _ in range(max(0, len(places) - 1)):
@@ -87,7 +88,7 @@ def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def seconds_each(ranks: int, budget: float = BUDGET) -> float:
-    """Return the length of each stream in seconds, so that all pairs fit into the budget."""
+    """Return the duration of each stream in seconds, so that all pairs fit into the budget."""
     number = ranks - 1 if ranks % 2 == 0 else ranks
     return min(LONGEST, budget / max(1, 2 * number) / 2)
 
@@ -95,9 +96,9 @@ def seconds_each(ranks: int, budget: float = BUDGET) -> float:
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
-    A pair that is slow or failed is measured again while no other pair is, up to AGAIN times, because another
-    process may have used the CPU. The fastest measurement counts. Pairs with the usual rate are measured
-    before and after it, to recognise a busy machine (`_under_load`).
+    A pair that is slow or failed is remeasured on its own up to AGAIN times, because another process may have
+    used the CPU. The fastest measurement counts. Pairs with the usual rate are measured before and after it,
+    to recognise a busy machine (`_under_load`).
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -131,16 +132,16 @@ def _doubtful(measured: Measured, usual: float) -> bool:
 
 
 def _better(known: Measured, again: Measured, usual: float) -> Measured:
-    """Return the more decisive measurement: one that is not slow, else a slow one, else an undecided one."""
+    """Return the preferred measurement: not slow before slow, and slow before undecided."""
     return max(known, again, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
 
 
 def _under_load(measured: Measured, usual: float, load: float) -> Measured:
-    """Return the measurement of a slow pair, in view of the rates of other pairs at that time.
+    """Return a slow pair's measurement, adjusted for the rates of other pairs at the same time.
 
     `load` is the fraction of their usual rates that the other pairs reached. While the machine is busy, a
-    pair is as fast as usual if it reaches at least half of what the others reach. Between that and SLOW, it
-    is not known whether the link or the machine is slow.
+    pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction. Between SLOW and
+    COMPARABLE, it is unknown whether the link or the machine is slow.
     """
     if measured.error or load >= COMPARABLE or measured.rate >= SLOW * usual:
         return measured
@@ -151,7 +152,7 @@ def _under_load(measured: Measured, usual: float, load: float) -> Measured:
 
 
 def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) -> list[Pair]:
-    """Return pairs with about the usual rate, with different senders if possible."""
+    """Return pairs whose rates are close to the usual rate, with different senders if possible."""
     others = sorted(found.keys() - bad, key=lambda pair: (abs(found[pair].rate - usual), pair))
     first: dict[int, Pair] = {}
     for pair in others:
@@ -160,14 +161,14 @@ def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) ->
 
 
 def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
-    """Return the largest fraction of its usual rate that one of the pairs reaches now, and at most 1."""
+    """Return the highest ratio of current to usual rate over all pairs, capped at 1."""
     measured = {pair: ask(pair, seconds) for pair in pairs}
     shares = [each.rate / found[pair].rate for pair, each in measured.items() if not each.error]
     return max(1e-3, min(1.0, max(shares))) if shares else 1.0
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return the pairs with a rate below SLOW times the usual rate. Map each of them to the usual rate.
+    """Return pair → usual rate for the pairs with a rate below SLOW times the usual rate.
 
     Pairs within a node and pairs across two nodes have separate usual rates.
     """
@@ -178,14 +179,17 @@ def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pa
             groups[together][sender, receiver] = measured.rate
     bad: dict[Pair, float] = {}
     for rates in groups.values():
-        # One bad node of three is in two thirds of the pairs, so the median would be the rate of a bad pair.
+        # If one of three nodes is bad, two thirds of the pairs include it, so the median would be a bad rate.
         usual = sorted(rates.values())[len(rates) * 3 // 4] if rates else 0.0
         bad.update({pair: usual for pair, rate in rates.items() if rate < SLOW * usual})
     return bad
 
 
 def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
-    """Return findings about slow nodes and links, or one ok finding. Unmeasured pairs are unknown."""
+    """Return findings about slow nodes and links, or one ok finding.
+
+    Pairs without a measurement are unknown.
+    """
     findings = [
         unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
         for (sender, receiver), each in found.items()
@@ -213,12 +217,15 @@ def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[F
 
 
 def megabytes(rate: float) -> str:
-    """Return a rate in bytes per second as text in MB/s."""
+    """Return a rate, given in bytes per second, as text in MB/s."""
     return f"{rate / 1e6:.1f} MB/s" if rate < 1e7 else f"{rate / 1e6:.0f} MB/s"
 
 
 def measure(address: str, port: int, seconds: float) -> Measured:
-    """Measure from this rank to a greeting server. The stream and the pings each take up to `seconds`."""
+    """Measure the link from this rank to a greeting server.
+
+    The stream and the pings each take up to `seconds`.
+    """
     reached = connect(address, port, PATIENCE)
     if reached.connection is None:
         return Measured(error=f"{address} port {port}: {reached.text}")
@@ -229,13 +236,13 @@ def measure(address: str, port: int, seconds: float) -> Measured:
         except (OSError, ValueError) as error:
             return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
         finally:
-            # Without a reset, data in the buffer of a slow link would delay the next measurement.
+            # Without a reset, data buffered for a slow link would delay the next measurement.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return Measured(rate, _percentile(trips, 50), _percentile(trips, 99))
 
 
 def take(connection: socket.socket, body: bytes) -> float:
-    """Receive a stream for the seconds given in `body`. Return its bytes per second after the warm-up.
+    """Receive a stream for the number of seconds in `body`. Return its bytes per second after the warm-up.
 
     Raises ValueError if the seconds are out of range, and OSError if the stream ends early.
     """
@@ -252,7 +259,7 @@ def take(connection: socket.socket, body: bytes) -> float:
             got = connection.recv_into(buffer)
         except TimeoutError:
             break
-        except socket.timeout:  # noqa: UP041 - another class before Python 3.10
+        except socket.timeout:  # noqa: UP041 - a different class before Python 3.10
             break
         if not got:
             raise ConnectionResetError("the stream ended early")

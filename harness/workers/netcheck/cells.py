@@ -1,7 +1,7 @@
-"""Correct the results of individual probes with the reports of all ranks. All functions are pure.
+"""Correct the results of individual probes using the reports of all ranks. All functions are pure.
 
-A rank that gets an error knows its errno and the ICMP message. Only the reports of both ranks show whether
-the probed rank listens, which addresses it has, and whether the opposite direction works.
+The probing rank knows only the errno and the ICMP message. The reports of both ranks together show whether
+the probed rank is listening, which addresses it has, and whether the opposite direction works.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .reach import REJECTED
 from .report import Report
 
 Pair = tuple[int, int]
-"""The rank that probes and the rank that is probed."""
+"""(probing rank, probed rank)."""
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
-    """Return the cell of each pair of ranks, with the outcome that all reports together prove."""
+    """Return the cell for each pair of ranks, with the outcome that all reports together prove."""
     cells = {
         (sender, receiver): _aged(cell, receiver, at)
         for sender, report in at.items()
@@ -31,14 +31,14 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
 
 
 def past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step, because its cell is ok or failed at a later step."""
+    """Return whether the pair passed this step: its cell is ok, or it failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
 
 
 def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's."""
+    """Return the cell, as dns.old_address if the DNS returned an address that the rank does not have."""
     known = _addresses(receiver, at)
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
     if not silent or not known or cell.address in known or not cell.address:
@@ -48,10 +48,11 @@ def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
 
 
 def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report]) -> Cell:
-    """Return the cell, with the outcome tcp.rejected if a firewall imitates another failure.
+    """Return the cell, as tcp.rejected if a firewall imitates another failure.
 
-    A reset looks as if nothing listened, and "host unreachable" as if there were no route. The rank's own
-    report shows that it listens. A connection in the opposite direction shows that there is a route.
+    A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
+    own report shows that it is listening, and a connection in the opposite direction shows that there is a
+    route.
     """
     sender, receiver = pair
     if receiver not in at or cell.address not in _addresses(receiver, at):
@@ -68,9 +69,9 @@ def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[in
 
 
 def _unanswered(cell: Cell, back: Cell | None) -> Cell:
-    """Return the cell, with the outcome of the opposite direction if the responses did not arrive.
+    """Return the cell, with the outcome of the opposite direction if that explains the missing response.
 
-    A connection gets no response if the packets of the responding rank are rejected or have no route.
+    A connection gets no response if the responding rank's packets are rejected or have no route.
     """
     explains = back is not None and back.sender and back.outcome in (REJECTED, "tcp.no_route")
     if cell.outcome != "tcp.filtered" or back is None or not explains:
@@ -79,6 +80,6 @@ def _unanswered(cell: Cell, back: Cell | None) -> Cell:
 
 
 def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
-    """Return the addresses that the rank reported, and those from which it greeted other ranks."""
+    """Return the addresses that a rank reported, and those from which it greeted other ranks."""
     known = set(at[rank].addresses) if rank in at else set()
     return known | {report.heard[rank] for report in at.values() if rank in report.heard}

@@ -1,7 +1,7 @@
-"""The functions of ColossalAI's guide for Kubernetes, implemented with netcheck.
+"""Implement the functions in ColossalAI's guide for Kubernetes, using netcheck.
 
-The variables COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. DEBUG_DISTRIBUTED=1
-prints the diagnosis.
+The variables COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. With
+DEBUG_DISTRIBUTED=1, the diagnosis is printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES = {
     "dns_resolution": "dns",
     "port_availability": "tcp",
 }
-"""Names of the checks in ColossalAI's guide → names of netcheck's steps."""
+"""Check in ColossalAI's guide → step in netcheck."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(
@@ -43,9 +43,9 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the job's variables that are set. Raises RuntimeError with a line for each invalid variable.
+    """Return the job's variables that are set. Raises RuntimeError with one line per invalid variable.
 
-    Prints a line on stderr for each variable that cannot be checked.
+    Prints a line to stderr for each variable that cannot be checked.
     """
     findings = validate_environment().findings
     if wrong := [finding for finding in findings if finding.status == FAILED]:
@@ -61,7 +61,7 @@ def validate_k8s_environment() -> dict[str, str]:
 
 
 def setup_k8s_networking() -> dict[str, str]:
-    """Set the interface of gloo and NCCL if it is not set, and print the reason. Return the new variables.
+    """Set the interface for gloo and NCCL if it is not set, and print the reason. Return the new variables.
 
     Unlike ColossalAI's function, this one determines the interface from the routes and leaves InfiniBand
     enabled.
@@ -80,7 +80,7 @@ def setup_k8s_networking() -> dict[str, str]:
 def wait_for_master_ready(
     master_addr: str | None = None, master_port: int | None = None, timeout: float | None = None
 ) -> Waited:
-    """Wait until the training's port is open on rank 0. After a timeout, return a false value with the cause.
+    """Wait until the training's port is open on rank 0. After a timeout, return a falsy value with the cause.
 
     `timeout` is in seconds, by default COLOSSALAI_MASTER_READY_TIMEOUT.
     """
@@ -100,8 +100,8 @@ class Issues(dict[str, Any]):
 def diagnose_distributed_issues() -> Issues:
     """Run a diagnosis together with the other ranks. Return the result that ColossalAI's guide describes.
 
-    An entry is True if its check passed, and False if it failed or is unknown. The entry `netcheck` is True
-    if all checks passed. Otherwise there are recommendations.
+    An entry is True if its check passed, and False if it failed or its result is unknown. The entry
+    `netcheck` is True if all checks passed. Otherwise, there are recommendations.
     """
     known = validate_environment()
     try:
@@ -120,9 +120,9 @@ def diagnose_distributed_issues() -> Issues:
 def launch_from_torch(**options: Any) -> None:
     """Start the process group with ColossalAI if it is installed, otherwise with PyTorch.
 
-    First, wait for rank 0, at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, this function
-    also waits for all ranks, and checks the process group by an all-reduce. It then uses only the options
-    `backend` and `verbose`. Raises RuntimeError with the cause.
+    First, wait for rank 0 for at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, this
+    function also waits for all ranks, checks the process group with an all-reduce, and ignores all options
+    but `backend` and `verbose`. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
     theirs = _theirs()
@@ -134,7 +134,7 @@ def launch_from_torch(**options: Any) -> None:
 
 
 def _theirs() -> Any:
-    """Return ColossalAI's own function, or None if the package `colossalai` only contains this module."""
+    """Return ColossalAI's own function, or None if `colossalai` is not installed or is this module."""
     try:
         import colossalai  # type: ignore[import-not-found]
     except ImportError:
@@ -155,5 +155,5 @@ def _seconds(name: str, default: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < MAX_SECONDS:
-        raise RuntimeError(f"{name}={given!r} is no number of seconds from 0 to {MAX_SECONDS:.0f}")
+        raise RuntimeError(f"{name}={given!r} is not a number of seconds from 0 to {MAX_SECONDS:.0f}")
     return seconds

@@ -1,7 +1,7 @@
-"""Determine from the reports of the ranks why ranks cannot connect. All functions are pure.
+"""Determine from the ranks' reports why ranks cannot connect. All functions are pure.
 
-A report has the findings of one rank and its row of the matrix, with a cell for each other rank. A step about
-which the reports say nothing is unknown, never ok.
+A report contains one rank's findings and its row of the matrix, with a cell for each other rank. If the
+reports contain no information about a step, its result is unknown, never ok.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that accuse the rank that looked up a name, not the rank with that name."""
+"""Causes that blame the rank that looked up a name, not the rank with that name."""
 PLACED = (
     "tcp.filtered",
     REJECTED,
@@ -43,9 +43,9 @@ PLACED = (
     "address.family",
     "mtu.black_hole",
 )
-"""Causes that accuse ranks by the pattern in the matrix. Causes in neither tuple accuse the probed rank."""
+"""Causes that blame ranks according to the pattern in the matrix. All other causes blame the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
-"""Outcomes that other ranks observe if a rank does not exist."""
+"""Outcomes that other ranks observe for a rank that does not exist."""
 _ALONE = {
     "pods": "whether every pod exists and runs is known to the API server alone",
     "service": "whether the Service selects the pods is known to the API server alone",
@@ -56,7 +56,7 @@ _ALONE = {
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict, the cause, the ranks that are missing, and every finding in the order of the steps."""
+    """The verdict, the cause, the missing ranks, and all findings in order of the steps."""
 
     verdict: str
     cause: str | None
@@ -65,7 +65,7 @@ class Conclusion:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that the cause blames."""
+        """The ranks that are to blame."""
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 
@@ -76,10 +76,10 @@ def conclude(
     certain: bool = True,
     measured: Mapping[bandwidth.Pair, bandwidth.Measured] | None = None,
 ) -> Conclusion:
-    """Determine the cause from the reports of a job of `nodes` nodes with `processes` processes each.
+    """Determine the cause from the reports of a job with `nodes` nodes and `processes` processes per node.
 
     If `certain` is false, `nodes` is only the number of ranks that reported, and no rank counts as missing.
-    `measured` contains the bandwidth of each pair, or is None if it was not requested.
+    `measured` is the bandwidth of each pair, or None if it was not requested.
     """
     at = {report.place: report for report in reports}
     cells = corrected(at, nodes)
@@ -112,7 +112,7 @@ def conclude(
 
 
 def _own(reports: Sequence[Report]) -> list[Finding]:
-    """Return the findings of each rank about itself. Equal findings of several ranks are merged."""
+    """Return each rank's findings about itself. Identical findings from several ranks are merged."""
     alike: dict[tuple[str, str, str | None, str], list[Report]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
@@ -128,7 +128,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return a finding for each rank that differs from its index in the list of peers or exists twice."""
+    """Return a finding for each rank that does not match its index in the list of peers or exists twice."""
     said: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -148,7 +148,9 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
             continue
         for instance, host in hosts.items():
             if rank >= 0 and place[instance] != rank:
-                text = f"{host} is number {place[instance]} of the peers, but says that it is rank {rank}"
+                text = (
+                    f"{host} is number {place[instance]} in the list of peers, but claims to be rank {rank}"
+                )
                 other.append(failed("variables.node_rank", text, [place[instance]]))
     return twice + sorted(other, key=lambda finding: finding.ranks)
 
@@ -156,7 +158,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
 def _bad(
     cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], machines: Mapping[int, str], alone: bool
 ) -> list[Finding]:
-    """Return findings for the failed cells of the matrix. `alone` means that only one row is known."""
+    """Return findings for the failed cells in the matrix. `alone` means that only one row is known."""
     absent, found = set(missing), []
     for cause in CAUSES:
         bad = {
@@ -183,10 +185,10 @@ def _bad(
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return findings about MASTER_ADDR. They blame rank 0, or the ranks that cannot query DNS.
+    """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query the DNS.
 
-    If no rank of a job responds at an address that no rank has, the result is unknown. It may be the address
-    of a Service that forwards no port of netcheck.
+    If none of the job's ranks has the address and none responds there, the result is unknown. It may be the
+    address of a Service that does not forward netcheck's ports.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -207,11 +209,11 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 def _placed(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Return a finding that blames the ranks of the pattern. If only one row is known, blame no rank."""
+    """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed."""
     kind, accused = pattern.kind, pattern.accused
     there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}
     if all(cell.sender and cell.sender == cell.address for cell in there.values()):
-        # Each probed rank's own machine rejected the connection, so no sender is accused.
+        # Each probed rank's own node rejected the connection, so no sender is to blame.
         accused = tuple(sorted({receiver for _, receiver in there}))
     elif alone:
         accused = ()
@@ -222,7 +224,7 @@ def _placed(
     one = len(accused) == 1
     who = f"{listed(accused)}{pattern.where}"
     words = {
-        "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other way was not heard",
+        "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other direction is unknown",
         "unheard": f"{who} {'answers' if one else 'answer'} nobody, and nobody heard from {_it(one)}",
         "everywhere": "no rank reaches any other",
         "isolated": f"{who} {'reaches' if one else 'reach'} nobody, and nobody reaches {_it(one)}",
@@ -242,15 +244,15 @@ def _it(one: bool) -> str:
 def _by_service(reports: Sequence[Report]) -> bool:
     """Return whether the only report is from a rank that knows only rank 0, possibly by a Service name.
 
-    Such a name has no address if rank 0 does not exist, or if the Service does not select rank 0.
+    A Service name does not resolve if rank 0 does not exist or is not selected by the Service.
     """
     return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
 
 
 def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool) -> Finding | None:
-    """Return a finding if no rank of the job has a DNS record, not even the ranks that reported.
+    """Return a finding if none of the job's ranks has a DNS record, not even the ranks that reported.
 
-    In this case, a missing record does not prove that another rank is missing.
+    In this case, a missing DNS record does not prove that another rank is missing.
     """
     own = [report.row.get(report.place) for report in reports]
     if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):
@@ -261,7 +263,7 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return what other ranks observed of a silent rank, or "" if another cause explains its silence."""
+    """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
     seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if any(cell.outcome not in ABSENT for cell in seen):
         return ""
@@ -272,7 +274,7 @@ def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
 def _proved(
     cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report], nodes: int, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return a finding for each step that all pairs passed, and for each step that has no finding yet."""
+    """Return an ok finding for each step that all pairs passed, and unknown for steps without a finding."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

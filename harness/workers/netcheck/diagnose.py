@@ -13,7 +13,7 @@ from .peers import Peer
 from .variables import Environment, port_after, validate_environment
 
 DEADLINE = 60.0
-"""Default number of seconds in which all ranks must start and report."""
+"""Default number of seconds within which all ranks must start and report."""
 
 
 def diagnose(
@@ -28,9 +28,9 @@ def diagnose(
     """Run all checks that are possible in a pod, together with the other ranks, and return the diagnosis.
 
     `others` lists all ranks in order, including this one. If it is empty, the addresses are derived from the
-    pod names. `port` is the port of the greeting servers, by default MASTER_PORT + 1. Each further process of
-    a pod uses the next port. `deadline` is in seconds. With `bandwidth`, the bandwidth of each pair is
-    measured too, in at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is
+    pod names. `port` is the greeting servers' port, by default MASTER_PORT + 1. Each additional process in a
+    pod uses the next port. `deadline` is in seconds. With `bandwidth`, the bandwidth of each pair is measured
+    too, which takes at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is
     known.
     """
     known = validate_environment(variables, nodes=nodes or len(others) or None)
@@ -50,7 +50,7 @@ def diagnose(
 
 
 def alone(known: Environment) -> Diagnosis:
-    """Return a diagnosis of the variables only, without contact to other ranks."""
+    """Return a diagnosis of only the variables, without contacting other ranks."""
     findings = tuple(in_order(known.findings))
     cause, ranks = findings[0].cause, (known.node_rank or 0,)
     return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)

@@ -1,4 +1,4 @@
-"""The result of a diagnosis on one rank, as data and as JSON."""
+"""Define the result of a diagnosis on one rank, and convert it to and from JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result on one rank. If `whole` is true, it covers all pairs, otherwise only those from this rank.
+    """The result on one rank. If `whole` is true, it covers all pairs, otherwise only this rank's probes.
 
     `rows` maps each rank that reported to its row of the matrix, with a cell for each probed rank.
     """
@@ -30,11 +30,11 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> list[str]:
-        """The advice, in the order of the causes. Empty if and only if the verdict is ok."""
+        """The advice, in order of the causes. Empty if and only if the verdict is ok."""
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        # A step that was not requested needs no advice. If bandwidth was requested, its finding has ranks.
+        # Steps that were not requested need no advice. If bandwidth was requested, its finding has ranks.
         asked = [f for f in self.findings if f.step not in OUTSIDE or (f.step == "bandwidth" and f.ranks)]
         unknown = [f for f in asked if f.status == "unknown"]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]
@@ -55,7 +55,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Diagnosis:
-        """Return the diagnosis from the data of `as_dict` after a round trip through JSON."""
+        """Return the diagnosis that `as_dict` converted to data, after a round trip through JSON."""
         rows = {int(s): {int(r): Cell(**cell) for r, cell in row.items()} for s, row in data["rows"].items()}
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         tuples = {name: tuple(data[name]) for name in ("ranks", "missing")}

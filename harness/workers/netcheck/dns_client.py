@@ -1,7 +1,7 @@
 """Query a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891): addresses, TTL, negative answers.
 
-The system's resolver hides details that are needed here: the TTL of an answer, whether a "no such name" comes
-from a cache, and whether a server does not respond at all.
+The system resolver hides details that are needed here: an answer's TTL, whether a "no such name" comes from a
+cache, and whether a server does not respond at all.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from dataclasses import dataclass
 
 A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
-"""Unassigned record types (RFC 6895). The answer to such a query only shows whether the name exists."""
+"""Unassigned record types (RFC 6895). The answer to a query for one of them only shows whether the name
+exists."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one server for one name and type.
+    """A server's answer for one name and type.
 
-    `kind` is answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
-    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer can be cached,
-    or None. For a negative answer, it is the lower of the SOA record's own TTL and its MINIMUM field.
+    `kind` is answer, nodata (the name exists, but has no record of this type), nxdomain, failed (an error
+    code), silent, refused (nothing is listening) or no_route. `ttl` is the number of seconds for which the
+    answer may be cached, or None. For a negative answer, it is the lower of the SOA record's own TTL and its
+    MINIMUM field.
     """
 
     kind: str
@@ -48,7 +50,7 @@ def ask(
     seconds: float = 1.0,
     port: int = 53,
 ) -> Answer:
-    """Query one server for the records of a full name. `kind` is A, AAAA or one of UNASSIGNED."""
+    """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED."""
     ends = time.monotonic() + seconds
     try:
         question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
@@ -61,7 +63,7 @@ def ask(
     except OSError as error:
         return Answer(_failure(error), text=error.strerror or "no answer")
     except (ValueError, IndexError, struct.error) as error:
-        return Answer("failed", text=f"no valid DNS message: {error}")
+        return Answer("failed", text=f"invalid DNS message: {error}")
 
 
 def parse(reply: bytes, kind: int) -> Answer | None:
@@ -113,7 +115,7 @@ def _question(number: int, name: str, kind: int) -> bytes:
 def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
     ends = time.monotonic() + seconds
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((server, port))  # Only a connected socket reports ICMP errors as errno.
+        asking.connect((server, port))  # Only connected sockets report ICMP errors as errno.
         asking.send(question)
         while True:
             asking.settimeout(max(0.01, ends - time.monotonic()))

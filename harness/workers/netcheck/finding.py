@@ -1,6 +1,6 @@
-"""The results of netcheck as data: the steps in their order, the closed set of causes, and findings.
+"""Define netcheck's steps in order, the closed set of causes, and findings.
 
-Standard library only, Python 3.9 and later, like every module of this package.
+Standard library only, Python 3.9 and later, like every module in this package.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STEPS = (
     "surroundings",
     "all-reduce",
 )
-"""Each step proves one property. The first step that fails determines the cause."""
+"""The steps in order. Each one proves one property, and the first one that fails determines the cause."""
 OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
-"""Steps that netcheck does not run by default in a pod.
+"""Steps that netcheck does not run in a pod by default.
 
-Two need the API server, one needs PyTorch, and one loads the network.
+Two of them need the API server, one needs PyTorch, and one puts load on the network.
 """
 
 _ADVICE = {
@@ -114,8 +114,8 @@ CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
 class Finding:
     """The result of one step.
 
-    `ranks` are the node ranks that the cause blames. `pattern` is the kind of pattern that the failures form
-    in the matrix of all pairs (matrix.py), or "". `seconds` is the time that netcheck needed for the result.
+    `ranks` are the node ranks that are to blame. `pattern` is the kind of pattern that the failures form in
+    the matrix of all pairs (matrix.py), or "". `seconds` is the time that netcheck took to obtain the result.
     """
 
     step: str
@@ -128,7 +128,7 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """The advice for the cause, or ""."""
+        """The advice for the cause, or "" if there is none."""
         return advice_of(self.cause) if self.cause else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Finding:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Return the finding from the data of `as_dict`."""
+        """Return the finding that `as_dict` converted to data."""
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
 
@@ -148,7 +148,7 @@ def advice_of(cause: str) -> str:
 
 
 def listed(ranks: Iterable[int]) -> str:
-    """Return ranks as text: "rank 2", "ranks 0, 1"."""
+    """Return the ranks as text, such as "rank 2" or "ranks 0, 1"."""
     each = sorted(ranks)
     return ("rank " if len(each) == 1 else "ranks ") + ", ".join(map(str, each))
 
@@ -171,7 +171,7 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 def verdict(findings: Sequence[Finding]) -> str:
     """Return failed, unknown or ok. The verdict can be ok even if steps in OUTSIDE are unknown.
 
-    An unknown bandwidth makes the verdict unknown if it was requested. Its finding then has ranks.
+    If bandwidth was requested, its finding has ranks. An unknown result then makes the verdict unknown.
     """
     if any(finding.status == FAILED for finding in findings):
         return FAILED

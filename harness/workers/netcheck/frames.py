@@ -1,10 +1,10 @@
-"""Encode a diagnosis as authenticated lines for the pod's log, signed with the launch's nonce.
+"""Encode a diagnosis as lines in the pod's log that are authenticated with the launch's nonce.
 
     @netcheck1 <id> <part>/<parts> <base64 of a part of the compressed JSON> <MAC>
 
-The acceptance tests print their checks in the same way, with another prefix (acceptance/emit.py).
-`id` is the same in all parts of one diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, the
-text from id to base64). A line has at most MAX_LINE bytes, so that its write to a pipe is atomic.
+The acceptance tests print their checks in the same way, with a different prefix (acceptance/emit.py). `id` is
+the same in all parts of a diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, the text from
+id to base64). A line has at most MAX_LINE bytes, so that writing it to a pipe is atomic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(
 
 
 def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]:
-    """Return the lines for a diagnosis, without newlines. `diagnosis` is from `Diagnosis.as_dict`."""
+    """Return the lines for a diagnosis, without newlines. `diagnosis` comes from `Diagnosis.as_dict`."""
     packed = base64.b64encode(zlib.compress(json.dumps(diagnosis).encode(), 9)).decode()
     name = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
@@ -34,7 +34,7 @@ def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]
 
 
 class Collector:
-    """Collects lines in any order and returns each complete diagnosis once. Repeated lines are allowed."""
+    """Collects lines in any order, and returns each complete diagnosis once. Lines may be repeated."""
 
     def __init__(self, nonce: str, mark: str = MARK) -> None:
         self._nonce = nonce
@@ -43,7 +43,7 @@ class Collector:
         self._given: set[str] = set()
 
     def feed(self, line: str) -> dict[str, Any] | None:
-        """Add a line of a log. Return the diagnosis that the line completes, or None."""
+        """Add a log line. Return the diagnosis if the line completes it, otherwise None."""
         found = self._line.search(line)
         if not found or not hmac.compare_digest(found[6], _mac(self._nonce, found[1])):
             return None

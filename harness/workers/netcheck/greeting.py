@@ -1,12 +1,12 @@
-"""A small server and client with which ranks exchange their run id and rank.
+"""Provide a small server and client with which ranks exchange their run ids and ranks.
 
-A message has a header of 16 bytes (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds:
+A message has a 16-byte header (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds are:
 
-- HELO: the identity of the sender. The response is the identity of the server.
+- HELO: the sender's identity. The response is the server's identity.
 - FILL: bytes that fill packets. The response is the number of bytes that arrived.
-- REPT: the report of a rank. The response is the verdict, or null.
-- TELL: a verdict, or null. The response is the report of the receiving rank.
-- PING: an empty body, with an empty response.
+- REPT: a rank's report. The response is the verdict, or null.
+- TELL: a verdict, or null. The response is the receiving rank's report.
+- PING: an empty body. The response is empty too.
 - For any other kind, a handler that was passed to the server returns the response.
 """
 
@@ -35,7 +35,7 @@ PATIENCE = 2.0
 class Hello:
     """The identity of a rank.
 
-    `instance` is a new random id at each start. `clock` is the rank's time in seconds since 1970.
+    `instance` is a random id that is new at each start. `clock` is the rank's time in seconds since 1970.
     """
 
     run: str
@@ -45,13 +45,13 @@ class Hello:
     instance: str
     clock: float = 0.0
     bound: str = ""
-    """The address on which gloo or NCCL would listen, and in `why` the reason. "" if it is not known."""
+    """The address on which gloo or NCCL would listen, or "" if unknown. `why` is the reason."""
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Greeted:
-    """The identity of the rank that responded, or the cause if none responded.
+    """The identity of the rank that responded, or the cause if no rank responded.
 
     `offset` is that rank's clock minus the local clock, in seconds, with an error of at most `rtt` / 2
     (Cristian's method).
@@ -65,7 +65,7 @@ class Greeted:
 
 
 def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> Greeted:
-    """Send this rank's identity, and return that of the rank that responds. Keep the connection open."""
+    """Send this rank's identity, and return the responding rank's identity. Keep the connection open."""
     began, sent = time.monotonic(), time.time()
     try:
         _, body = call(connection, b"HELO", _hello(own), seconds)
@@ -94,12 +94,12 @@ def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) ->
 
 
 def header(kind: bytes, length: int) -> bytes:
-    """Return the first 16 bytes of a message whose body has `length` bytes."""
+    """Return the 16-byte header for a message with a body of `length` bytes."""
     return _HEADER.pack(MARK, kind, length)
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Return the kind and body of one message, before the monotonic time `ends`. Raises like `call`."""
+    """Receive one message before the monotonic time `ends`. Return its kind and body. Raises like `call`."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")
@@ -109,10 +109,9 @@ def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
 class Server:
     """A server that responds to greetings until it is closed. A `with` block closes it.
 
-    `hello` is this rank's identity. `reported` is called with the report of another rank, and returns the
-    verdict or null, as JSON. `report` returns the report of this rank. `told` is called with a verdict.
-    `handlers` respond to other kinds of messages: they are called with the connection and body, and return
-    JSON-compatible data.
+    `hello` is this rank's identity. `reported` is called with another rank's report, and returns the verdict
+    or null as JSON. `report` returns this rank's report. `told` is called with a verdict. `handlers` respond
+    to other kinds of messages. They are called with the connection and body, and return JSON-compatible data.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Server:
         """Listen on all addresses of both IP families. Raises OSError if the port is in use."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
-        """Instance → the identity in its greeting, and its IP address."""
+        """Instance → (the identity in its greeting, its IP address)."""
         self._reported, self._report, self._told = reported, report, told
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
@@ -144,7 +143,7 @@ class Server:
 
     def close(self) -> None:
         """Stop listening, and wait a few seconds for pending responses."""
-        # Without the shutdown, a thread that waits in accept() keeps the port in use.
+        # Without the shutdown, a thread that is waiting in accept() keeps the port in use.
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -169,7 +168,7 @@ class Server:
                         answer = self._answer(connection, kind, body, address.replace("::ffff:", ""))
                         connection.sendall(header(kind, len(answer)) + answer)
             except (OSError, ValueError, TypeError, KeyError):
-                return  # The client is gone or is not netcheck, so it gets no response.
+                return  # The client is gone or is not netcheck, so no response is sent.
 
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:

@@ -1,9 +1,9 @@
-"""Run a check in a container whose job runs or hangs. `harness netcheck RUN` starts this module in it.
+"""Run a check in a container whose job is running or hanging. Used by `harness netcheck RUN`.
 
-The ranks and their addresses come from three sources. Later sources override earlier ones: the variables of
-the container's first process, the variables of the training's first process (a script can export more), and
-torchrun's options. This module prints the ports that the container uses as one line, and reads the parameters
-of the check as one line from stdin.
+The ranks and their addresses come from three sources, of which later ones override earlier ones: the
+environment of the container's first process, the environment of the training's first process (a script may
+export more variables), and torchrun's options. This module prints the ports that are in use as one line, and
+then reads the check's parameters as one line from stdin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .variables import MASTER_PORT
 
 
 def main(processes: Sequence[int]) -> int:
-    """Print the ports in use, read the parameters, run the check, and print the diagnosis. Return 0.
+    """Print the ports that are in use, read the parameters, run the check, and print the diagnosis. Return 0.
 
     `processes` are the pids of the container's processes.
     """
@@ -43,7 +43,7 @@ def main(processes: Sequence[int]) -> int:
 
 
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
-    """Return the variables with which the job in this container defines its ranks.
+    """Return the environment variables with which the job in this container defines its ranks.
 
     `processes` are the pids of the container's processes in ascending order.
     """
@@ -60,7 +60,7 @@ def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]
 
 
 def ports_in_use(proc: Path = PROC) -> list[int]:
-    """Return every local TCP port that a listener or a connection in this network namespace uses."""
+    """Return all local TCP ports that listeners or connections in this network namespace use."""
     lines = (line for name in ("tcp", "tcp6") for line in _lines(proc / "net" / name))
     found = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
     return sorted({int(match[1], 16) for match in found if match})

@@ -30,7 +30,7 @@ class Route:
 
 
 def addresses() -> dict[str, str]:
-    """Return every address of this host with its interface, except IPv6 link-local addresses."""
+    """Return address → interface for this host, except for IPv6 link-local addresses."""
     return dict([*_version_4(), *_version_6()])
 
 
@@ -40,12 +40,12 @@ def reachable(own: Iterable[str]) -> list[str]:
 
 
 def families(own: Iterable[str]) -> set[int]:
-    """Return the IP versions, 4 and 6, in which the host has an address other than loopback."""
+    """Return the IP versions (4, 6) for which the host has a non-loopback address."""
     return {ipaddress.ip_address(address).version for address in reachable(own)}
 
 
 def route_to(address: str) -> Route:
-    """Return the route to an IP address, without sending a packet. Raises OSError if there is none."""
+    """Return the route to an IP address without sending a packet. Raises OSError if there is no route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((address, 9))
@@ -83,7 +83,7 @@ def check(address: str, alone: bool = False) -> Finding:
 
 
 def infiniband(folder: str = INFINIBAND) -> tuple[str, ...]:
-    """Return the InfiniBand (RDMA) devices that have an active port."""
+    """Return the names of the InfiniBand (RDMA) devices that have an active port."""
     states = Path(folder).glob("*/ports/*/state")
     return tuple(sorted({path.parents[2].name for path in states if "ACTIVE" in _text(path)}))
 
@@ -94,10 +94,10 @@ def setup_networking(
     *,
     folder: str = INFINIBAND,
 ) -> tuple[dict[str, str], list[str]]:
-    """Set gloo's and NCCL's interface to the interface on the route to `address`, an IP address of rank 0.
+    """Set gloo's and NCCL's interface to the one on the route to `address`, an IP address of rank 0.
 
     Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
-    changed, and InfiniBand is never turned off. Raises OSError if there is no route.
+    changed, and InfiniBand is never disabled. Raises OSError if there is no route.
     """
     into = os.environ if variables is None else variables
     done: dict[str, str] = {}
@@ -107,13 +107,13 @@ def setup_networking(
         if into.get(name):
             said.append(f"{name}={into[name]} stays unchanged: it was already set")
         elif route is not None and route.interface not in ("", "lo"):
-            # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes it exact. gloo expects
-            # one exact name.
+            # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes the match exact. gloo
+            # expects one exact name.
             done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
             said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
     devices = infiniband(folder)
     if devices and into.get("NCCL_IB_DISABLE") == "1":
-        said.append(f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it, unless it is broken")
+        said.append(f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it unless InfiniBand is broken")
     elif devices:
         said.append(f"InfiniBand {', '.join(devices)} is active and stays on")
     return done, said

@@ -1,7 +1,7 @@
-"""Start the process group of a script that torchrun runs, and report the cause if the ranks cannot connect.
+"""Start the process group in a script that torchrun runs, and report the cause if the ranks cannot connect.
 
-PyTorch alone waits for a name that does not exist, a port that is never opened, or a rank that never starts.
-Here, each wait has a time limit, and the error names the cause.
+PyTorch itself keeps waiting for a name that does not exist, a port that is never opened, or a rank that never
+starts. Here, each wait has a time limit, and the error names the cause.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .waiting import wait_for_master
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 TELL = 2.0
-"""Seconds that rank 0 keeps the store open after a timeout, so that other ranks report the cause too."""
+"""Seconds for which rank 0 keeps the store open after a timeout, so that other ranks report the cause too."""
 LEAVE = 0.5
-"""Seconds to wait before the interpreter ends."""
+"""Seconds to wait before the interpreter exits."""
 
 
 def failure(cause: str, text: str) -> RuntimeError:
-    """Return the error for a cause, with its text and advice."""
+    """Return an error that contains the cause, its text and its advice."""
     advice = advice_of(cause) if cause in CAUSES else ""
     return RuntimeError(f"{cause}: {text.rstrip('.')}. {advice}".rstrip())
 
 
 def wait_for_rank_0(seconds: float) -> None:
-    """Wait at most `seconds` until rank 0 is reachable. Raises RuntimeError with the cause.
+    """Wait at most `seconds` until rank 0 is reachable. Otherwise, raise RuntimeError with the cause.
 
-    If rank 0 opens the port itself, it does so later, and this function only waits until its name resolves.
+    On rank 0, if this process opens the port itself later, only wait until MASTER_ADDR resolves.
     """
     known = validate_environment()
     for finding in known.findings:
@@ -55,11 +55,11 @@ def wait_for_rank_0(seconds: float) -> None:
 
 
 def launch(ready: float, timeout: float, backend: str | None = None, verbose: bool = True) -> None:
-    """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
+    """Start the default process group and check it with an all-reduce. Raises RuntimeError with the cause.
 
-    `ready` is the number of seconds in which rank 0, and then all ranks, must start. `timeout` is PyTorch's
-    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The process group
-    stays open.
+    `ready` is the number of seconds within which rank 0, and then all ranks, must start. `timeout` is
+    PyTorch's own timeout in seconds. `backend` defaults to nccl with CUDA and to gloo without. The process
+    group remains open.
     """
     try:
         import torch
@@ -89,9 +89,9 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
 
 
 def _leave() -> None:
-    """Give gloo's threads time to release the tensors of the last collective. They need the GIL for this.
+    """Give gloo's threads time to release the tensors from the last collective. They need the GIL for this.
 
-    A thread that still waits for the GIL aborts the process when the interpreter ends (pytorch#179291).
+    A thread that is still waiting for the GIL aborts the process when the interpreter exits (pytorch#179291).
     Before PyTorch 2.8, it makes the process hang when the group is destroyed (pytorch#154976).
     """
     time.sleep(LEAVE)
@@ -109,7 +109,7 @@ def _wait_for_name(known: Environment, seconds: float) -> None:
         if not found.cause:
             return
         if time.monotonic() >= ends:
-            said = f"MASTER_ADDR {known.master_addr} leads nowhere after {seconds:.0f} s: {found.text}"
+            said = f"MASTER_ADDR {known.master_addr} does not resolve after {seconds:.0f} s: {found.text}"
             raise failure(found.cause, said)
         time.sleep(0.2)
 
@@ -117,8 +117,8 @@ def _wait_for_name(known: Environment, seconds: float) -> None:
 def _all_come(dist: Any, seconds: float) -> Any:
     """Wait at most `seconds` until every rank has registered in a store, and return that store.
 
-    Raises RuntimeError with the ranks that have not registered. On rank 0, the store listens on the port of
-    the process group, which uses the same store.
+    Otherwise, raise RuntimeError with the ranks that have not registered. On rank 0, the store listens on the
+    process group's port, and the process group uses the same store.
     """
     variables: Mapping[str, str] = os.environ
     rank, world = int(variables["RANK"]), int(variables["WORLD_SIZE"])

@@ -1,8 +1,8 @@
 """Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs.
 
-A failing row points to the sender's egress, a failing column to the receiver's ingress, and a failing block
-to a boundary between two groups of ranks. A pattern never includes a pair that works. All
-functions are pure.
+A failing row indicates a problem with the sender's egress, and a failing column a problem with the receiver's
+ingress. A failing block indicates a boundary between two groups of ranks. A pattern never includes a pair
+that works. All functions are pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .finding import listed
 
 _BOOT_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The identifier that replaces the unknown name of a node (surroundings.py)."""
+"""The identifier that is used if a node's name is unknown (surroundings.py)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -22,7 +22,8 @@ class Pattern:
     """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
     A pattern covers the pairs from all `senders` to all `receivers`. Unless `one_way` is true, it also covers
-    the reverse pairs. `machine` is the node on which all accused ranks run, or "" if they run on several.
+    the reverse pairs. `machine` is the node on which all blamed ranks run, or "" if they run on several
+    nodes.
     """
 
     kind: str
@@ -33,7 +34,7 @@ class Pattern:
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """The ranks that the pattern blames."""
+        """The ranks that are to blame for the pattern."""
         if self.kind == "ingress":
             return self.receivers
         if self.kind in ("egress", "isolated"):
@@ -42,7 +43,7 @@ class Pattern:
 
     @property
     def where(self) -> str:
-        """Return the node of the accused ranks as text: " (all on node NAME)", or ""."""
+        """Return text that names the blamed ranks' node, " (all on node NAME)", or ""."""
         if not self.machine or len(self.accused) < 2:
             return ""
         return " (all on one node)" if _BOOT_ID.fullmatch(self.machine) else f" (all on node {self.machine})"
@@ -62,10 +63,10 @@ def classify(
     good: Iterable[tuple[int, int]],
     machines: Mapping[int, str] = {},
 ) -> list[Pattern]:
-    """Return patterns that together cover all bad pairs (sender, receiver) and no good pair.
+    """Return patterns that together cover all bad pairs (sender, receiver), but none of the good pairs.
 
-    A pair in neither set is unknown. `machines` maps ranks to the names of their nodes. If all bad pairs
-    share one node, only the ranks on that node are accused.
+    A pair in neither set is unknown. `machines` maps ranks to node names. If all bad pairs have one node in
+    common, only the ranks on that node are blamed.
     """
     bad = set(bad)
     known = bad | set(good)
@@ -103,10 +104,10 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return the patterns, after merging those of each kind that covers whole rows or columns."""
+    """Merge the patterns of each kind that covers whole rows or columns. Return all patterns."""
     alike: dict[str, list[Pattern]] = {}
     for pattern in patterns:
-        # Only these kinds are merged, so any other pattern gets a unique key.
+        # Only these kinds are merged, so all other patterns get a unique key.
         merges = pattern.kind in ("isolated", "egress", "ingress")
         alike.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
     return [
@@ -120,9 +121,9 @@ def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
 
 
 def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
-    """Return the pattern with the node of its accused ranks.
+    """Return the pattern with the node on which its blamed ranks run.
 
-    A boundary between the ranks of one node and ranks of at least two other nodes accuses only that node.
+    For a boundary between one node's ranks and ranks on at least two other nodes, only that node is blamed.
     """
     if pattern.kind == "boundary":
         for side, far, one_way in (
@@ -142,7 +143,7 @@ def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
 
 
 def _isolated(rank: int, bad: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> bool:
-    """Return whether all pairs from and to a rank fail, with at least two other ranks in each direction."""
+    """Return whether all pairs from and to a rank fail, with at least two pairs in each direction."""
     lines = [{pair for pair in known if pair[side] == rank} for side in (0, 1)]
     return all(len(line) > 1 and line <= bad for line in lines)
 
@@ -152,7 +153,7 @@ def _others(rank: int, known: Set[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _blocks(rest: Set[tuple[int, int]]) -> list[Pattern]:
-    """Return the groups of two or more senders that fail towards the same group of two or more receivers."""
+    """Return a pattern for each group of senders that all fail to reach the same group of receivers."""
     towards: dict[int, frozenset[int]] = {s: frozenset(r for x, r in rest if x == s) for s, _ in rest}
     rectangles = {
         (tuple(sorted(s for s, those in towards.items() if those == group)), tuple(sorted(group)))

@@ -1,8 +1,8 @@
 """Run the check on one rank: probe the other ranks, respond to their probes, and exchange the results.
 
-Rank 0 collects the ranks' rows of the matrix and determines the cause. It also fetches the rows of ranks that
-cannot send them, so TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that gets
-no verdict determines one from its own row only.
+Rank 0 collects each rank's row of the matrix and determines the cause. It also fetches the rows of ranks that
+cannot send them, so TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that does
+not get it determines a verdict from its own row only.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds that a rank waits for rank 0's verdict after the deadline, with and without a connection."""
+"""Seconds for which a rank waits for rank 0's verdict after the deadline, with and without a connection."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
-"""Seconds after the last rank's first report until a failure is final. DNS records can appear late, and
+"""Seconds after the last rank's first report until a failure is final. DNS records may appear late, and
 cached negative answers expire."""
 SETTLED = 1.6
-"""Seconds until any other failure is final. A retry takes less time."""
+"""Seconds until any other failure is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM = 5.0
-"""Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
+"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
-"""Maximum seconds to resolve this host's own name."""
+"""Timeout in seconds for resolving this host's own name."""
 FETCH = 0.7
-"""If a rank has sent no report for this many seconds, rank 0 fetches its report."""
+"""If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 ENDED = 3.0
-"""A rank that has reported nothing for this many seconds may no longer be listening."""
+"""A rank that has not reported for this many seconds may no longer be listening."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -55,8 +55,9 @@ NOBODY_NEW = 10.0
 class Member:
     """One rank that takes part in the check.
 
-    `nodes` is None if the number of ranks is unknown. Rank 0 then accepts all ranks that report, and the
-    verdict is unknown at best. If `listed` has only rank 0, the ranks get each other's addresses from rank 0.
+    `nodes` is None if the number of ranks is unknown. Rank 0 then accepts all ranks that report, and the best
+    possible verdict is unknown. If `listed` contains only rank 0, the ranks get each other's addresses from
+    rank 0.
     """
 
     def __init__(
@@ -83,17 +84,17 @@ class Member:
         self._facts = facts()
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[Report, float, float]] = {}
-        """Instance → its newest report, the time of its first report, the time of its newest report."""
+        """Instance → (its newest report, the time of its first report, the time of its newest report)."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
-        """The result of rank 0 as JSON, or null."""
+        """Rank 0's result as JSON, or null."""
         self._informed: set[str] = set()
         self._stop = threading.Event()
         self._server = self._listening()
         kind = FirstProbe if self._learning else Probe
         master = known.master_addr if known.master_addr != listed[0].host else ""
         self._first_too = self._at_master_port() if self._learning or master else None
-        """On rank 0, a second server at MASTER_PORT, because a Service can forward that port only."""
+        """On rank 0, a second server on MASTER_PORT, because a Service may forward only that port."""
         also = known.master_port if known.master_port != port else 0
         self._probes: dict[int, Probe] = {}
         for place, peer in enumerate(listed):
@@ -101,7 +102,7 @@ class Member:
             more = also if self._learning else 0
             self._probes[place] = kind(peer, port, self._hello, names, self._stop, index, more).start()
         self._master: Probe | None = None
-        """The probe of MASTER_ADDR, if that is a different name from the first peer's."""
+        """The probe of MASTER_ADDR, if it differs from the first peer's name."""
         if master:
             self._master = MasterProbe(
                 Peer(master, listed[0].port),
@@ -113,7 +114,7 @@ class Member:
             ).start()
 
     def _bind(self, variables: Mapping[str, str]) -> None:
-        """Add the address on which the backend would listen to the greeting: NCCL with GPUs, else gloo."""
+        """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
         library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.addresses()
         found: list[socket_ifname.Binding | None] = []
         thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
@@ -129,7 +130,7 @@ class Member:
                 self._own.append(failed("address.advertised", where))
 
     def _listening(self) -> Server | None:
-        """Return the server of this rank, at the first free port, or None if every port is in use."""
+        """Return this rank's server on the first free port, or None if all ports are in use."""
         for port in (self._port, *alternatives(self._port)):
             try:
                 return self._serve(port)
@@ -156,7 +157,7 @@ class Member:
         )
 
     def _at_master_port(self) -> Server | None:
-        """Return a second server of rank 0 at MASTER_PORT, or None if the port is in use."""
+        """Return rank 0's second server on MASTER_PORT, or None if it is not needed or the port is in use."""
         if self._hello.rank != 0 or self._server is None or self._known.master_port == self._server.port:
             return None
         try:
@@ -167,7 +168,7 @@ class Member:
         return second
 
     def _leave_master_port(self) -> None:
-        """Free MASTER_PORT before any rank has the verdict, because the training then opens it."""
+        """Free MASTER_PORT before any rank gets the verdict, because the training opens it afterwards."""
         if self._first_too:
             self._first_too.close()
             self._first_too = None
@@ -182,7 +183,10 @@ class Member:
             self._server.close()
 
     def run(self, deadline: float) -> Diagnosis:
-        """Take part in the check until there is a verdict or the deadline passes. Return the diagnosis."""
+        """Take part in the check until there is a verdict or the deadline has passed.
+
+        Return the diagnosis.
+        """
         pause = 0.02
         while True:
             place, left = self._place(), self._began + deadline - time.monotonic()
@@ -202,9 +206,10 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return this process's index in the list of peers, or its rank if no peer is known to be itself.
+        """Return this process's index in the list of peers, or its rank if the index is not yet known.
 
-        With hostNetwork it can find itself at the address of several peers, until these have started.
+        With hostNetwork, the process may find itself at the addresses of several peers until these have
+        started.
         """
         own = [p for p, probe in list(self._probes.items()) if probe.cell.instance == self._hello.instance]
         return self._hello.rank if self._hello.rank in own or not own else own[0]
@@ -232,7 +237,10 @@ class Member:
         return hello.run == self._hello.run and hello.instance != self._hello.instance
 
     def _interface(self, row: Mapping[int, Cell], place: int) -> Finding:
-        """Check the route to rank 0, or on rank 0 to the first other rank that has an address."""
+        """Check the route to rank 0.
+
+        On rank 0, check the route to the first other rank with a known address.
+        """
         there = [cell.address for other, cell in sorted(row.items()) if other != place and cell.address]
         if not there and self._nodes > 1:
             return unknown("interface", "no other rank has an address yet")
@@ -241,7 +249,7 @@ class Member:
         except OSError as error:
             return unknown("interface", f"the interfaces cannot be read: {error}")
 
-    # -- callbacks of the server
+    # -- server callbacks
 
     def _said(self) -> dict[str, Any]:
         return self._report().as_dict()
@@ -261,7 +269,7 @@ class Member:
     # -- rank 0
 
     def _collect(self) -> None:
-        """Add this rank's report, and fetch the reports of ranks that do not send them."""
+        """Add this rank's report, and fetch reports from ranks that do not send them."""
         if self._learning:
             self._learn(self._addresses())
         self._reported(json.loads(json.dumps(self._said())))
@@ -293,7 +301,7 @@ class Member:
         return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
 
     def _measured(self) -> dict[tuple[int, int], bandwidth.Measured]:
-        """Return the bandwidth of all pairs, or {} unless all ranks have reported and all pairs work."""
+        """Measure the bandwidth of all pairs. Return {} unless all ranks have reported and all pairs work."""
         with self._lock:
             reports = {report.place: report for report, _, _ in self._reports.values()}
         there = {place: probe.cell.address for place, probe in list(self._probes.items())}
@@ -317,7 +325,7 @@ class Member:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
         with self._lock:
             ends = time.monotonic() - ENDED
-            # A rank that no longer reports may have ended, and its port then refuses connections.
+            # A rank that no longer reports may have exited, and its port then refuses connections.
             reports = [
                 report if newest > ends else replace(report, port=0)
                 for report, _, newest in self._reports.values()
@@ -333,7 +341,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it has 1 MB for 64 ranks
+        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it is 1 MB for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -356,7 +364,10 @@ class Member:
     # -- other ranks
 
     def _send(self) -> None:
-        """Send this rank's report to rank 0 if it is reachable. Store the verdict if the response has it."""
+        """Send this rank's report to rank 0 if it is reachable.
+
+        Store the verdict if the response contains it.
+        """
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
@@ -368,13 +379,13 @@ class Member:
             self._told(data)
 
     def _learn(self, addresses: Mapping[str, str]) -> None:
-        """Start to probe the ranks whose addresses have become known."""
+        """Start probing the ranks whose addresses have become known."""
         for place, address in ((int(rank), address) for rank, address in addresses.items()):
             first = self._probes.get(place)
             by_service = isinstance(first, FirstProbe) and first.port == self._known.master_port
             if place == self._place() or (first is not None and not by_service):
                 continue
-            if by_service:  # The Service forwards MASTER_PORT only. The ranks themselves use their own ports.
+            if by_service:  # The Service forwards only MASTER_PORT. The ranks themselves use their own ports.
                 self._master = first
             names = Names(Configuration.read())
             self._probes[place] = Probe(
@@ -382,7 +393,7 @@ class Member:
             ).start()
 
     def _addresses(self) -> dict[str, str]:
-        """Return an address of each rank that has reported, preferably the source address of its greeting."""
+        """Return rank → address for ranks that have reported, preferably the greeting's source address."""
         heard = list(self._server.heard.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in heard}
         with self._lock:
@@ -395,17 +406,17 @@ class Member:
         }
 
     def _connected(self) -> bool:
-        """Return whether this rank can reach rank 0, or rank 0 has reached this rank."""
+        """Return whether this rank can reach rank 0 or has been reached by it."""
         heard = self._server.heard.values() if self._server else ()
         first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
-        """Return the response to a message, or None if there is none. `data` is JSON if it is bytes."""
+        """Return the response to a message, or None without a response. Bytes in `data` are already JSON."""
         body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
-        )  # Small segments pass even if full packets do not.
+        )  # Small segments get through even if full packets do not.
         if reached.connection is None:
             return None
         with reached.connection as connection:
@@ -415,7 +426,7 @@ class Member:
                 return None
 
     def _row_alone(self) -> Diagnosis:
-        """Return a diagnosis of this rank's row only, for a rank without a verdict from rank 0."""
+        """Return a diagnosis based only on this rank's row, for a rank without a verdict from rank 0."""
         report = self._report()
         concluded = conclude([report], self._nodes, self._known.per_node or 1, self._certain)
         return self._diagnosis(concluded, [report], whole=False)
@@ -436,5 +447,5 @@ class Member:
 
 
 def _names(peer: Peer, own: Hello) -> Names:
-    """Return the resolver for a peer. For this pod's own name, it ignores /etc/hosts and queries DNS."""
+    """Return a resolver for a peer. For this pod's own name, it ignores /etc/hosts and queries DNS."""
     return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)

@@ -1,6 +1,6 @@
-"""Send packets of the interface's full MTU, because a path that passes small packets can drop full ones.
+"""Send packets of the interface's full MTU, because a path that passes small packets may drop full ones.
 
-If a link on the path has a smaller MTU than both ends, and its ICMP messages are dropped, connections and
+If a link on the path has a smaller MTU than both ends and its ICMP messages are dropped, connections and
 greetings succeed, but the first large message hangs forever (RFC 2923).
 """
 
@@ -16,18 +16,18 @@ from .greeting import call
 from .reach import connect
 
 PAYLOAD = 256 * 1024
-"""Bytes of one transfer: many full packets, even with jumbo frames."""
+"""Bytes per transfer. This is many full packets, even with jumbo frames."""
 SECONDS = 1.5
 """Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
-"""Sizes of TCP segments to try after a stall, in bytes. The packet has 40 (IPv4) or 60 (IPv6) bytes more."""
+"""TCP segment sizes to try after a stall, in bytes. Packets are 40 (IPv4) or 60 (IPv6) bytes larger."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The result of a transfer: the cause of its failure or None, and its rate in bytes per second.
+    """The result of a transfer: the cause of its failure or None, and the rate in bytes per second.
 
-    After a stall, `segment` is the size of the largest TCP segments that passed.
+    After a stall, `segment` is the largest TCP segment size that got through.
     """
 
     cause: str | None
@@ -37,7 +37,10 @@ class Filled:
 
 
 def fill(address: str, port: int) -> Filled:
-    """Send full packets to a greeting server. A stall counts only if small packets pass at the same time."""
+    """Send full packets to a greeting server.
+
+    A stall only counts if small packets get through at the same time.
+    """
     seconds = _seconds(address, port, None)
     took: dict[int | None, float] = {}
     if seconds is None:
@@ -47,7 +50,7 @@ def fill(address: str, port: int) -> Filled:
         return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
     passed = [segment for segment in took if segment]
     if not passed:
-        return Filled("peer.silent", f"takes greetings, but no {PAYLOAD} bytes, in packets of any size")
+        return Filled("peer.silent", f"answers greetings, but not {PAYLOAD} bytes, in packets of any size")
     most = max(passed)
     header = 60 if ":" in address else 40
     text = f"packets of {most + header} bytes pass, full ones vanish without a word"
@@ -55,7 +58,7 @@ def fill(address: str, port: int) -> Filled:
 
 
 def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
-    """Return the duration of each transfer that arrived, in seconds, by segment size. None is full size."""
+    """Return segment size → seconds for each transfer that arrived. The key None means full packets."""
     took: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:

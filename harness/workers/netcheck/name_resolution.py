@@ -1,10 +1,10 @@
 """Resolve a name as the system resolver would, and determine the cause if it has no address.
 
-Queries go directly to the servers of /etc/resolv.conf (dns_client.py). The first query only checks whether
-the name exists, with an unassigned record type that is chosen at random each time. Some caches, such as
-CoreDNS, store answers by name and type. They store no negative answer that torch, NCCL or gloo would get, so
-the checks do not delay the record for them. Other caches store "no such name" for all types. They are
-recognised by a TTL that counts down, and are not queried again until the answer expires.
+Queries go directly to the servers in /etc/resolv.conf (dns_client.py). The first query only checks whether
+the name exists. It uses an unassigned record type that is chosen at random each time. Some caches, such as
+CoreDNS, store answers by name and type. Such a query does not leave a negative answer there that torch, NCCL
+or gloo would get, so the checks do not delay the record for them. Other caches store "no such name" for all
+types. They are recognised by a TTL that counts down, and are not queried again until the answer expires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 AGREE = 4
-"""Number of further queries that must confirm that a name exists before its address is queried."""
+"""Number of additional queries that must confirm that a name exists before its address is queried."""
 Ask = Callable[..., Answer]
 
 
@@ -38,7 +38,7 @@ class Configuration:
 
     @classmethod
     def read(cls, path: str = RESOLV_CONF) -> Configuration:
-        """Read the file by the rules of resolv.conf(5): at most three servers, and the last search line."""
+        """Read the file as specified in resolv.conf(5): use up to three servers, and the last search line."""
         servers: list[str] = []
         search: tuple[str, ...] = ()
         ndots = 1
@@ -65,7 +65,7 @@ class Configuration:
 class Lookup:
     """The result of a DNS lookup: the addresses of a name, or the cause if there are none.
 
-    `again` is the earliest time for another lookup, in seconds of the resolver's clock.
+    `again` is the earliest time for another lookup, in seconds on the resolver's clock.
     """
 
     name: str
@@ -74,12 +74,15 @@ class Lookup:
     text: str = ""
     again: float = 0.0
     found: str = ""
-    """The full name that has the record."""
+    """The full name for which the record exists."""
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """A name that did not exist at time `at`. If `kept`, a cache repeats that answer until `until`."""
+    """A name that did not exist at time `at`.
+
+    If `kept` is true, a cache repeats that answer until `until`.
+    """
 
     ttl: int
     at: float
@@ -94,9 +97,9 @@ class _Absent:
 class Names:
     """A resolver that remembers the server's negative answers and when they expire.
 
-    Not thread-safe. `clock` returns seconds of a monotonic clock. If `written` is false, /etc/hosts is
-    ignored. It always contains the pod's own name, but only the DNS server shows whether other pods can
-    resolve that name.
+    Not thread-safe. `clock` returns the seconds of a monotonic clock. If `written` is false, /etc/hosts is
+    ignored. That file always contains the pod's own name, but only the DNS server shows whether other pods
+    can resolve it.
     """
 
     configuration: Configuration
@@ -109,7 +112,7 @@ class Names:
     _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
-        """Resolve a name once. No cache stores a negative answer that other programs would get."""
+        """Resolve a name once, without leaving a negative answer in a cache that other programs would get."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -126,7 +129,7 @@ class Names:
                 return found
         return self._nowhere(name, candidates)
 
-    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one return for each answer
+    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one return per answer
         """Return the result for a full name, or None if the name does not exist."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
@@ -161,9 +164,9 @@ class Names:
         return self._ask(candidate, random.choice(dns_client.UNASSIGNED))
 
     def _not_everywhere(self, candidate: str) -> Answer | None:
-        """Return the answer of a DNS replica that does not have the name yet, or None.
+        """Return the answer from a DNS replica that does not have the name yet, or None.
 
-        Several replicas serve the address of a cluster's DNS, and each gets new records independently. If a
+        Several replicas serve the cluster's DNS address, and each receives new records independently. If a
         replica is queried for the address of a name that it does not have yet, it caches "no such name" for
         30 s.
         """
@@ -171,9 +174,9 @@ class Names:
         return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Return an absent name. `kept` is true if a cache stores its "no such name" for all record types.
+        """Record that a name does not exist. `kept` is true if a cache stores this for all record types.
 
-        The TTL then counts down over queries of different types. Two queries can have the same random type
+        The TTL then counts down over queries with different types. Two queries may have the same random type
         by chance, so a third query decides. An answer with a TTL of an hour is not from the cluster's zone.
         """
         seen = [now.ttl or 0]
@@ -182,7 +185,7 @@ class Names:
         return _Absent(seen[-1], self.clock(), len(seen) > 1 and seen[-1] < (before.ttl if before else 0))
 
     def _ask(self, candidate: str, kind: int) -> Answer:
-        """Return the first valid answer. Query the servers in the order of the system resolver."""
+        """Query the servers in the system resolver's order, and return the first valid answer."""
         answer = Answer("silent")
         for server in self.configuration.servers:
             answer = self.ask(server, candidate, kind)
@@ -191,7 +194,7 @@ class Names:
         return answer
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
-        # A kernel limits its rate of ICMP errors, so a port without a listener sometimes does not respond.
+        # Kernels rate-limit ICMP errors, so a port without a listener sometimes does not respond.
         self._refused |= answer.kind == "refused"
         silent = "dns.server_refused" if self._refused else "dns.server_silent"
         cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
@@ -216,7 +219,7 @@ class Names:
         return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
-        """Yield likely full names: in this pod's namespace, and in the domains of the pod's own name."""
+        """Yield likely full names, in this pod's namespace and in the domains of the pod's own name."""
         domains = [f"{line.strip()}.svc.cluster.local" for line in _lines(self.namespace)]
         for _, names in _hosts(self.hosts):
             for own in names:
@@ -236,7 +239,7 @@ def _hosts(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(path: str) -> list[str]:
-    """Return the lines of a file without comments and empty lines, or [] if it cannot be read."""
+    """Return a file's lines without comments and empty lines, or [] if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

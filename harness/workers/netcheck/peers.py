@@ -13,7 +13,7 @@ from .variables import is_host
 
 @dataclass(frozen=True)
 class Peer:
-    """A host name or IP address, and the port of its greeting server. None means the common port."""
+    """A host name or IP address, and the port of its greeting server. Port None means the common port."""
 
     host: str
     port: int | None = None
@@ -25,8 +25,8 @@ class Peer:
 def parse(text: str) -> list[Peer]:
     """Return the peers in a comma-separated list.
 
-    `job-{0..3}.svc` stands for four peers, and `[fd00::1]:29501` has a port. Raises ValueError for an empty
-    list, an invalid name or an invalid port.
+    `job-{0..3}.svc` expands to four peers, and `[fd00::1]:29501` includes a port. Raises ValueError for an
+    empty list, an invalid name or an invalid port.
     """
     listed = [Peer(*_split(each)) for word in _words(text) for each in _expanded(word)]
     if not listed:
@@ -35,9 +35,9 @@ def parse(text: str) -> list[Peer]:
 
 
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
-    """Return the peers if pod names are `NAME-<index>.SERVICE` (Indexed Job, StatefulSet, JobSet).
+    """Return the peers if pod names have the form `NAME-<index>.SERVICE` (Indexed Job, StatefulSet, JobSet).
 
-    `own` is this pod's full name. Returns [] if no name matches the pattern.
+    `own` is this pod's full name. Returns [] if neither it nor `master` has this form.
     """
     if rank is None or nodes is None:
         return []
@@ -50,7 +50,7 @@ def derive(master: str, rank: int | None, nodes: int | None, own: str | None = N
 
 
 def full_name(hosts: str = HOSTS) -> str:
-    """Return this host's name as the kubelet writes it to /etc/hosts, with the Service name if any."""
+    """Return this host's name as the kubelet wrote it to /etc/hosts, including the Service name if any."""
     own = socket.gethostname()
     try:
         words = Path(hosts).read_text(encoding="utf-8", errors="replace").split()
@@ -75,5 +75,5 @@ def _split(text: str) -> tuple[str, int | None]:
     host = (match[1] or match[3] or match[5]) if match else ""
     port = int(match[2] or match[4] or 0) if match else 0
     if not is_host(host) or port > 65535:
-        raise ValueError(f"{text!r} is no host and no host:port")
+        raise ValueError(f"{text!r} is not a valid host or host:port")
     return host, port or None

@@ -1,4 +1,4 @@
-"""Probe one pair until it works: resolve, connect, greet, send full packets. The result is a Cell."""
+"""Probe a peer until all steps succeed: resolve, connect, greet, send full packets. The result is a Cell."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from .reach import CONNECT_SECONDS, REJECTED, connect
 
 PENDING = "pending"
 AGAIN = 0.3
-"""After this many seconds without a response, a failure is discarded unless it is one of SILENT."""
+"""Seconds without a response after which an earlier failure is discarded, unless it is in SILENT."""
 SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
-"""Failures in which the peer sent no response at all."""
+"""Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
-"""A connection counts as filtered if at least two SYN packets get no response in this many seconds."""
+"""Seconds without a response to at least two SYN packets after which a connection counts as filtered."""
 QUICK = 1.2
-"""Timeout of a connection if several ports are tried. At least two SYN packets are sent in this time."""
+"""Timeout in seconds if several ports are tried. It is long enough for at least two SYN packets."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
-"""Outcomes of a port on which another program, or a rank that is not the peer, listens."""
+"""Outcomes for a port on which another program or a different rank listens."""
 _STRIDE, _ALTERNATIVES = 16, 7
 
 
 def alternatives(port: int) -> list[int]:
-    """Return the ports that a rank tries if its port is in use.
+    """Return the ports that a rank tries if its own port is in use.
 
-    The processes of a pod use consecutive ports, so the alternatives are further apart.
+    A pod's processes use consecutive ports, so the alternatives are further apart.
     """
     return [p for k in range(1, _ALTERNATIVES + 1) if (p := port + k * _STRIDE) < 65536]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of probing a rank from another rank. `outcome` is ok, pending or a cause.
+    """The result of one rank's probe of another. `outcome` is ok, pending or a cause.
 
     `rank`, `instance` and `run` describe the rank that responded from `address`. `rtt` and `offset` are in
-    seconds as in greeting.py, `rate` is in bytes per second, and `at` is in seconds after the start. With
-    --bandwidth, `bandwidth` is in bytes per second and `p50` and `p99` are in seconds.
+    seconds as in greeting.py, `rate` is in bytes per second, and `at` is the time in seconds since the probe
+    started. With --bandwidth, `bandwidth` is in bytes per second, and `p50` and `p99` are in seconds.
     """
 
     outcome: str
@@ -64,7 +64,7 @@ class Cell:
     port: int = 0
     """The port to which the probe connected."""
     sender: str = ""
-    """The address of the machine whose ICMP message ended the connection, or ""."""
+    """The address of the machine whose ICMP message terminated the connection, or ""."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,7 +76,7 @@ class Probe:
     fills = True
     """Whether the probe also sends full packets."""
     everywhere = False
-    """Whether every address of the name must respond. Otherwise, one address is enough."""
+    """Whether the peer must respond at all of its name's addresses. Otherwise, one is enough."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Probe:
         place: int | None = None,
         also: int = 0,
     ) -> None:
-        """`place` is the peer's index. With hostNetwork, other ranks can listen at the same address.
+        """`place` is the peer's index. `also` is an additional port to try, or 0.
 
-        If only another rank responds there, the probe accepts it but continues until the peer responds.
-
-        `also` is a further port to try, because a Service can forward that port only. 0 means none.
+        With hostNetwork, other ranks may listen at the same address. If only another rank responds there,
+        the probe accepts it for now, but continues until the peer responds. `also` is needed because a
+        Service may forward only that port.
         """
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
         self._port, self._place, self._also = peer.port or port, place, also
@@ -107,20 +107,20 @@ class Probe:
 
     @property
     def port(self) -> int:
-        """The port at which the peer was found, or the common port until then."""
+        """The port on which the peer responded, or the common port until then."""
         return self._cell.port or self._port
 
     @property
     def cell(self) -> Cell:
-        """The current result. A connection attempt that gets no response counts as filtered.
+        """The current result. A connection attempt without a response counts as filtered.
 
-        This result replaces an earlier failure, because the peer may have started behind a filter meanwhile.
+        This replaces an earlier failure, because the peer may meanwhile have started behind a filter.
         """
         cell, calling = self._cell, self._calling
         if cell.outcome != OK and calling is not None:
             address, since = calling
             waited = time.monotonic() - since
-            # A kernel limits its rate of ICMP messages, so a rejected connection can also get no response.
+            # Kernels rate-limit ICMP messages, so a rejected connection may also get no response.
             if waited >= UNANSWERED and not cell.sender:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
@@ -166,9 +166,9 @@ class Probe:
             return cell
         if self._cell.outcome == OK and self._cell.instance == cell.instance:
             return self._cell
-        # Sending full packets is slow, so show the rank now.
+        # Sending full packets is slow, so show the responding rank already.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
-            self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
+            self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
         filled = fill(address, cell.port)
         where = f"{address} port {cell.port}"
         return replace(
@@ -176,7 +176,7 @@ class Probe:
         )
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
-        """Return the result of another port at which the peer responds, or else of the common port."""
+        """Return the result for another port on which the peer responds, otherwise for the common port."""
         away = cell.outcome in UNEXPECTED
         if self._also and (away or cell.outcome.startswith("tcp.")):
             other = self._ask(address, self._also, QUICK)
@@ -193,11 +193,11 @@ class Probe:
         return cell
 
     def _is_it(self, cell: Cell) -> bool:
-        """Return whether the peer itself responded, or a rank that does not know its number."""
+        """Return whether the responder is the peer itself, or a rank that does not know its own number."""
         return cell.outcome == OK and (self._place is None or cell.rank in (self._place, -1))
 
     def _ask(self, address: str, port: int, seconds: float) -> Cell:
-        """Connect and greet once. Return the identity of the rank that responds, or the cause."""
+        """Connect and greet once. Return a cell with the responding rank's identity, or with the cause."""
         if port == self._port:
             self._calling = address, time.monotonic()
         reached = connect(address, port, seconds)
@@ -230,7 +230,7 @@ class Probe:
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return the cell, or a failed cell if it does not meet the requirements of a subclass."""
+        """Return the cell. Subclasses return a failed one if it does not meet their requirements."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:
@@ -260,7 +260,7 @@ class Probe:
 
 
 class FirstProbe(Probe):
-    """A probe that requires rank 0 at every address of its name, because a client can get any of them."""
+    """Requires rank 0 to respond at every address of its name, because clients may use any of them."""
 
     everywhere = True
 

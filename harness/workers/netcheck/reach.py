@@ -1,8 +1,8 @@
 """Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
 
-One errno can have several causes. "No route to host" means a missing route, a missing machine, or a firewall
-that rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the
-machine that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
+The same errno can have several causes. "No route to host" means a missing route, a missing machine, or a
+firewall that rejects the connection. The ICMP message (RFC 792, 1812, 4443) contains the reason and the
+address of the machine that sent it. Linux keeps that message in the socket's error queue (ip(7), IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout, longer than an ARP or NDP look-up (3 × 1 s), to distinguish a missing machine from a filter."""
+"""Timeout in seconds. To distinguish a missing machine from a filter, it exceeds an ARP or NDP lookup (3 × 1
+s)."""
 THERE_SECONDS = 0.5
-"""Timeout of the connection that shows whether a machine exists behind an ICMP "unreachable"."""
+"""Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens, so that an existing machine responds with a reset."""
+"""A port on which nothing listens, so that a machine that exists responds with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -56,8 +57,9 @@ _REJECTED = {
     (3, 5): "source address failed ingress/egress policy",
     (3, 6): "reject route to destination",
 }
-"""Origin and code → the name of a message that a firewall sends for a TCP packet. A host does not send one:
-it responds to a closed TCP port with a reset (RFC 9293, 3.10.7.1), and never with "port unreachable"."""
+"""(origin, code) → the name of a message that a firewall sends in response to a TCP packet. A host does not
+send these messages: for a closed TCP port, it responds with a reset (RFC 9293, 3.10.7.1), never with "port
+unreachable"."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Icmp:
 
     @property
     def rejected(self) -> str:
-        """The name of the message if only a firewall sends it, else ""."""
+        """The message's name if only firewalls send it, otherwise ""."""
         return _REJECTED.get((self.origin, self.code), "") if self.unreachable else ""
 
     @property
@@ -80,7 +82,7 @@ class Icmp:
 
     @property
     def text(self) -> str:
-        """The message in words, with its type and code."""
+        """The message's name, with its type and code."""
         name = self.rejected or ("unreachable" if self.unreachable else "undeliverable")
         return f"{name} (ICMP{'' if self.origin == 2 else 'v6'} {self.kind}/{self.code})"
 
@@ -101,8 +103,8 @@ class Reached:
 
 
 def cause_of(error: OSError) -> str:
-    """Return the cause that corresponds to an error of `connect`, `send` or `recv`."""
-    if isinstance(error, socket.timeout):  # This is TimeoutError only since Python 3.10.
+    """Return the cause that corresponds to an error from `connect`, `send` or `recv`."""
+    if isinstance(error, socket.timeout):  # Since Python 3.10, this is TimeoutError.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 
@@ -115,7 +117,7 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
     try:
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # Not every kernel that runs containers has this option.
+        with contextlib.suppress(OSError):  # Not every kernel that runs containers supports this option.
             connection.setsockopt(*_RECVERR[family], 1)
         if segment is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
@@ -133,10 +135,10 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
 
 
 def _by_icmp(icmp: Icmp, address: str, error: OSError, took: float) -> Reached:
-    """Return the cause of an ICMP message from its code, its sender, and whether the machine exists."""
+    """Return the cause based on the ICMP message's code and sender, and on whether the machine exists."""
     said = f"{error.strerror or error}: {icmp.sender} responds {icmp.text!r}"
     if _own(icmp.sender):
-        # A pod's own kernel sends "host unreachable" if no machine on its link has the address.
+        # A pod's own kernel generates "host unreachable" if no machine on its link has the address.
         denied = bool(icmp.rejected)
         why = f"{said}, so a firewall of this pod rejects it" if denied else f"{said}, which is this pod"
         return Reached(None, "tcp.denied" if denied else "tcp.no_route", why, took, icmp.sender)
@@ -166,14 +168,14 @@ def _icmp(connection: socket.socket) -> Icmp | None:
 
 
 def _address(raw: bytes) -> str:
-    """Return the IP address in a struct sockaddr, or "" if it has none."""
+    """Return the IP address in a struct sockaddr, or "" if it does not contain one."""
     family = int.from_bytes(raw[:2], "little" if struct.pack("=H", 1)[0] else "big")
     packed = {int(socket.AF_INET): raw[4:8], int(socket.AF_INET6): raw[8:24]}.get(family, b"")
     return str(ipaddress.ip_address(packed)) if len(packed) in (4, 16) else ""
 
 
 def _own(address: str) -> bool:
-    """Return whether an IP address is one of this host's."""
+    """Return whether an IP address belongs to this host."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
             own.bind((address, 0))
@@ -183,13 +185,13 @@ def _own(address: str) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether a machine has the address, because it accepts or resets a connection to a port."""
+    """Return whether a machine with the address exists: it accepts or resets a connection to DISCARD."""
     reached = connect_plainly(address, DISCARD)
     return reached in (None, errno.ECONNREFUSED)
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
-    """Connect and disconnect. Return None on success, else the errno, or 0 if there was no response."""
+    """Connect and disconnect. Return None on success, otherwise the errno, or 0 without a valid response."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -198,6 +200,7 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall can also refuse a connection, with "port unreachable". No machine need exist then.
+            # A firewall may also refuse a connection with "port unreachable". The machine need not exist
+            # then.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

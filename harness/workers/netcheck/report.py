@@ -1,4 +1,4 @@
-"""The report of one rank, which it sends to rank 0 as JSON."""
+"""Define the report that each rank sends to rank 0 as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Report:
-    """The report of one rank. `place` is its index among the peers. `row` has a cell for each probed peer."""
+    """One rank's report. `place` is its index in the list of peers. `row` has a cell for each probed peer."""
 
     place: int
     rank: int
@@ -26,14 +26,14 @@ class Report:
     heard: Mapping[int, str] = field(default_factory=dict)
     """Rank → the address from which it greeted this rank."""
     named: bool = True
-    """Whether a run id is set, which is needed to recognise ranks of other jobs."""
+    """Whether a run id is set. Without it, ranks of other jobs cannot be recognised."""
     master: Cell | None = None
-    """The result of the probe of MASTER_ADDR, if that is a different name from the first peer's."""
+    """The result of probing MASTER_ADDR, if it differs from the first peer's name."""
     port: int = 0
-    """The port of this rank's greeting server, or 0 if the rank may not be listening."""
+    """The port of this rank's greeting server, or 0 if it may not be listening."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
-        """Return the report with the measured bandwidth of this rank's pairs."""
+        """Return the report with the measured bandwidth added to this rank's row."""
         row = {
             place: replace(cell, bandwidth=each.rate, p50=each.p50, p99=each.p99)
             if (each := measured.get((self.place, place)))
@@ -52,7 +52,7 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return the report from the data of `as_dict` after a round trip through JSON.
+        """Return the report that `as_dict` converted to data, after a round trip through JSON.
 
         Raises KeyError or TypeError if the data are not a report.
         """

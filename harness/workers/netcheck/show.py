@@ -22,7 +22,7 @@ _CELLS = {
 
 
 def text(result: Diagnosis, color: bool = False) -> str:
-    """Return the diagnosis as text. With `color`, the main lines are bold."""
+    """Return the diagnosis as text. With `color`, the most important lines are bold."""
     return "\n".join(_lines(result, color))
 
 
@@ -65,7 +65,7 @@ def _matrix(result: Diagnosis) -> Iterator[str]:
 
 
 def _rates(result: Diagnosis) -> Iterator[str]:
-    """Yield the bandwidth of each pair, and below it the median and 99th percentile of its round trips."""
+    """Yield a table of each pair's bandwidth, with the median and p99 round-trip times below it."""
     width = 12
     yield "MB/s, ms    " + "".join(f"{rank:>{width}}" for rank in range(result.nodes))
     for sender in range(result.nodes):
@@ -85,7 +85,7 @@ def _cell(row: object, receiver: int) -> str:
 
 
 def word(outcome: str) -> str:
-    """Return the short word for an outcome in a cell of the matrix."""
+    """Return the short word for an outcome, as shown in the matrix."""
     return _CELLS.get(outcome, outcome.partition(".")[0])
 
 

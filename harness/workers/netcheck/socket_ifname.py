@@ -1,6 +1,6 @@
 """Determine the address on which gloo or NCCL would listen, and check the variables that select it.
 
-gloo and NCCL choose an interface by themselves. The address that they then send to the other ranks can differ
+gloo and NCCL choose an interface themselves. The address that they then send to the other ranks may differ
 from the address to which the rank's name resolves.
 """
 
@@ -17,12 +17,12 @@ from .interfaces import addresses
 GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 LOOPBACK = "lo"
 _DEFAULTS = ("ib", "^docker,lo", "docker", "lo")
-"""The values that NCCL tries in this order if NCCL_SOCKET_IFNAME is not set."""
+"""The values that NCCL tries, in this order, if NCCL_SOCKET_IFNAME is not set."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The address on which `library`, gloo or NCCL, would listen, and a clause that gives the reason."""
+    """The address on which `library` (gloo or NCCL) would listen, and the reason as a clause."""
 
     library: str
     address: str
@@ -36,8 +36,8 @@ class Binding:
 def matching(value: str, names: Iterable[str]) -> list[str]:
     """Return the interfaces that a value in NCCL's syntax selects.
 
-    The value is a list of prefixes. `=` makes them exact names, `^` excludes them, and `^=` excludes exact
-    names. A port after a colon is ignored.
+    The value is a list of prefixes. A leading `=` makes them exact names, `^` excludes them, and `^=`
+    excludes exact names. A port after a colon is ignored.
     """
     excluded, rest = value.startswith("^"), value[1:] if value.startswith("^") else value
     exact, rest = rest.startswith("="), rest[1:] if rest.startswith("=") else rest
@@ -50,7 +50,7 @@ def matching(value: str, names: Iterable[str]) -> list[str]:
 
 
 def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
-    """Return the binding of NCCL, or None if it finds no interface. `own` maps addresses to interfaces."""
+    """Return NCCL's binding, or None if it does not find an interface. `own` maps addresses to interfaces."""
     version = {"AF_INET": 4, "AF_INET6": 6}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
     fit = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}
     given = _nccl_value(variables)
@@ -64,10 +64,10 @@ def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
 
 
 def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
-    """Return the binding of gloo, or None if its interface has no address.
+    """Return gloo's binding, or None if its interface has no address.
 
-    Without GLOO_SOCKET_IFNAME, gloo uses the first address of this host's own name to which it can bind, and
-    loopback if there is none. This function resolves the name, which can take seconds.
+    Without GLOO_SOCKET_IFNAME, gloo resolves this host's own name and uses the first address that it can bind
+    to, or loopback if there is none. Resolving the name may take several seconds.
     """
     if given := variables.get(GLOO, ""):
         first = given.split(",")[0]
@@ -80,17 +80,19 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
         return Binding("gloo", "127.0.0.1", "this host's own name has no address")
     bound = next((address for address in found if _binds(address)), None)
     if bound is None:
-        return Binding("gloo", "127.0.0.1", f"this host's own name leads to {found[0]}, which is elsewhere")
+        return Binding(
+            "gloo", "127.0.0.1", f"this host's own name resolves to {found[0]}, which is another host"
+        )
     return Binding("gloo", bound.partition("%")[0], f"this host's own name leads to {bound}")
 
 
 def check_names(
     variables: Mapping[str, str], own: Mapping[str, str] | None = None, alone: bool = True
 ) -> Iterator[Finding]:
-    """Yield a finding for each variable that selects no interface of this host, or only loopback.
+    """Yield a finding for each variable that does not select an interface of this host, or only loopback.
 
-    `alone` means that the job has one node, for which loopback is enough. `own` maps the addresses of this
-    host to interfaces.
+    `alone` means that the job has one node, for which loopback is enough. `own` maps this host's addresses to
+    interfaces.
     """
     names = dict.fromkeys((addresses() if own is None else own).values())
     has = ", ".join(sorted(names))
@@ -100,16 +102,18 @@ def check_names(
             text = f"{NCCL}={given} selects no interface of this host, which has {has}"
             yield failed("variables.interface", text)
         elif not alone and set(selected) == {LOOPBACK}:
-            text = f"{NCCL}={given} selects only {LOOPBACK}, which no other host reaches; this host has {has}"
+            text = (
+                f"{NCCL}={given} selects only {LOOPBACK}, which other hosts cannot reach; this host has {has}"
+            )
             yield failed("variables.interface", text)
     if given := variables.get(GLOO, ""):
         absent = [name for name in given.split(",") if name not in names]
         if absent:
-            syntax = "gloo takes exact names without = and ^, and " if absent[0][:1] in ("=", "^") else ""
+            syntax = "gloo expects exact names without = or ^, and " if absent[0][:1] in ("=", "^") else ""
             text = f"{GLOO}={given} names no interface of this host: {syntax}this host has {has}"
             yield failed("variables.interface", text)
         elif not alone and LOOPBACK in given.split(","):
-            text = f"{GLOO}={given} names {LOOPBACK}, which no other host reaches; this host has {has}"
+            text = f"{GLOO}={given} names {LOOPBACK}, which other hosts cannot reach; this host has {has}"
             yield failed("variables.interface", text)
 
 

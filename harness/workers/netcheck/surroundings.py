@@ -1,4 +1,4 @@
-"""Compare the environments of the ranks: clock, versions, shared memory, locked memory."""
+"""Compare the ranks' environments: clocks, versions, shared memory, locked memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""Maximum clock offset. A larger one breaks tokens, timeouts and the time axis of a tracker."""
+"""Maximum clock offset in seconds. Larger offsets break tokens, timeouts and a tracker's time axis."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required bytes of /dev/shm for each process of a node, by a rule of this project. A container's default of
-64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
+"""Required bytes of /dev/shm per process on a node, a limit that this project has chosen. The container
+default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
-    """Return the environment of this process. None stands for an unknown value, "" for a missing package."""
+    """Return facts about this process's environment. None means unknown, "" means a missing package."""
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": _version("torch"),
@@ -42,8 +42,8 @@ def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
 def find_packages() -> None:
     """Make installed packages importable under `python -S`, without running their .pth files.
 
-    A .pth file can run any code. For example, that of Pluto's client imports the whole client, which takes
-    0.3 s of CPU time. Packages in a folder that only a .pth file lists are not found.
+    A .pth file can run arbitrary code. For example, the Pluto client's .pth file imports the whole client,
+    which takes 0.3 s of CPU time. Packages in folders that are listed only in a .pth file are not found.
     """
     site.addpackage = lambda *_: None
     site.main()
@@ -52,11 +52,11 @@ def find_packages() -> None:
 def compare(
     of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
 ) -> list[Finding]:
-    """Return findings about facts that differ between ranks or are unsuitable.
+    """Return findings about environments that differ between ranks or are unsuitable.
 
-    `offsets` maps each rank to the offset of its clock from rank 0's clock, and the error of that offset, in
-    seconds. A finding blames the ranks that differ from the most common value. If no value is the most common
-    one, it blames all ranks.
+    `offsets` maps each rank to its clock's offset from rank 0's clock, and the error of that offset, in
+    seconds. A finding blames the ranks that differ from the most common value, or all ranks if no value is
+    the most common one.
     """
     found: list[Finding] = []
     for name in ("python", "torch", "nccl"):
@@ -94,7 +94,7 @@ def compare(
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
-    """Return a finding for clocks that differ too much from the median. Rank 0's clock is judged as well."""
+    """Return a finding about clocks that differ too much from the median, including rank 0's clock."""
     middle = median(offset for offset, _ in offsets.values())
     off = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS

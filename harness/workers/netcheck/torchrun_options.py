@@ -1,4 +1,4 @@
-"""Read torchrun's options from a command line, a script, or the processes of this container.
+"""Read torchrun's options from a command line, a script, or the processes in this container.
 
 Only literal values are used. Values that a shell would expand are ignored.
 """
@@ -20,9 +20,9 @@ _OPTIONS = {
     "master-addr": "MASTER_ADDR",
     "master-port": "MASTER_PORT",
 }
-"""Options of torchrun, and the equivalent variables."""
+"""torchrun option → the equivalent environment variable."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
-"""Options of torchrun that take no value."""
+"""torchrun options that do not take a value."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -38,14 +38,14 @@ def environment(proc: Path, pid: int) -> Mapping[str, str]:
 
 
 def command_line(proc: Path, pid: int) -> list[str]:
-    """Return the words of a process's command line, or [] if it cannot be read."""
+    """Return a process's command-line arguments, or [] if they cannot be read."""
     return _split(proc / str(pid) / "cmdline")
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's options as variables. `--rdzv-endpoint` also sets the address of rank 0.
+    """Return torchrun's options as variables. `--rdzv-endpoint` also sets rank 0's address.
 
-    Options after the name of the script belong to the script, and are ignored.
+    Options after the script name belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
     start = next((at for at, word in enumerate(words) if _LAUNCHERS.search(word)), len(words))
@@ -72,7 +72,7 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # A quotation continues on the next line.
+    except ValueError:  # A quoted string continues on the next line.
         words = (match[1] + match[2]).split()
     return {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
 
@@ -80,8 +80,8 @@ def from_script(text: str) -> dict[str, str]:
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
     """Return the options of the torchrun that runs in this container, as variables.
 
-    This is the torchrun that started this process, or the first torchrun in the container. If neither exists,
-    it is the torchrun command in the script of the container's first process. Outside a pod, only the
+    This is the torchrun that started this process, otherwise the first torchrun in the container, otherwise
+    the torchrun command in the script that the container's first process runs. Outside a pod, only the
     ancestors of this process are read.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
@@ -96,7 +96,7 @@ def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
 
 
 def gpus(folder: Path = Path("/dev")) -> int:
-    """Return the number of NVIDIA GPUs in this container, by their device files."""
+    """Return the number of NVIDIA GPUs in this container, according to their device files."""
     return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in folder.glob("nvidia*"))
 
 
@@ -111,7 +111,7 @@ def _parents(proc: Path, pid: int) -> Iterator[int]:
 
 
 def _same_container(proc: Path, own: int | None) -> Iterable[int]:
-    """Return the pids in the same mount namespace. This excludes the other containers of the pod."""
+    """Return the pids in the same mount namespace. This excludes the pod's other containers."""
 
     def mounts(pid: str) -> str:
         try:

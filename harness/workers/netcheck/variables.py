@@ -1,4 +1,4 @@
-"""Validate the variables that define a process's rank and the address of rank 0: type, range, consistency."""
+"""Validate the environment variables for a process's rank and rank 0's address: type, range, consistency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .finding import Finding, failed, ok, unknown
 from .torchrun_options import gpus, of_container
 
 MASTER_PORT = 29500
-"""torchrun's default for MASTER_PORT."""
+"""torchrun's default MASTER_PORT."""
 NODES = ("NNODES", "PET_NNODES", "NUM_NODES", "GROUP_WORLD_SIZE", "JOB_COMPLETIONS")
 PROCESSES = ("NPROC_PER_NODE", "PET_NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "NUM_GPUS_PER_NODE")
 NODE_RANK = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX")
@@ -25,17 +25,17 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""In each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
+"""For each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
 AUTOMATIC = ("auto", "gpu", "cpu")
-"""Words that torchrun accepts instead of a number of processes."""
+"""Values that torchrun accepts instead of a number of processes."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The values of the variables. None stands for an unknown value.
+    """The values of the variables. None means that a value is unknown.
 
-    `node_rank` is the index of this pod. `local_rank` is the index of a process in this pod, and 0 outside
-    torchrun. `run_id` is "" if no variable identifies the job.
+    `node_rank` is this pod's index. `local_rank` is the process's index in the pod, or 0 without torchrun.
+    `run_id` is "" if no variable identifies the job.
     """
 
     node_rank: int | None
@@ -50,7 +50,7 @@ class Environment:
 
     @property
     def ok(self) -> bool:
-        """Return whether no variable is invalid."""
+        """Return whether all variables are valid."""
         return not any(finding.status == "failed" for finding in self.findings)
 
 
@@ -59,13 +59,13 @@ def validate_environment(
 ) -> Environment:
     """Return the values of the variables, and a finding for each invalid variable.
 
-    `variables` defaults to the environment, the options of this container's torchrun, and the number of its
-    GPUs. `nodes` is the expected number of nodes, if the caller knows it.
+    By default, the values come from the environment, the options of this container's torchrun and the
+    container's number of GPUs. `nodes` is the expected number of nodes, if the caller knows it.
     """
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    started = "GROUP_WORLD_SIZE" in own  # torchrun has set the variables from its options.
+    started = "GROUP_WORLD_SIZE" in own  # torchrun set the variables according to its options.
     options = {} if started else of_container()
     return _Reader(own, options, 0 if started else gpus()).environment(nodes)
 
@@ -76,7 +76,7 @@ def port_after(port: int, more: int) -> int:
 
 
 def is_host(name: str) -> bool:
-    """Return whether a text is an IP address or has the syntax of a DNS name."""
+    """Return whether a text is an IP address or a syntactically valid DNS name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -89,7 +89,7 @@ def is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The numbers in the variables. None stands for an unknown number."""
+    """The numbers in the variables. None means that a number is unknown."""
 
     nodes: int | None
     per_node: int | None
@@ -103,7 +103,7 @@ class _Reader:
     def __init__(
         self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
     ) -> None:
-        """`options` are torchrun's options, as variables. `gpus` is the number of GPUs in this container."""
+        """`options` are torchrun's options as variables. `gpus` is the number of GPUs in this container."""
         self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in PROCESSES}}
         for name, value in (options or {}).items():
             self._variables.setdefault(name, value)
@@ -119,7 +119,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor sets 0 GPUs for one process on CPUs.
+        per_node = per_node or None  # konduktor sets 0 GPUs for a single CPU process.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:
@@ -148,7 +148,7 @@ class _Reader:
         )
 
     def _formed(self, declared: int | None) -> int | None:
-        """Return the number of nodes with which an elastic torchrun has started, or else `declared`."""
+        """Return the number of nodes that an elastic torchrun started with, or `declared` for other jobs."""
         _, given = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
         return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared
@@ -189,7 +189,7 @@ class _Reader:
                 f"WORLD_SIZE={world}, but {nodes} nodes × {per_node} processes are expected{origin}",
             )
         elif nodes and world and per_node is None and (world < nodes or world % nodes):
-            self._fail("variables.world_size", f"WORLD_SIZE={world} is no multiple of {nodes} nodes")
+            self._fail("variables.world_size", f"WORLD_SIZE={world} is not a multiple of {nodes} nodes")
         elif nodes and world and per_node is None and 0 < self._gpus < world // nodes:
             self._fail(
                 "variables.world_size",
@@ -223,7 +223,8 @@ class _Reader:
             self._fail("variables.master_addr", f"MASTER_ADDR={addr!r} is no host name and no IP address")
         elif nodes and nodes > 1 and (host == "localhost" or _loopback(host)):
             self._fail(
-                "variables.master_addr", f"MASTER_ADDR={addr} is this pod itself, but there are {nodes} nodes"
+                "variables.master_addr",
+                f"MASTER_ADDR={addr} refers to this pod itself, but there are {nodes} nodes",
             )
         port = self._number(("MASTER_PORT",), "variables.master_port", 1, most=65535)
         return host, MASTER_PORT if port is None else port
@@ -242,7 +243,7 @@ class _Reader:
         return int(text)
 
     def _last_of_range(self, names: Sequence[str]) -> str:
-        """Return MAX of torchrun's MIN:MAX, because an elastic job is expected to use the maximum."""
+        """Return MAX from torchrun's MIN:MAX, because an elastic job is expected to use the maximum."""
         return self._first(names)[1].rpartition(":")[2]
 
     def _first(self, names: Sequence[str]) -> tuple[str, str]:
@@ -257,9 +258,7 @@ class _Reader:
     def _right(self, node_rank: int | None, nodes: int | None, world: int | None, addr: str) -> Finding:
         if nodes is None:
             size = f"WORLD_SIZE={world} is not checked: " if world else ""
-            return unknown(
-                "variables", f"{size}nothing says how many nodes there are: set NNODES, or pass --nodes"
-            )
+            return unknown("variables", f"{size}the number of nodes is unknown: set NNODES, or pass --nodes")
         size = f" of {nodes} nodes" + (f", WORLD_SIZE={world}" if world else "")
         return ok("variables", f"node rank {node_rank}{size}, rank 0 at {addr or 'this host'}")
 

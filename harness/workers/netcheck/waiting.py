@@ -22,7 +22,7 @@ class Waited:
     """Whether rank 0 responded within the deadline. `cause` and `text` describe the last failure.
 
     `history` lists each cause with the time in seconds at which it first occurred. For example,
-    "dns.no_record" followed by "tcp.refused" means that the name was missing from DNS at first, and now
+    "dns.no_record" followed by "tcp.refused" means that the name was initially missing from DNS, and now
     resolves.
     """
 
@@ -44,11 +44,11 @@ def wait_for_master(
     greeting: bool = True,
     variables: Mapping[str, str] | None = None,
 ) -> Waited:
-    """Wait until rank 0 responds at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
+    """Wait at most `deadline` seconds until rank 0 responds at `address` (default: MASTER_ADDR) and `port`.
 
-    If `greeting` is true, `port` is netcheck's port on rank 0 (by default MASTER_PORT + 1), and rank 0 of
-    this run must respond. Otherwise, `port` is the training's port (by default MASTER_PORT), which only has
-    to be open. The name is resolved as in name_resolution.py. Raises ValueError if no address is known.
+    If `greeting` is true, `port` is netcheck's port on rank 0 (default: MASTER_PORT + 1), and rank 0 of this
+    run must respond. Otherwise, `port` is the training's port (default: MASTER_PORT), which only has to be
+    open. name_resolution.py resolves the name. Raises ValueError if no address is known.
     """
     known = validate_environment(variables)
     address = address or known.master_addr

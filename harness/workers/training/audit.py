@@ -1,11 +1,11 @@
-"""Audit the files of a training, and print the facts as one JSON document, without judging them.
+"""Inspect a training's files, and print the findings as one JSON document, without judging them.
 
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 
 For each checkpoint, the document shows whether the files match the manifest, whether a model can be loaded
-from them, and the digest of the weights. For `best`, it shows the target, the losses in its manifest
-and the validation loss that this command computes itself. It also has the entropy of the texts, if known.
-The exit code is always 0. Files that cannot be read are listed in the document.
+from them, and the digest of the weights. For `best`, it shows the target, the losses in its manifest and the
+validation loss that this command recomputes. It also contains the entropy of the texts, if known. The exit
+code is always 0. Files that cannot be read are listed in the document.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return the document, from which the harness computes the checks of a training."""
+    """Return the document from which the harness derives the checks for a training."""
     folders = sorted(checkpoint.all_of(run), key=checkpoint.step_of)
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []
@@ -70,7 +70,7 @@ def document(run: Path, data: Path) -> Found:
 
 
 def _checkpoint(folder: Path, manifest: Manifest) -> Found:
-    """Return the facts of one intact checkpoint, and whether model and optimizer can be loaded from it."""
+    """Return an intact checkpoint's properties, and whether the model and optimizer can be loaded from it."""
     facts: Found = {
         "name": folder.name,
         "whole": True,
@@ -85,7 +85,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
         torch.load(folder / "rank-0" / state.TRAINING, map_location="cpu", weights_only=True)
         for rank in range(manifest.world):
             torch.load(folder / f"rank-{rank}" / state.GENERATORS, weights_only=True)
-    except Exception as error:  # torch raises various errors for broken files
+    except Exception as error:  # torch raises various exceptions for broken files
         return facts | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
     weights = state.unique(model)
     odd = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
@@ -93,7 +93,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of all weights. It is computed like Trainer.weights, which the trainer prints."""
+    """Return the SHA-256 digest of all weights, computed like Trainer.weights, which the trainer prints."""
     hashed = hashlib.sha256()
     for name, value in weights.items():
         hashed.update(name.encode())
@@ -109,9 +109,9 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return the target of `best`, with the losses in its manifest and the computed loss, or None without it.
+    """Return `best`'s target, the losses in its manifest and the recomputed loss, or None without `best`.
 
-    If the link and best.txt differ, the target is the worse one, because users read either.
+    If the link and best.txt differ, the target is the worse of the two, because users may read either one.
     """
     folder = max(checkpoint.pointers(run).values(), key=_loss, default=None)
     if folder is None:
@@ -132,7 +132,7 @@ def _best(run: Path, data: Path) -> Found | None:
 
 
 def _loss(folder: Path) -> float:
-    """Return the validation loss in a manifest, or infinity if there is none."""
+    """Return the validation loss in a checkpoint's manifest, or infinity if there is none."""
     try:
         return checkpoint.manifest_of(folder).losses.get("val/loss", math.inf)
     except checkpoint.Torn:
@@ -140,11 +140,11 @@ def _loss(folder: Path) -> float:
 
 
 def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]:
-    """Return the mean loss in nats over all tokens of the stream except the first, and the number of tokens.
+    """Return the mean loss in nats over all tokens in the stream except the first, and the number of tokens.
 
-    The chunks have the trainer's size, because the rounding of a matrix product can depend on its shape.
-    Otherwise the computation is independent of the trainer: one pass predicts each token once from the tokens
-    before it.
+    The chunks have the same size as in the trainer, because the rounding of a matrix product may depend on
+    its shape. Otherwise, the computation is independent of the trainer: one pass predicts each token once
+    from the tokens before it.
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context
@@ -173,7 +173,7 @@ def _entropy(data: Path) -> Found | None:
 
 
 def _unchanged(first: Path, last: Path) -> list[str]:
-    """Return the names of the weights that are equal in two checkpoints."""
+    """Return the names of the weights that are identical in two checkpoints."""
     before, after = (load_file(folder / "rank-0" / state.MODEL) for folder in (first, last))
     return sorted(
         name

@@ -1,4 +1,4 @@
-"""Create the tokenizer and the model from the options."""
+"""Create the tokenizer and the model that the options specify."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .texts import Tokenizer
 
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
-    """Return the tokenizer that the options name, or the byte tokenizer if they name none."""
+    """Return the tokenizer that the options name, or else the byte tokenizer."""
     _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
@@ -23,7 +23,7 @@ def tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 
 def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
-    """Return the Hugging Face model that the options name, or the small GPT."""
+    """Return the Hugging Face model that the options name, or else the small GPT."""
     _use_token()
     folder = options.model_local_dir or options.model
     if folder is not None:
@@ -37,13 +37,13 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
 
 
 def _use_token() -> None:
-    """Copy HUGGINGFACE_HUB_TOKEN, set by the user, to HF_TOKEN, the variable that the hub's client reads."""
+    """Copy the user's HUGGINGFACE_HUB_TOKEN to HF_TOKEN, which the hub's client reads."""
     if token := os.environ.get("HUGGINGFACE_HUB_TOKEN"):
         os.environ.setdefault("HF_TOKEN", token)
 
 
 def gated(error: BaseException | None) -> bool:
-    """Return whether the error, or one of its causes, means that the hub denied access to a gated model."""
+    """Return whether the error or one of its causes means that the hub denied access to a gated model."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if type(error).__name__ == "GatedRepoError":
@@ -54,12 +54,12 @@ def gated(error: BaseException | None) -> bool:
 
 
 def cannot_compile(device: torch.device) -> str:
-    """Compile a small model and its backward pass. Return the error message, or "" if it works."""
+    """Compile a small model and its backward pass. Return the error message, or "" on success."""
     try:
-        # Compiling the backward pass needs more than the forward pass: it is split from a graph of both.
+        # Compiling the backward pass requires more than the forward pass: it is split off from a joint graph.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
-    except Exception as error:  # torch.compile's exceptions are private, and differ between versions
+    except Exception as error:  # torch.compile's exceptions are private and differ between versions
         lines = [line for line in str(error).splitlines() if line.strip()]
         return " ".join(lines[:2])[:300] or type(error).__name__
     return ""

@@ -1,4 +1,4 @@
-"""Atomic checkpoints: each one is complete or absent, no matter when a process is killed.
+"""Write and read atomic checkpoints: each one is complete or absent, no matter when a process is killed.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
@@ -10,13 +10,13 @@
     OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
     OUT/RUN/.lock                     the one writer of the run (run_lock.py)
 
-Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
-writes the manifest last, and renames the folder. A folder without a manifest, or with files that do not match
-the manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint
+Every rank writes its files into a folder whose name begins with a dot, and flushes them to disk. Rank 0 then
+writes the manifest, and renames the folder. A folder without a manifest, or with files that do not match the
+manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint
 (resume.py).
 
-torch.distributed.checkpoint is not used. Under DDP every rank holds the same state, so there is nothing to
-assemble. Its folders contain no sizes or hashes, so a damaged file would be noticed only when it is
+torch.distributed.checkpoint is not used. Under DDP, every rank has the same state, so there is nothing to
+assemble. Its folders do not contain sizes or hashes, so a damaged file would be detected only when it is
 loaded.
 """
 
@@ -39,41 +39,41 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""The subfolder of a run for trackers.py, the file in it that identifies the run in the trackers, and the
-file with the name of the run for which the identifier was created."""
+"""A run's subfolder for trackers.py, the file in it that identifies the run in the trackers, and the file
+with the name of the run for which that identifier was created."""
 KEPT = 2
-"""Smallest number of checkpoints to keep. If the newest is damaged, the one before is used."""
+"""Minimum number of checkpoints to keep. If the newest is damaged, the previous one is used."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
-"""The name of a checkpoint's folder, with the step. A backup such as `epoch-0001-step-00000034.bak` is the
-user's."""
+"""The name of a checkpoint's folder, with the step. A backup such as `epoch-0001-step-00000034.bak` belongs
+to the user and does not match."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""Errors of symlink(2) on file systems without links, such as CIFS, FAT and some FUSE file systems."""
+"""Errors from symlink(2) on file systems without symlinks, such as CIFS, FAT and some FUSE file systems."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a checkpoint."""
+    """A checkpoint's manifest."""
 
     epoch: int
-    """The epoch in which the training continues, counted from 0."""
+    """The epoch in which the training continues, starting at 0."""
     step: int
-    """Completed steps, over all epochs."""
+    """The number of completed steps over all epochs."""
     place: int
-    """Number of sequences of this epoch that the model was trained on."""
+    """The number of sequences in this epoch on which the model has already been trained."""
     world: int
     order: dict[str, int]
-    """The values that determine the order of the data: seed, sequences, batch, context."""
+    """The values that determine the data order: seed, sequences, batch, context, texts."""
     options: dict[str, Any] = field(default_factory=dict)
-    """All options of the training, by name (options.py)."""
+    """All training options, keyed by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Path in the folder → `size` in bytes and `sha256`."""
+    """Path in the folder → {`size` in bytes, `sha256`}."""
     losses: dict[str, float] = field(default_factory=dict)
     """The losses known at this step, such as `val/loss`."""
     version: int = VERSION
 
     @property
     def name(self) -> str:
-        """Return the name of the folder."""
+        """Return the name of the checkpoint's folder."""
         return f"epoch-{self.epoch:04d}-step-{self.step:08d}"
 
 
@@ -82,15 +82,18 @@ class Torn(Exception):
 
 
 class Unreadable(Torn):
-    """Raised if this user may not read a file of a checkpoint, which can be intact."""
+    """Raised if this user is not allowed to read a file in a checkpoint that may be intact."""
 
 
 class Unusable(ValueError):
-    """Raised if a run cannot be resumed. The message gives the reason and the remedy; a retry fails again."""
+    """Raised if a run cannot be resumed.
+
+    A retry would fail too. The message gives the reason and the remedy.
+    """
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return the manifest of a checkpoint, without checking the other files. Raises Torn."""
+    """Return a checkpoint's manifest without checking the other files. Raises Torn if it is invalid."""
     path = folder / MANIFEST
     try:
         manifest = Manifest(**json.loads(path.read_text()))
@@ -104,7 +107,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def verified(folder: Path) -> Manifest:
-    """Verify the files of a checkpoint, and return its manifest. Raises Torn if it is damaged."""
+    """Verify a checkpoint's files, and return its manifest. Raises Torn if it is damaged."""
     manifest = manifest_of(folder)
     if NAME.fullmatch(folder.name) and folder.name != manifest.name:
         raise Torn(f"{folder.name} holds the checkpoint {manifest.name}")
@@ -116,7 +119,7 @@ def verified(folder: Path) -> Manifest:
             if path.stat().st_size != entry["size"]:
                 raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {entry['size']}")
             if digest(path) != entry["sha256"]:
-                raise Torn(f"{folder.name}: {name} has other bytes than were written")
+                raise Torn(f"{folder.name}: {name} does not contain what was written")
         except PermissionError as error:
             raise Unreadable(f"user {os.getuid()} cannot read {path}") from error
         except OSError as error:
@@ -125,9 +128,9 @@ def verified(folder: Path) -> Manifest:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return the newest intact checkpoint of a run, or None. Pass the defects of newer ones to `say`.
+    """Return a run's newest intact checkpoint, or None. Pass the defects of newer ones to `say`.
 
-    Raises Unreadable instead of skipping a checkpoint that this user may not read.
+    Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
     """
     for folder in sorted(all_of(run), key=step_of, reverse=True):
         try:
@@ -140,7 +143,7 @@ def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | Non
 
 
 def all_of(run: Path) -> Iterator[Path]:
-    """Yield the folders of a run that have the name of a checkpoint, including links to folders."""
+    """Yield the folders in a run that are named like checkpoints, including links to folders."""
     yield from (path for path in run.glob("epoch-*-step-*") if NAME.fullmatch(path.name) and path.is_dir())
 
 
@@ -150,7 +153,7 @@ def step_of(folder: Path) -> int:
 
 
 def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
-    """Write a file with the function `save`, and flush it to disk. Return its size and SHA-256."""
+    """Write a file by calling `save`, and flush it to disk. Return its size and SHA-256 digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save(path)
     flush(path)
@@ -158,14 +161,14 @@ def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
 
 
 def complete(partial: Path, manifest: Manifest) -> Path:
-    """Turn the folder with the files of all ranks into a checkpoint. Call this on only one rank."""
+    """Turn the folder with all ranks' files into a checkpoint. Call this on only one rank."""
     path = partial / MANIFEST
     path.write_text(json.dumps(asdict(manifest), indent=1))
     flush(path)
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # it is damaged, or the run would have resumed from it
+    if final.exists():  # it is damaged, otherwise the run would have resumed from it
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -173,18 +176,19 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 
 
 def begin(run: Path, manifest: Manifest) -> Path:
-    """Create a new folder for the files of all ranks, and return it. Call this on only one rank.
+    """Create a new folder for all ranks' files, and return it. Call this on only one rank.
 
-    The folder's name is always new. A rank of an earlier attempt that is still alive does not write into it.
+    The folder's name is always new, so a rank from an earlier attempt that is still alive does not write into
+    it.
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp gives access only to the owner
+    partial.chmod(0o755)  # mkdtemp allows access only for the owner
     return partial
 
 
 def tidy(run: Path) -> None:
-    """Remove incomplete folders of earlier attempts. Call this only when no other attempt is writing."""
+    """Remove incomplete folders left by earlier attempts. Call this only when no other attempt is writing."""
     for path in run.glob(".*"):
         if path.name.startswith((".epoch-", ".gone-")):
             remove(path)
@@ -207,22 +211,22 @@ def point_best(run: Path, folder: Path) -> None:
 
 
 def restore_best(run: Path) -> None:
-    """Restore the link `best` from best.txt, if a copy of the run lacks it. Call this on only one rank."""
+    """Restore the `best` symlink from best.txt if a copy of the run lacks it. Call this on only one rank."""
     if not os.path.lexists(run / BEST) and (folder := best(run)) is not None and folder in all_of(run):
         point_best(run, folder)
 
 
 def best(run: Path) -> Path | None:
-    """Return the checkpoint that the link `best` names, or else the one that best.txt names, or None.
+    """Return the checkpoint that the `best` symlink points to, otherwise the one named in best.txt, or None.
 
-    The checkpoint can be missing. Only the last component of the link's target counts, because in a copy, an
-    absolute link would lead to the original run.
+    The checkpoint may be missing. Only the last component of the link's target is used, because in a copy, an
+    absolute link would point to the original run.
     """
     return next(iter(pointers(run).values()), None)
 
 
 def pointers(run: Path) -> dict[str, Path]:
-    """Return the checkpoints that `best` and best.txt name, by the name of the pointer. The link is first."""
+    """Return the checkpoints that `best` and best.txt name, keyed by pointer name. The link comes first."""
     names: dict[str, str] = {}
     with suppress(OSError):
         names[BEST] = Path(os.readlink(run / BEST)).name
@@ -232,7 +236,7 @@ def pointers(run: Path) -> dict[str, Path]:
 
 
 def named(path: Path) -> Path:
-    """Return the folder of a checkpoint that a user names: the folder itself, or the `best` of a run."""
+    """Return the folder of a checkpoint that a user specified: the folder itself, or a run's `best`."""
     folder = best(path.parent) if path.name == BEST and not path.is_dir() else None
     return folder or path.resolve()
 
@@ -247,7 +251,7 @@ def retain(run: Path, kept: int) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a checkpoint. Rename it first, so that its remains are never mistaken for a checkpoint."""
+    """Remove a checkpoint. Rename it first, so that leftovers are never mistaken for a checkpoint."""
     gone = folder.with_name(f".gone-{folder.name}")
     remove(gone)
     folder.rename(gone)
@@ -255,7 +259,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to one. `tidy` later removes files that NFS keeps while they are open."""
+    """Remove a folder or a link to one. NFS keeps files that are still open; `tidy` removes them later."""
     if path.is_symlink():
         path.unlink()
     else:
@@ -263,13 +267,13 @@ def remove(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return a file's SHA-256 digest."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

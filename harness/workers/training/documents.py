@@ -1,14 +1,15 @@
-"""Read the documents of a training: JSON Lines in one file or in shards, plain or compressed.
+"""Read training documents: JSON Lines in a single file or in shards, plain or compressed.
 
-The texts of a split, `train` or `val`, are one of
+The texts for a split, `train` or `val`, are in one of these places:
 
     DIR/train.jsonl               one file, also as train.jsonl.gz or train.jsonl.zst
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
-    DIR/train-0001.jsonl …        shards beside each other, also compressed
+    DIR/train-0001.jsonl …     shards next to each other, also compressed
 
-Shards are read in the order of their names. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16
-and UTF-32, as PowerShell writes them) are detected from the content. Byte order marks, CRLF and empty lines
-are accepted. Any other line that is not a JSON object with a text raises ValueError with the file and line.
+Shards are read in order of their names. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16 and
+UTF-32, as written by PowerShell) are detected from the content. Byte order marks, CRLF and empty lines are
+accepted. Any other line that is not a JSON object with a text raises ValueError with the file and line
+number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""The largest length of a line. A file without line breaks would otherwise fill the memory."""
+"""Maximum length of a line. Otherwise, a file without line breaks would fill the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -60,7 +61,7 @@ _TYPES: dict[type, str] = {
 
 # -- files -----------------------------------------------------------------------------------------------
 def files(folder: Path, split: str) -> list[Path]:
-    """Return the files with the texts of a split, in their order.
+    """Return the files that contain a split's texts, in order.
 
     Raises ValueError if the files are missing or ambiguous, and OSError if the folder cannot be read.
     """
@@ -74,7 +75,7 @@ def files(folder: Path, split: str) -> list[Path]:
     expected = f"{folder}: expected {split}.jsonl (also .gz or .zst), or shards in a folder {split}"
     if len(forms) > 1:
         names = " and ".join(form[0].name for form in forms)
-        raise ValueError(f"{expected}; found {names}. Remove or rename what is not meant")
+        raise ValueError(f"{expected}; found {names}. Remove or rename what should not be used")
     if not forms:
         there = [path.name for path in entries]
         more = f" and {len(there) - 6} more" if len(there) > 6 else ""
@@ -87,7 +88,7 @@ def files(folder: Path, split: str) -> list[Path]:
 
 
 def _require_all(shards: Sequence[Path]) -> None:
-    """Raise ValueError if there are fewer shards than their names declare, as in `train-00001-of-00004`."""
+    """Raise ValueError if there are fewer shards than their names state, as in `train-00001-of-00004`."""
     numbers = [re.search(r"-(\d+)-of-(\d+)$", _stem(path) or "") for path in shards]
     for count in {int(number[2]) for number in numbers if number}:
         there = {int(number[1]) for number in numbers if number and int(number[2]) == count}
@@ -105,12 +106,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _stem(path: Path) -> str | None:
-    """Return the name of a file with documents without its extensions, or None for any other file."""
+    """Return a document file's name without its extensions, or None for any other file."""
     return next((path.name.removesuffix(end) for end in _SHARDS if path.name.endswith(end)), None)
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the shards in a folder, without hidden files and Spark's own files, such as _SUCCESS."""
+    """Return the shards in a folder, except for hidden files and Spark's own files, such as _SUCCESS."""
     shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
     if odd := [path for path in shards if _stem(path) is None]:
         raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
@@ -142,7 +143,7 @@ def _require_file(path: Path) -> None:
 
 # -- lines -----------------------------------------------------------------------------------------------
 def documents(paths: Sequence[Path], field: str) -> Iterator[str]:
-    """Yield the text of each document. Raises ValueError with the file and line of the first problem."""
+    """Yield each document's text. Raises ValueError with the file and line of the first problem."""
     for text in checked(paths, field):
         if isinstance(text, ValueError):
             raise text
@@ -150,7 +151,7 @@ def documents(paths: Sequence[Path], field: str) -> Iterator[str]:
 
 
 def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
-    """Yield the text of each document, or the problem of its line."""
+    """Yield each document's text, or a ValueError if its line is invalid."""
     for path in paths:
         _require_file(path)
         number = 0
@@ -174,7 +175,7 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except OSError:
             raise
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # the module that defines this class can be missing
+            if type(error).__name__ != "ZstdError":  # the module that defines this class may be missing
                 raise
             yield ValueError(
                 f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
@@ -186,7 +187,7 @@ class _Unsupported(Exception):
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
-    """Yield the lines of a file, decompressed, as text unless the encoding is UTF-8."""
+    """Yield the decompressed lines of a file, as bytes if the encoding is UTF-8, otherwise as text."""
     content = _decompressed(file)
     head = content.peek(16)[:16]
     for magic, kind in _OTHERS.items():
@@ -207,7 +208,7 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
 
 
 def _encoding(head: bytes) -> str:
-    """Return the encoding of a file, by its byte order mark or the first character of its JSON."""
+    """Return a file's encoding, based on its byte order mark or the first character of its JSON."""
     encoding = json.detect_encoding(head)
     begins = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     if (
@@ -220,7 +221,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Return the decompressed content of a file. Raises _Unsupported if no module can read it."""
+    """Return a file's decompressed content. Raises _Unsupported if no module can decompress it."""
     head = file.peek(4)
     if head.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file))
@@ -241,9 +242,9 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
 
 
 class _ZstdFrames(io.RawIOBase):
-    """The decompressed content of zstd frames. It raises EOFError if the last one is cut off.
+    """Decompresses zstd frames. Raises EOFError if the last frame is truncated.
 
-    The reader of zstandard raises no error in this case.
+    zstandard's own reader does not raise an error in this case.
     """
 
     def __init__(self, file: io.BufferedReader, decompressor: Any) -> None:
@@ -255,7 +256,7 @@ class _ZstdFrames(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return the number of bytes, which is 0 at the end."""
+        """Fill a buffer, and return the number of bytes, or 0 at the end."""
         while not self._ready:
             chunk = self._rest or self._file.read(1 << 16)
             if not chunk:
@@ -272,9 +273,9 @@ class _ZstdFrames(io.RawIOBase):
 
 
 def _text(line: bytes | str, field: str, number: int) -> str:
-    """Return the text of the document in a line. Raises ValueError if the line is invalid."""
+    """Return the document's text in a line. Raises ValueError if the line is invalid."""
     try:
-        # Integers are parsed as floats, because Python limits the number of digits of an integer.
+        # Integers are parsed as floats, because Python limits the number of digits in an integer.
         document = json.loads(line.decode() if isinstance(line, bytes) else line, parse_int=float)
     except (ValueError, RecursionError) as error:
         expected, document = _expected(line, error, number), None
@@ -303,7 +304,7 @@ _CONVERT = (
 
 
 def _expected(line: bytes | str, error: Exception, number: int) -> str:
-    """Return the error message for a line that is not valid JSON. Detect common other formats."""
+    """Return the error message for a line that is not valid JSON. Detects other common formats."""
     text = line if isinstance(line, str) else line.decode(errors="replace")
     if not text.endswith("\n") and text.lstrip().startswith("{") and not text.rstrip().endswith("}"):
         return "the last line is cut off"

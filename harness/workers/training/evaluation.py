@@ -1,9 +1,10 @@
-"""Compute the mean loss over all tokens of a file. The result is the same for any number of ranks.
+"""Compute the mean loss over all tokens in a file. The result is the same for any number of ranks.
 
-Each rank evaluates some of the chunks, sums the loss in float64 and counts the tokens as integers. At the end
-the losses and the counts are summed over the ranks, and one division gives the mean. There is no padding, and
-no token is counted twice. The loop has no collective, so ranks with fewer chunks do not block the others. The
-chunks do not depend on the number of ranks, because the rounding of a matrix product can depend on its shape.
+Each rank evaluates some of the chunks, sums the loss in float64 and counts the tokens as integers. At the
+end, the losses and counts are summed over the ranks, and a single division gives the mean. There is no
+padding, and no token is counted twice. The loop does not contain a collective, so ranks with fewer chunks do
+not block the others. The chunks do not depend on the number of ranks, because the rounding of a matrix
+product may depend on its shape.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Loss:
 
     @property
     def perplexity(self) -> float:
-        """Return exp of the mean, or inf if that is too large for a float."""
+        """Return the exponential of the mean loss, or inf if it is too large for a float."""
         return math.exp(self.mean) if self.mean < 700 else math.inf
 
 
 def evaluate(
     model: nn.Module, stream: Stream, chunk: int, rank: int, world: int, device: torch.device
 ) -> Loss:
-    """Return the loss over the whole stream, the same on every rank. Random generators keep their states."""
+    """Return the loss over the whole stream, the same on every rank. RNG states are not changed."""
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
@@ -58,7 +59,7 @@ def evaluate(
 
 
 def chunks(stream: Stream, size: int) -> list[range]:
-    """Return the indices of the sequences in each chunk. A shorter last sequence is a separate chunk."""
+    """Return the sequence indices in each chunk. A shorter last sequence is a chunk of its own."""
     whole = stream.whole
     ranges = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
     return ranges if stream.sequences == whole else [*ranges, range(whole, whole + 1)]

@@ -1,4 +1,4 @@
-"""Export a checkpoint of a Hugging Face model, with its tokenizer, in the format of transformers.
+"""Export a checkpoint of a Hugging Face model, with its tokenizer, in the transformers format.
 
     python3 -m training.export --checkpoint OUT/RUN/best --to FOLDER
 
@@ -21,7 +21,7 @@ from . import build, checkpoint, state
 def main(arguments: list[str] | None = None) -> int:
     """Export the checkpoint, and return the exit code."""
     made = argparse.ArgumentParser("python -m training.export", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
+    made.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
     made.add_argument("--to", type=Path, required=True, help="a new folder")
     given = made.parse_args(arguments)
     if given.to.exists():
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not (options.model or options.model_local_dir):
         weights = folder / "rank-0" / state.MODEL
         print(
-            f"{folder.name} holds the small GPT, which is not exported: its weights are in {weights}",
+            f"{folder.name} contains the small GPT, which cannot be exported: its weights are in {weights}",
             file=sys.stderr,
         )
         return 1

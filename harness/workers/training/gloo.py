@@ -1,4 +1,4 @@
-"""Checks of GLOO_SOCKET_IFNAME, the network interface for gloo."""
+"""Check GLOO_SOCKET_IFNAME, the network interface for gloo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GLOO = "GLOO_SOCKET_IFNAME"
 
 
 def problem(value: str) -> str:
-    """Return why a value of GLOO_SOCKET_IFNAME is invalid, or "" if it is valid.
+    """Return why a GLOO_SOCKET_IFNAME value is invalid, or "" if it is valid.
 
-    Gloo accepts names separated by commas. NCCL_SOCKET_IFNAME also accepts `^NAME` and `=NAME`.
+    gloo accepts a comma-separated list of names. NCCL_SOCKET_IFNAME also accepts `^NAME` and `=NAME`.
     """
     for name in value.split(","):
         if name.startswith(("^", "=")):
@@ -30,7 +30,7 @@ def problem(value: str) -> str:
 def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
     """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
 
-    `there` contains the names of the pod's interfaces. None means the interfaces of this host.
+    `there` contains the names of the pod's interfaces. None means this host's interfaces.
     """
     value = environment.get(GLOO, "")
     if not value:

@@ -2,7 +2,7 @@
 
 MLflow keeps every value that was ever logged for a step, so a value must not be sent twice. Before a rank
 logs a metric for the first time, and after each request with an unknown outcome, it reads which steps the
-server already has, and does not send those steps again.
+server already has. It does not send those steps again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""Tag that identifies the run. With it, rank 0 finds the run again, and other ranks find rank 0's run."""
+"""Tag that identifies the run. Rank 0 uses it to find the run again, and other ranks to find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""MLflow's limits for one request. LONGEST_PARAM is the smallest limit of its storage backends."""
+"""MLflow's limits per request. LONGEST_PARAM is the lowest limit among its storage backends."""
 CREATED_SECONDS = 30.0
-"""Seconds that the other ranks wait for the run of rank 0 before they report an error."""
+"""Seconds for which the other ranks wait for rank 0's run before they report an error."""
 
 
 def problem(uri: str) -> str:
     """Return why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
-    mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
+    mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.
     """
     scheme, named, _ = uri.partition("://")
@@ -46,13 +46,13 @@ class Mlflow:
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
         self._name, self._rank, self._config, self._identity = run, rank, config, identity
-        # MLflow's defaults are 120 s and 7 retries for each request. Here, Sender retries.
+        # MLflow's defaults are 120 s and 7 retries per request. Here, Sender does the retries.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
         self._there: dict[str, set[int]] = {}
-        """Metric → steps that the server has, for each metric whose history was read."""
+        """Metric → steps that the server has, for each metric whose history has been read."""
 
     def connect(self) -> None:
         """Find the run, or create it on rank 0. Raises MlflowException, and LookupError after a timeout."""
@@ -63,14 +63,17 @@ class Mlflow:
         while not self._run_id:
             self._run_id = self._found() or (self._created() if self._rank == 0 else "")
             if not self._run_id and time.monotonic() > ends:
-                raise LookupError(f"rank 0 has created no run in {CREATED_SECONDS:.0f} s")
+                raise LookupError(f"rank 0 has not created a run within {CREATED_SECONDS:.0f} s")
             if not self._run_id:
                 time.sleep(0.5)
         if self._rank == 0:
             self._begin()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Log the points that the server does not have. When this returns, all points are acknowledged."""
+        """Log the points that the server does not have yet.
+
+        When this returns, all points are acknowledged.
+        """
         from mlflow.entities import Metric
 
         metrics = [
@@ -91,8 +94,7 @@ class Mlflow:
         """Store `texts` (file name → content) and a table of all validations with the run. Only for rank 0.
 
         If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
-        disk, without an error. Raises ValueError if the folder is not below `shared`, the disk of the
-        outputs.
+        disk, without an error. Raises ValueError if the folder is not below `shared`, the output disk.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
@@ -105,7 +107,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table of the validations of all attempts, from the values on the server."""
+        """Return a CSV table of all attempts' validations, from the values on the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")
@@ -124,7 +126,7 @@ class Mlflow:
                 raise
 
     def _steps(self, name: str, points: Sequence[Point]) -> set[int]:
-        """Return the steps of a metric that the server has, from the first step of `points` on.
+        """Return a metric's steps on the server, starting with the first step in `points`.
 
         The result is cached.
         """
@@ -148,7 +150,7 @@ class Mlflow:
         return str(run.info.run_id)
 
     def _experiment(self, create: bool) -> str | None:
-        """Return the id of the experiment that the environment names, or of MLflow's default experiment."""
+        """Return the id of the experiment in the environment variables, or of MLflow's default experiment."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         if not name:
             return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"
@@ -158,7 +160,7 @@ class Mlflow:
         return str(experiment.experiment_id) if experiment else None
 
     def _begin(self) -> None:
-        """Set the run's status to RUNNING, and log the options that it lacks. MLflow params are immutable."""
+        """Set the run's status to RUNNING, and log missing options. MLflow params are immutable."""
         from mlflow.entities import Param
 
         run = self._client.get_run(self._run_id)

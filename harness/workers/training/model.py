@@ -1,4 +1,4 @@
-"""The default model, a small GPT that needs no download, and a wrapper for Hugging Face models."""
+"""Define the default model, a small GPT without downloads, and a wrapper for Hugging Face models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of the model. `context` is the length of the longest sequence in tokens."""
+    """The model's size. `context` is the maximum sequence length in tokens."""
 
     vocabulary: int
     context: int = 128
@@ -25,7 +25,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each after a layer normalisation."""
+    """Causal self-attention and a feed-forward layer, each preceded by layer normalisation."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Gpt(nn.Module):
     """A GPT that maps token ids (batch, length) to logits (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
-        """Create the model. With `recompute`, the backward pass recomputes activations, to save memory."""
+        """Create the model. With `recompute`, the backward pass recomputes activations to save memory."""
         super().__init__()
         self.shape, self.recompute = shape, recompute
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
@@ -82,7 +82,7 @@ class Gpt(nn.Module):
 
 
 class HuggingFace(nn.Module):
-    """A causal language model from transformers, with the same signature of `forward` as Gpt."""
+    """A causal language model from transformers, whose `forward` has the same signature as Gpt's."""
 
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
         """Load the model from a folder, or by name from the hub. Raises OSError if it does not exist."""
@@ -90,7 +90,7 @@ class HuggingFace(nn.Module):
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # every rank would print a bar to the job's log
+        logging.disable_progress_bar()  # otherwise every rank prints a bar to the job's log
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )
@@ -109,7 +109,7 @@ class HuggingFace(nn.Module):
             )
         longest = getattr(config, "max_position_embeddings", None) or context
         if context > longest:
-            raise ValueError(f"--context is {longest} at most for this model; seen {context}")
+            raise ValueError(f"--context can be at most {longest} for this model; found {context}")
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.inner(input_ids=tokens, use_cache=False).logits

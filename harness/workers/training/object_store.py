@@ -1,8 +1,9 @@
-"""A client of one S3 bucket that needs only the standard library.
+"""Provide a client for one S3 bucket that needs only the standard library.
 
-The image of a job might have no S3 client, so this module signs requests itself (AWS Signature Version 4,
-docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html). It reads the environment variables of
-AWS's tools (VARIABLES). Writes are conditional (`If-None-Match: *`), unless the caller allows replacement.
+The job's image might not contain an S3 client, so this module signs requests itself (AWS Signature Version 4,
+docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html). It reads the same environment
+variables as AWS's own tools (VARIABLES). Writes are conditional (`If-None-Match: *`), unless the caller
+allows replacement.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ TRIES = 4
 REQUEST_SECONDS = 60
 PIECE = 1 << 20
 PART = 16 << 20
-"""Smallest part of a multipart upload in bytes. S3 accepts at most 10,000 parts.
+"""Minimum part size for multipart uploads in bytes. S3 accepts at most 10,000 parts.
 
 Each request holds one part in memory.
 """
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
 _AGAIN = (408, 409, 429)
-"""4xx status codes after which a request is retried: timeout, conflicting writes, too many requests."""
+"""The 4xx status codes after which a request is retried: timeout, write conflict, too many requests."""
 
 
 class Failed(Exception):
-    """Raised if a request fails. The message contains no credentials."""
+    """Raised if a request fails. The message does not contain credentials."""
 
     def __init__(self, text: str, status: int = 0, code: str = "") -> None:
         super().__init__(text)
@@ -50,7 +51,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """An object of a bucket listing. `size` is in bytes."""
+    """An object in a bucket listing. `size` is in bytes."""
 
     key: str
     etag: str
@@ -58,9 +59,9 @@ class Item:
 
 
 def located(url: str) -> tuple[str, str]:
-    """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a trailing slash.
+    """Return (bucket, prefix) from `s3://BUCKET/PREFIX`, with the prefix's trailing slash removed.
 
-    Raises ValueError if the URL has another form.
+    Raises ValueError if the URL has a different form.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
@@ -95,14 +96,14 @@ class Bucket:
             query = {**query, "continuation-token": token}
 
     def read(self, key: str, limit: int) -> bytes:
-        """Return the content of a small object. Raises Failed, for example if it exceeds `limit` bytes."""
+        """Return a small object's content. Raises Failed, for example if it exceeds `limit` bytes."""
         pieces: list[bytes] = []
         size, _ = self.stream(key, pieces.append, pieces.clear, limit)
         assert size <= limit
         return b"".join(pieces)
 
     def digest(self, key: str) -> tuple[int, str]:
-        """Read an object to its end. Return its size in bytes and its SHA-256."""
+        """Read an object to the end. Return its size in bytes and its SHA-256 digest."""
         return self.stream(key, lambda _: None, lambda: None)
 
     def stream(
@@ -112,7 +113,7 @@ class Bucket:
         restart: Callable[[], object],
         limit: int | None = None,
     ) -> tuple[int, str]:
-        """Pass the content of an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
+        """Pass an object's content to `take` piece by piece. Return its size in bytes and SHA-256 digest.
 
         If the connection breaks, call `restart`, and read the object again from the beginning.
         """
@@ -140,7 +141,7 @@ class Bucket:
 
     # -- writing -----------------------------------------------------------------------------------------
     def put(self, key: str, body: bytes, *, replace: bool = False) -> None:
-        """Write a small object. Raises Failed with status 412 if the key exists and `replace` is false."""
+        """Write a small object. If the key exists and `replace` is false, raises Failed with status 412."""
         self.request("PUT", key, body=body, headers=_condition(replace)).close()
 
     def put_file(self, key: str, path: str, size: int) -> None:
@@ -173,10 +174,10 @@ class Bucket:
 
     @contextmanager
     def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
-        """Begin a multipart upload, and abort it if the block raises.
+        """Begin a multipart upload, and abort it if the block raises an exception.
 
-        The first request runs in a thread, so that the id of the new upload is not lost if a signal handler
-        raises an error in the main thread.
+        The first request runs in a separate thread, so that the new upload's id is not lost if a signal
+        handler raises an exception in the main thread.
         """
         pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
         try:
@@ -204,7 +205,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 can respond with status 200 to a request that fails later
+        if code := _code(text):  # S3 may respond with status 200 to a request that fails later
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
@@ -212,7 +213,10 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Start and abort a multipart upload, which creates no object. Raises Failed if this is forbidden."""
+        """Start and abort a multipart upload, which does not create an object.
+
+        Raises Failed if it is forbidden.
+        """
         with self._upload(key) as (_, upload):
             self._abort(key, upload)
 
@@ -291,19 +295,19 @@ def _condition(replace: bool) -> dict[str, str]:
 
 
 def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
-    """Return `size` bytes of a file from the offset `first` on. Raises Failed if the file became shorter."""
+    """Return `size` bytes of a file, starting at offset `first`. Raises Failed if the file was truncated."""
     pieces, left = [], size
     while left:
         piece = os.pread(descriptor, left, first + size - left)
         if not piece:
-            raise Failed(f"{path} became shorter while it was read")
+            raise Failed(f"{path} was truncated while it was read")
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
 
 
 def _code(body: bytes) -> str:
-    """Return S3's error code in the body of a response, or "" if the body is not an error."""
+    """Return the S3 error code in a response body, or "" if the body is not an error."""
     try:
         root = ElementTree.fromstring(body)  # noqa: S314
     except ElementTree.ParseError:

@@ -1,4 +1,4 @@
-"""The options of train_framework.py."""
+"""Define the command-line options of train_framework.py."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from . import documents
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the parser of the command.
+    """Return the command's parser.
 
-    Options of the published training guide (docs/guides.md) have the guide's names and defaults.
+    Options from the published training guide (docs/guides.md) have the guide's names and defaults.
     """
     made = kind(
         "python -m training.train_framework",
-        description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",
+        description="Train a causal language model on JSONL with DDP. Run it again to resume.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     data = made.add_argument_group("data")
@@ -26,52 +26,54 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--data-dir",
         type=Path,
         default=Path("/data"),
-        help="folder with train.jsonl and val.jsonl, or shards of them",
+        help="folder with train.jsonl and val.jsonl, or their shards",
     )
     data.add_argument("--text-field", default="text", help="key of the text in each JSON line")
-    data.add_argument("--context", type=int, default=128, help="length of a sequence in tokens")
+    data.add_argument("--context", type=int, default=128, help="sequence length in tokens")
     model = made.add_argument_group("model")
-    model.add_argument("--model", help="name on the Hugging Face hub (HUGGINGFACE_HUB_TOKEN if it is gated)")
-    model.add_argument("--model-local-dir", help="folder of a Hugging Face model; default: a small GPT")
+    model.add_argument(
+        "--model", help="name on the Hugging Face hub (a gated one needs HUGGINGFACE_HUB_TOKEN)"
+    )
+    model.add_argument("--model-local-dir", help="folder with a Hugging Face model; default: a small GPT")
     model.add_argument(
         "--tokenizer-local-dir",
-        help="folder of the tokenizer; default: that of the model, or bytes without a model",
+        help="folder with the tokenizer; default: the model's tokenizer, or bytes for the small GPT",
     )
-    model.add_argument("--local-files-only", action="store_true", help="download nothing")
+    model.add_argument("--local-files-only", action="store_true", help="do not download anything")
     model.add_argument("--layers", type=int, default=2, help="layers of the small GPT")
     model.add_argument("--heads", type=int, default=4, help="attention heads of the small GPT")
     model.add_argument("--width", type=int, default=64, help="width of the small GPT")
     model.add_argument("--dropout", type=float, default=0.0, help="dropout of the small GPT")
-    model.add_argument("--recompute", action="store_true", help="activation checkpointing, to save memory")
-    model.add_argument("--compile", action="store_true", help="torch.compile")
+    model.add_argument("--recompute", action="store_true", help="use activation checkpointing to save memory")
+    model.add_argument("--compile", action="store_true", help="use torch.compile")
     steps = made.add_argument_group("training")
     steps.add_argument("--epochs", type=int, default=2)
-    steps.add_argument("--batch", type=int, default=32, help="sequences of one step over all ranks")
-    steps.add_argument("--micro-batch", type=int, default=8, help="sequences that one rank processes at once")
-    steps.add_argument("--lr", type=float, default=3e-3, help="highest learning rate")
-    steps.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    steps.add_argument("--batch", type=int, default=32, help="sequences per step over all ranks")
+    steps.add_argument("--micro-batch", type=int, default=8, help="sequences that a rank processes at once")
+    steps.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
+    steps.add_argument("--warmup", type=int, default=20, help="steps until the peak learning rate")
     steps.add_argument("--weight-decay", type=float, default=0.1)
-    steps.add_argument(
-        "--clip", type=float, default=1.0, help="largest norm of the gradient; 0 means no limit"
-    )
+    steps.add_argument("--clip", type=float, default=1.0, help="maximum gradient norm; 0 means no limit")
     steps.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off", help="mixed precision")
     steps.add_argument("--seed", type=int, default=42)
     steps.add_argument("--max-steps", type=int, help="stop after this number of steps over all epochs")
     out = made.add_argument_group("checkpoints")
-    out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
-    # Before Python 3.12.7, torchrun rejects the option --run of its script as ambiguous (--run-path).
+    out.add_argument(
+        "--out-dir", type=Path, default=Path("/out"), help="output folder, on a disk that all ranks share"
+    )
+    # Before Python 3.12.7, torchrun rejects its script's option --run as ambiguous (--run-path).
     out.add_argument(
         "--run-name",
         "--run",
         dest="run",
         default=os.environ.get("RUN_ID", "run"),
-        help="name of the run, and of its folder in --out-dir",
+        help="name of the run and of its folder in --out-dir",
     )
     out.add_argument(
         "--save-every",
         type=int,
         default=50,
-        help="steps between checkpoints; the end of an epoch has one too",
+        help="steps between checkpoints; one is also written after each epoch",
     )
     out.add_argument("--keep", type=int, default=3, help="number of checkpoints to keep, at least 2")
     machine = made.add_argument_group("machine")
@@ -80,30 +82,30 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--threads",
         type=int,
         default=1,
-        help="CPU threads of a rank; their number changes the last bits of results",
+        help="CPU threads per rank; their number affects the last bits of results",
     )
     machine.add_argument(
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="on GPUs, give the same bits in each run, also after a restart",
+        help="on GPUs, produce the same bits in every run, also after a restart",
     )
     machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
     machine.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
     machine.add_argument(
-        "--timeout", type=float, default=300, help="seconds that a rank waits for the others in a step"
+        "--timeout", type=float, default=300, help="seconds that a rank waits for other ranks in a step"
     )
     machine.add_argument(
         "--tracker-seconds",
         type=float,
         default=60,
-        help="longest uninterrupted wait of a rank for a tracker, in seconds",
+        help="maximum seconds that a rank waits for a tracker without a break",
     )
     return made
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options. Invalid options end the process with exit code 2 and a message."""
+    """Return the options. If they are invalid, exit with code 2 and a message."""
     made = parser()
     options = sensible(made, arguments)
     for split in documents.SPLITS:
@@ -116,34 +118,34 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("model_local_dir", "tokenizer_local_dir"):
         folder = getattr(options, name)
         if folder and not Path(folder).is_dir():
-            made.error(f"--{name.replace('_', '-')} is a folder; {folder} is none")
+            made.error(f"--{name.replace('_', '-')} must be a folder; {folder} is not one")
     return options
 
 
 def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options, after the checks that need no file. Errors are passed to `made.error`."""
+    """Return the options after the checks that do not read files. Errors are passed to `made.error`."""
     options = made.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:
-            made.error(f"--{name.replace('_', '-')} is 1 or more; seen {getattr(options, name)}")
+            made.error(f"--{name.replace('_', '-')} must be 1 or more; found {getattr(options, name)}")
     if options.width % options.heads:
-        made.error(f"--width is a multiple of --heads; seen {options.width} and {options.heads}")
+        made.error(f"--width must be a multiple of --heads; found {options.width} and {options.heads}")
     if not 0 <= options.tracker_seconds < options.timeout:
         made.error(
-            f"--tracker-seconds is less than --timeout ({options.timeout:g}): the other ranks wait too; "
-            f"seen {options.tracker_seconds:g}"
+            f"--tracker-seconds must be less than --timeout ({options.timeout:g}): other ranks wait too; "
+            f"found {options.tracker_seconds:g}"
         )
     if "/" in options.run or options.run.startswith("."):
-        made.error(f"--run-name is the name of one folder; seen {options.run!r}")
+        made.error(f"--run-name must be the name of a single folder; found {options.run!r}")
     if options.model and options.model_local_dir:
-        made.error("--model and --model-local-dir name two models")
+        made.error("--model and --model-local-dir cannot be used together")
     if (options.model or options.model_local_dir) and options.dropout:
-        made.error("--dropout is of the small GPT; a Hugging Face model has its own")
+        made.error("--dropout applies only to the small GPT; Hugging Face models have their own dropout")
     return options
 
 
 def plain(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options as values for JSON and for the trackers."""
+    """Return the options as plain values for JSON and the trackers."""
     plain_types = (int, float, str, bool, type(None))
     return {
         name: value if isinstance(value, plain_types) else str(value) for name, value in vars(options).items()

@@ -1,7 +1,7 @@
-"""Compute the data and the learning rate of each step from the seed and the position in the training.
+"""Compute each step's data and learning rate from the seed and the position in the training.
 
 A resumed run therefore trains on the same data as an uninterrupted run. If the number of ranks has changed,
-it continues at the same sequence, and each batch is divided among the new number of ranks.
+it continues at the same sequence, and divides each batch among the new number of ranks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
-    """Return the numbers below `count` in the order of this epoch.
+    """Return the numbers below `count` in this epoch's order.
 
-    It uses Python's random generator, whose shuffle is the same on every machine and with every
+    The order comes from Python's random generator, whose shuffle is the same on every machine and with every
     version of PyTorch.
     """
     order = list(range(count))
@@ -25,22 +25,22 @@ def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
 
 
 def steps(count: int, batch: int) -> int:
-    """Return the number of steps of an epoch. The last step can have fewer sequences."""
+    """Return the number of steps per epoch. The last step may have fewer sequences."""
     return -(-count // batch)
 
 
 def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Sequence[int]:
-    """Return the indices of the sequences of the step that begins at position `first` of the epoch."""
+    """Return the sequence indices for the step that begins at position `first` in the epoch."""
     return permutation(seed, epoch, count)[first : first + batch]
 
 
 def share(batch: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    """Return one rank's share of a batch. The shares of all ranks, in order, form the batch."""
+    """Return one rank's share of a batch. The shares of all ranks, in rank order, form the batch."""
     return batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
 
 
 def rate(step: int, steps: int, warmup: int, highest: float) -> float:
-    """Return the learning rate of a step: a linear warm-up, then a cosine decay to a tenth of `highest`."""
+    """Return a step's learning rate: a linear warm-up, then a cosine decay to a tenth of `highest`."""
     if step < warmup:
         return highest * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)

@@ -1,8 +1,8 @@
-"""Log to one Pluto run, which all ranks and all attempts share by PLUTO_RUN_ID.
+"""Log to one Pluto run, which all ranks and all attempts share through PLUTO_RUN_ID.
 
 The client puts points into a queue on the local disk, and a separate process uploads them. This module reads
-from that queue which points were acknowledged, because neither log() nor finish() reports this.
-docs/reference/training.md explains why the default settings of the client lose points or break a resume.
+from that queue which points have been acknowledged, because neither log() nor finish() reports this.
+docs/reference/training.md explains why the client's default settings lose points or break a resume.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import multinode
 from .sender import Point
 
 SETTINGS = {
-    # Output must reach the container log immediately. Captured output is in a pipe, and a kill loses it.
+    # Output must reach the container log immediately. Captured output stays in a pipe, and is lost on a kill.
     "disable_console": True,
-    # A status that arrives after the next attempt has started would remain, and end the run as TERMINATED.
+    # A status that arrives after the next attempt has started would persist, and mark the run as TERMINATED.
     "x_sigterm_status_enabled": False,
-    # After 5 failures the client would drop a point, and report success.
+    # By default, the client drops a point after 5 failures, and reports success.
     "sync_process_retry_max": 1_000_000_000,
     "sync_process_batch_size": 1000,
     "sync_process_flush_interval": 0.2,
@@ -37,25 +37,25 @@ _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """A client of Pluto, based on the unmodified package. One thread calls all methods except `close`."""
+    """A Pluto client, based on the unmodified package. The same thread calls all methods except `close`."""
 
     name = "Pluto"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
-        """Create the client. If PLUTO_RUN_ID is not set, set it to an id made of `run` and `identity`."""
+        """Create the client. If PLUTO_RUN_ID is not set, build it from `run` and `identity`."""
         self._name, self._rank, self._config = run, rank, config
-        # The prefix keeps Pluto from interpreting the id as a number or as one of its display ids.
+        # The prefix prevents Pluto from interpreting the id as a number or as one of its display ids.
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
         self._run: Any = None
         self._rows: dict[int, int] = {}
-        """Number of a point → its row id in the client's queue."""
+        """Point number → row id in the client's queue."""
         self._last_row, self._progress, self._waiting = 0, 0.0, 0
 
     def connect(self) -> None:
-        """Create the run or join it. Raises the errors of the client: ConnectionError, RuntimeError."""
+        """Create or join the run. Raises the client's errors: ConnectionError, RuntimeError."""
         import pluto
 
-        # Each attempt needs a new folder, because ranks of two attempts that share a queue lose points.
+        # Each attempt needs a new folder, because ranks from two attempts that share a queue lose points.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -65,14 +65,14 @@ class Pluto:
             config=self._config if self._rank == 0 else None,
             settings={**SETTINGS, "sync_process_db_path": str(folder / "sync.db")},
         )
-        # At exit, `finish` would set a status, even after a failure. `close` sets the correct status.
+        # At exit, `finish` would set a status even after a failure. `close` sets the correct status.
         atexit.unregister(self._run.finish)
         self._queue = sqlite3.connect(f"file:{folder / 'sync.db'}?mode=ro", uri=True, timeout=10)
         self._rows, self._last_row = {}, 0
         self._progress = time.monotonic()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Put new points into the queue. Return the unacknowledged points, and an error message or ""."""
+        """Put new points into the queue. Return (unacknowledged points, error message or "")."""
         for point in points:
             if point.number not in self._rows:
                 self._rows[point.number] = self._put(point)
@@ -88,11 +88,14 @@ class Pluto:
         return left, next((error for error in waiting.values() if error), "")
 
     def close(self, ok: bool) -> None:
-        """End the run if `ok` is true. Otherwise keep its status, because the next attempt continues it."""
+        """Finish the run if `ok` is true.
+
+        Otherwise, keep its status, because the next attempt continues it.
+        """
         if self._run is None:
             return
         if not ok:
-            # A FAILED status that arrived late would remain even if the next attempt succeeded.
+            # A FAILED status that arrived late would persist even if the next attempt succeeded.
             self._run.close()
             return
         multinode.wait_for_uploader(self._rank, 40.0)
@@ -100,12 +103,12 @@ class Pluto:
         multinode.wait_for_sync(self._rank, 40.0)
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of the client's queue, for the ground truth."""
+        """Return the state of the client's queue (client_state.py) for the ground truth."""
         return client_state.read(os.environ["PLUTO_DIR"]) if self._run is not None else None
 
     def _put(self, point: Point) -> int:
         """Log a point, and return its row id in the queue. Raises OSError if the client dropped the point."""
-        # Half a millisecond is added, because the client multiplies by 1000 and truncates.
+        # Half a millisecond is added because the client multiplies by 1000 and truncates.
         self._run.log(point.values, step=point.step, timestamp=(point.time_ms + 0.5) / 1000)
         row = self._queue.execute(
             "SELECT id FROM sync_queue WHERE id > ? AND record_type = ? AND step = ? AND timestamp_ms = ?",

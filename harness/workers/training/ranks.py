@@ -1,4 +1,4 @@
-"""The ranks of one training: how they join, exchange values, print, and end."""
+"""Let the ranks of a training join, exchange values, print, and exit."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from . import gloo
 
 REFUSED = 2
-"""Exit code of a rank with invalid options or data, as in argparse. A restart would not help."""
+"""Exit code for invalid options or data, as in argparse. A restart would not help."""
 
 
 class Refused(ValueError):
-    """Raised for invalid options or data of the user. The message gives the reason."""
+    """Raised if the user's options or data are invalid. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of this process, and its communication with the other ranks."""
+    """This process's rank, and its communication with the other ranks."""
 
     rank: int
     world: int
     device: torch.device
 
     def say(self, tag: str, text: str) -> None:
-        """Print a line with its tag: [DDP], [TRAIN], [EPOCH] or [DONE]."""
+        """Print a line with a tag: [DDP], [TRAIN], [EPOCH] or [DONE]."""
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once in each pod, because `kubectl logs job/NAME` shows only one of the pods."""
+        """Print a line once per pod, because `kubectl logs job/NAME` shows only one of the pods."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
@@ -56,7 +56,7 @@ class Ranks:
         return values[0]
 
     def sum(self, value: float) -> float:
-        """Return the sum of the values of all ranks, computed in float64."""
+        """Return the sum of all ranks' values, computed in float64."""
         if self.world == 1:
             return value
         total = torch.tensor([value], dtype=torch.float64, device=self.device)
@@ -64,7 +64,7 @@ class Ranks:
         return float(total)
 
     def every(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in the order of the ranks."""
+        """Return all ranks' values, in rank order."""
         values: list[Any] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(values, value)
@@ -74,9 +74,9 @@ class Ranks:
 def meet(device: str, meeting: float, timeout: float) -> Ranks:
     """Join the other ranks that torchrun started. Without torchrun, this process is the only rank.
 
-    All ranks must join within `meeting` seconds. Later, a rank waits at most `timeout` seconds in a
-    collective. Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce gives a wrong
-    result. Raises Refused if GLOO_SOCKET_IFNAME does not match the interfaces of this pod.
+    All ranks must join within `meeting` seconds. After that, a rank waits at most `timeout` seconds in a
+    collective. Raises RuntimeError if a GPU is requested but not available, or if an all-reduce returns a
+    wrong result. Raises Refused if GLOO_SOCKET_IFNAME does not match this pod's interfaces.
     """
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -90,7 +90,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if not cuda and (why := gloo.missing()):
         raise Refused(why)
     began = time.monotonic()
-    # gloo's connections have no deadline. If one is lost, all ranks would wait forever.
+    # gloo's connections have no timeout. If one is lost, all ranks would wait forever.
     late = threading.Timer(meeting, _give_up, (meeting,))
     late.daemon = True
     late.start()
@@ -102,7 +102,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if total != expected:
         raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; expected {expected}")
     if local == 0 and (noted := os.environ.get("TRAINING_MET")):
-        with open(noted, "a") as file:  # training.sh counts the restarts in which the ranks joined
+        with open(noted, "a") as file:  # training.sh counts how often the ranks joined
             file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
@@ -116,9 +116,10 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
 def ended_with(main: Callable[[], int]) -> NoReturn:
     """Run `main` as a rank, and exit with the code that it returns, or with 2 if it raises Refused.
 
-    Any other error gives exit code 1 and a traceback. training.sh does not restart a rank that exits with 2.
+    Any other error results in exit code 1 and a traceback. training.sh does not restart a rank that exits
+    with 2.
 
-    With gloo, the process group is not destroyed. Its destructor waits for ranks that ended earlier,
+    With gloo, the process group is not destroyed. Its destructor waits for ranks that have already exited,
     sometimes forever (observed with 3 ranks on one host), and torchrun would not notice that this rank has
     finished.
     """
@@ -126,11 +127,12 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 can host the store that the others still use. Without device_ids, NCCL guesses the GPU.
+            # Rank 0 may host the store that other ranks still use. Without device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                # Without this file, a node that rejoins later would wait for ended ranks (training.sh).
+                # Without this file, a node that rejoins later would wait for ranks that have exited
+                # (training.sh).
                 Path(ended).touch()
             if cuda:
                 dist.destroy_process_group()
@@ -146,7 +148,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
         with suppress(OSError):
             Path(noted).write_text(f"{reason}\n")
-    atexit._run_exitfuncs()  # callbacks of the trackers and of a recorder
+    atexit._run_exitfuncs()  # callbacks registered by the trackers and a recorder
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -155,8 +157,8 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
 def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
-    Otherwise the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with different weights from an uninterrupted one. If an operation has no deterministic
+    Otherwise, the order of the threads affects the sums in the gradients of embeddings and attention, and a
+    resumed run ends with different weights than an uninterrupted one. If an operation has no deterministic
     algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -165,7 +167,7 @@ def same_bits() -> None:
 
 
 def _give_up(seconds: float) -> None:
-    """End the process, so that torchrun restarts all ranks."""
+    """Exit the process, so that torchrun restarts all ranks."""
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     _print(
         f"[DDP] rank {rank}: {world} ranks have not met in {seconds:.0f} s; torchrun may start them again\n"
@@ -174,6 +176,9 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line in one call. print() writes the newline separately, so the lines of ranks could mix."""
+    """Write a line in one call.
+
+    print() writes the newline separately, so lines from several ranks could mix.
+    """
     sys.stdout.write(line)
     sys.stdout.flush()

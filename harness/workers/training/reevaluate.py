@@ -1,8 +1,8 @@
-"""Compute the validation loss of a checkpoint again, by the same formula, with any number of ranks.
+"""Recompute a checkpoint's validation loss with the same formula and any number of ranks.
 
     [torchrun …] -m training.reevaluate --checkpoint OUT/RUN/best --data-dir DIR
 
-It prints one line of JSON with the loss in the manifest and the computed loss. The exit code is 1 if these
+It prints one line of JSON with the loss from the manifest and the computed loss. The exit code is 1 if they
 differ by more than --tolerance, or if the checkpoint is damaged.
 """
 
@@ -25,11 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     made = argparse.ArgumentParser(
         "python -m training.reevaluate", description=(__doc__ or "").splitlines()[0]
     )
-    made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
+    made.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
     made.add_argument("--data-dir", type=Path, default=Path("/data"), help="folder with val.jsonl")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     made.add_argument(
-        "--tolerance", type=float, default=1e-9, help="largest difference in nats; sums differ more on GPUs"
+        "--tolerance", type=float, default=1e-9, help="maximum difference in nats; sums differ more on GPUs"
     )
     given = made.parse_args(arguments)
     folder = checkpoint.named(given.checkpoint)

@@ -1,8 +1,9 @@
-"""Find the checkpoint from which a run resumes, and repair what a copy of the run has lost.
+"""Find the checkpoint from which a run resumes, and repair what was lost if the run was copied.
 
-A run can come from `cp`, `kubectl cp`, rsync or an object store. Such a copy can lack links, or have a folder
-or a text file in their place, and its files can belong to another user. Defects are repaired if that loses no
-data. Any other defect raises Unusable before the first step, because each attempt would fail in the same way.
+A run may have been copied with `cp`, `kubectl cp`, rsync or an object store. Such a copy may lack symlinks,
+or contain a folder or a text file instead, and its files may belong to a different user. Defects are repaired
+if no data is lost. Any other defect raises Unusable before the first step, because every attempt would fail
+in the same way.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _LASTING = {
     errno.ELOOP,
     errno.ENAMETOOLONG,
 }
-"""Errors that a restart does not resolve. Others, such as a full disk, can be temporary."""
+"""Errors that a restart does not resolve. Other errors, such as a full disk, may be temporary."""
 Say = Callable[[str], None]
 
 
 def open_run(run: Path) -> None:
-    """Create the folder of a run, or check that this user can change everything in it. Raises Unusable."""
+    """Create a run's folder, or check that this user can modify everything in it. Raises Unusable if not."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".probe-{os.getpid()}"
@@ -43,14 +44,14 @@ def open_run(run: Path) -> None:
         raise
     for folder in (run / TRACKERS, *checkpoint.all_of(run)):
         if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
-            continue  # a resume removes only the link, never its target
+            continue  # a resumed run removes only the link, never its target
         for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
             if os.path.lexists(each) and not (each.is_dir() and os.access(each, os.R_OK | os.W_OK | os.X_OK)):
                 raise Unusable(_not_writable(each, None))
 
 
 def _not_writable(path: Path, error: OSError | None) -> str:
-    """Return the error message for a path that is not a folder, or that this user cannot change."""
+    """Return the error message for a path that is not a folder, or that this user cannot modify."""
     expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
     try:
         found = path.stat()
@@ -70,7 +71,8 @@ def _not_writable(path: Path, error: OSError | None) -> str:
 def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
     """Return the checkpoint from which a run resumes, or None for a new run. Repair `best` and best.txt.
 
-    Call this on only one rank, while no other attempt writes. Raises Unusable.
+    Call this on only one rank, while no other attempt is writing. Raises Unusable if no checkpoint can be
+    used.
     """
     try:
         _replace_best(run, say)
@@ -82,7 +84,7 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
         defect = defects[0].removesuffix(": it is not used")
         raise Unusable(
             f"{run} has {len(defects)} checkpoints, and none can be used ({defect}): "
-            "restore one from a copy, or remove the run to begin anew"
+            "restore one from a copy, or remove the run to start over"
         )
     for defect in defects:
         say(defect)
@@ -92,7 +94,10 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
 
 
 def _replace_best(run: Path, say: Say) -> None:
-    """Replace a `best` that is not a link, because the run was copied. Raises Unusable if that loses data."""
+    """Replace a `best` that is not a symlink because the run was copied.
+
+    Raises Unusable if that loses data.
+    """
     path = run / BEST
     if os.path.lexists(run / BEST_NAME) and not (run / BEST_NAME).is_file():
         raise Unusable(
@@ -101,7 +106,7 @@ def _replace_best(run: Path, say: Say) -> None:
     if path.is_symlink() or not os.path.lexists(path):
         return
     if path.is_file():
-        # rsync, zip and Git can write the target of a link into a file.
+        # rsync, zip and Git may replace a symlink by a file that contains its target.
         if checkpoint.NAME.fullmatch(Path(path.read_bytes()[:200].decode(errors="replace").strip()).name):
             path.unlink()
             return
@@ -114,8 +119,8 @@ def _replace_best(run: Path, say: Say) -> None:
         raise
     except Torn as error:
         raise Unusable(
-            f"{path}: expected a link to a checkpoint, found a folder that is no whole checkpoint ({error}). "
-            "Remove or rename it"
+            f"{path}: expected a link to a checkpoint, found a folder that is not a complete checkpoint "
+            f"({error}). Remove or rename it"
         ) from error
     if foreign := sorted(_files(path) - {MANIFEST, *manifest.files}):
         raise Unusable(
@@ -150,7 +155,7 @@ def _intact(folder: Path) -> bool:
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
     """Point `best` to the intact checkpoint with the lowest loss up to the newest one.
 
-    The losses are read from the manifests, because a copy can have lost the pointers, and an attempt can have
+    The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
     been killed before it moved them.
     """
     losses: list[tuple[float, int, Path]] = []

@@ -1,13 +1,13 @@
-"""Allow one writer per run: a lock file with its owner and a heartbeat in the run's folder.
+"""Allow only one writer per run, with a lock file that contains its owner and a heartbeat.
 
-Rank 0 holds the lock. A thread changes the heartbeat in the file every second. Another launch watches the
-file: if the heartbeat changes, the launch is refused, and if it does not change for STALE_SECONDS, the launch
-takes the lock over. So the clocks of two nodes need not agree. An owner that was only slow, and whose lock
-was taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because
-NFS clients see a changed file sooner than a renamed one.
+The file is in the run's folder. Rank 0 holds the lock. A thread changes the heartbeat in the file every
+second. Another launch watches the file: if the heartbeat changes, the launch is refused. If it does not
+change for STALE_SECONDS, the launch takes over the lock. The nodes' clocks therefore need not agree. If an
+owner was only slow and its lock was taken over, it detects this before its next checkpoint and exits. The
+heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
 
-A later attempt of the same launch takes the lock immediately. So does an attempt on the owner's machine if
-the owner's process has ended.
+A later attempt of the same launch takes over the lock immediately. So does an attempt on the owner's machine
+if the owner's process has ended.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from .checkpoint import Unusable
 LOCK = ".lock"
 BEAT_SECONDS, STALE_SECONDS, POLL_SECONDS = 1.0, 30.0, 0.2
 _WIDTH = 1024
-"""Size of the file in bytes. Each heartbeat overwrites all of it in one call."""
+"""Size of the file in bytes. Each heartbeat overwrites the whole file in one call."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The writer of a run, as in the lock file."""
+    """The writer of a run, as stored in the lock file."""
 
     run: str
-    """The name of the run. A lock that was copied with its run has the name of the original run."""
+    """The name of the run. A lock that was copied along with a run has the original run's name."""
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     process: str = field(default_factory=lambda: process(os.getpid()))
     launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    """The start of this attempt by the owner's clock, which is only used in messages."""
+    """The start of this attempt according to the owner's clock. Used only in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A random identifier of the attempt."""
     beat: int = 0
 
     def __str__(self) -> str:
-        """Return the owner for messages."""
+        """Return a description of the owner for messages."""
         launch = f" of launch {self.launch}" if self.launch else ""
         return f"process {self.pid} on {self.host}{launch}, since {self.since}"
 
@@ -60,9 +60,9 @@ class Owner:
 
 
 def process(pid: int) -> str:
-    """Return the identity of a process: boot, PID namespace, PID and start time, or "" if it has ended.
+    """Return a process's identity (boot, PID namespace, PID and start time), or "" if it has ended.
 
-    It is also "" on a system without /proc, where no process counts as ended.
+    Also returns "" on a system without /proc, where no process counts as ended.
     """
     with suppress(OSError, IndexError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -73,17 +73,20 @@ def process(pid: int) -> str:
 
 
 class RunLock:
-    """The lock of a run. Only one rank uses it."""
+    """The lock on a run. Only one rank uses it."""
 
     def __init__(self, run: Path, say: Callable[[str], None]) -> None:
-        """Prepare the lock of the run's folder, which must exist."""
+        """Prepare the lock for the run's folder, which must exist."""
         self._path, self._say = run / LOCK, say
         self._own = Owner(run.name)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="run-lock")
 
     def acquire(self) -> None:
-        """Take the lock, and start the heartbeat. Raises Unusable with the owner if another launch writes."""
+        """Take the lock, and start the heartbeat.
+
+        Raises Unusable with the owner if another launch holds it.
+        """
         while not self._create():
             if (owner := self._stale()) is not None:
                 self._take_over(owner)
@@ -91,13 +94,13 @@ class RunLock:
         self._thread.start()
 
     def lost(self) -> str:
-        """Return the later attempt that has the lock, or "". Raises Unusable if another launch has it."""
+        """Return the later attempt that holds the lock, or "". Raises Unusable if another launch holds it."""
         owner = self._read()
         if owner is None or owner.token == self._own.token:
             return ""
         if owner.launch and owner.launch == self._own.launch:
             return f"{owner}"
-        raise Unusable(f"{self._path.parent} was taken over by {owner}: this training ends")
+        raise Unusable(f"{self._path.parent} was taken over by {owner}: this training exits")
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lock if it still belongs to this attempt."""
@@ -110,7 +113,7 @@ class RunLock:
 
     # -- the file ----------------------------------------------------------------------------------------
     def _create(self) -> bool:
-        """Create the file, and return whether it did not exist."""
+        """Create the file unless it exists. Return whether it was created."""
         try:
             file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
@@ -122,14 +125,16 @@ class RunLock:
         return True
 
     def _take_over(self, owner: Owner | str) -> None:
-        """Replace the file of a stale owner. Raises Unusable if another launch did so at the same moment."""
+        """Replace a stale owner's file. Raises Unusable if another launch did so at the same time."""
         partial = self._path.with_name(f"{LOCK}-{self._own.token}")
         partial.write_bytes(self._record())
         partial.replace(self._path)
         if not isinstance(owner, Owner):
             self._say(f"the lock of {self._path.parent} is taken over: {owner}")
         elif owner.launch != self._own.launch or not owner.launch:
-            self._say(f"the lock of {self._path.parent} is taken over from {owner}, which writes no more")
+            self._say(
+                f"the lock of {self._path.parent} is taken over from {owner}, which has stopped writing"
+            )
         if (winner := self._read()) is not None and winner.token != self._own.token:
             raise Unusable(_in_use(self._path.parent, winner))
 
@@ -137,7 +142,7 @@ class RunLock:
         return json.dumps(asdict(self._own)).encode().ljust(_WIDTH - 1) + b"\n"
 
     def _read(self) -> Owner | None:
-        """Return the owner in the file, or None if the file is missing, empty or being written."""
+        """Return the owner in the file, or None if the file is missing, empty or currently being written."""
         try:
             known = json.loads(self._path.read_text())
             return Owner(**{each.name: known[each.name] for each in fields(Owner)})
@@ -146,9 +151,10 @@ class RunLock:
 
     # -- the other writer --------------------------------------------------------------------------------
     def _stale(self) -> Owner | str | None:
-        """Return the owner that no longer writes, a text if the file names none, or None if there is no file.
+        """Return the owner if it has stopped writing, or None if there is no lock file.
 
-        Raises Unusable if the owner's heartbeat changes.
+        If the file does not name an owner, returns a text for the message. Raises Unusable if the owner's
+        heartbeat changes.
         """
         first, polls, reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:
@@ -175,17 +181,17 @@ class RunLock:
         return first or f"its file names no writer, and did not change for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
-        """Change the heartbeat until the lock is released or belongs to another writer."""
+        """Update the heartbeat until the lock is released or belongs to another writer."""
         while not self._ended.wait(BEAT_SECONDS):
             self._own = replace(self._own, beat=self._own.beat + 1)
             try:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
                 with suppress(OSError):
-                    self._create()  # a user removed the file; the first launch to create it has the lock
+                    self._create()  # a user removed the file; the first launch to create it gets the lock
                 continue
             except OSError:
-                continue  # such errors of a network volume can be temporary
+                continue  # such errors on a network volume may be temporary
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):
@@ -199,5 +205,5 @@ class RunLock:
 
 
 def _in_use(run: Path, owner: Owner) -> str:
-    """Return the error message for a run that another launch writes."""
-    return f"{run} is in use by {owner}: wait for the end of that training, or name another run"
+    """Return the error message for a run to which another launch writes."""
+    return f"{run} is in use by {owner}: wait for that training to end, or use another run name"

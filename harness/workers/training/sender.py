@@ -1,7 +1,7 @@
-"""Send one rank's points to one tracker, concurrently with the training.
+"""Send one rank's points to one tracker while the training continues.
 
-A separate thread communicates with the tracker, so that a step never waits for it. The Sender keeps each
-point until the tracker has acknowledged it.
+A separate thread communicates with the tracker, so that no step waits for it. The Sender keeps each point
+until the tracker has acknowledged it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PAUSE, AFTER_TROUBLE = 0.1, 1.0
-"""Seconds between two polls for acknowledgements, and seconds until the next try after an error."""
+"""Seconds between polls for acknowledgements, and seconds until the next attempt after an error."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The values of one call of `log`, as metric name → value. `number` counts the points of a rank."""
+    """The values from one `log` call, as metric name → value. `number` numbers a rank's points."""
 
     number: int
     step: int
@@ -27,18 +27,18 @@ class Point:
 
 
 class Client(Protocol):
-    """The connection to one tracker, used by one thread."""
+    """A connection to one tracker, used by one thread."""
 
     name: str
 
     def connect(self) -> None:
-        """Open the run, which all ranks and all attempts share. After an error, connect is called again."""
+        """Open the run that all ranks and attempts share. After an error, `connect` is called again."""
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Send the points that were not sent yet. Return the unacknowledged points, and the error or ""."""
+        """Send points that have not been sent yet. Return (unacknowledged points, error message or "")."""
 
     def close(self, ok: bool) -> None:
-        """Close the run. `ok` means that the training has ended and no point is missing."""
+        """Close the run. `ok` means that the training has finished and no point is missing."""
 
 
 class Sender:
@@ -47,7 +47,7 @@ class Sender:
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Start sending `points`. `seconds` limits how long the training waits for a tracker that is down."""
+        """Start sending `points`. `seconds` limits how long the training waits if the tracker is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -57,21 +57,22 @@ class Sender:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Queue a point, without waiting."""
+        """Queue a point without waiting."""
         with self._changed:
             self._points.append(point)
             self._changed.notify_all()
 
     def unsent(self) -> list[Point]:
-        """Return the points that are not acknowledged, oldest first."""
+        """Return the unacknowledged points, oldest first."""
         with self._changed:
             return list(self._points)
 
     def wait(self, again: bool = False) -> bool:
         """Wait until all points are acknowledged. Return whether they are.
 
-        `seconds` limits the total time of consecutive waits. When this time is used up, further calls return
-        immediately, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
+        `seconds` limits the total time of consecutive waits. Once this time has been used up, further calls
+        return immediately until the tracker acknowledges a point. If `again` is true, the limit is reset
+        first.
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
@@ -83,7 +84,7 @@ class Sender:
             return done
 
     def trouble(self) -> str:
-        """Return the current error of the tracker, or ""."""
+        """Return the tracker's current error, or ""."""
         with self._changed:
             return self._trouble
 
@@ -92,7 +93,7 @@ class Sender:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # The thread can be in a request until the client's timeout, but the process can exit before that.
+        # The thread may be in a request until the client's timeout. The process need not wait that long.
         self._thread.join(self.seconds if ok else 1.0)
         if not self._thread.is_alive():
             self.client.close(ok and not self._points)
@@ -112,7 +113,7 @@ class Sender:
                     self.client.connect()
                     connected = True
                 left, trouble = self.client.send(points)
-            except Exception as error:  # the training continues after any error
+            except Exception as error:  # the training continues in any case
                 left, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:
@@ -124,7 +125,7 @@ class Sender:
                     self._changed.wait_for(lambda: self._ended, pause)
 
     def _tell(self, trouble: str) -> None:
-        """Report the start and the end of an error, once each."""
+        """Report once when an error occurs, and once when it is over."""
         name, before = self.client.name, self._trouble
         with self._changed:
             self._trouble = trouble

@@ -1,8 +1,8 @@
-"""Generate texts with a known entropy, which is the lowest loss that a model can reach.
+"""Generate texts with known entropy, which is the lowest loss that a model can reach.
 
     python -m training.source --out-dir DIR [--letters 8 --documents 2000 --length 64 --seed 1]
 
-A Markov chain generates train.jsonl and val.jsonl. Its states are letters and the end of a document.
+A Markov chain generates train.jsonl and val.jsonl. Its states are letters and an end-of-document state.
 source.json contains two values, in nats per predicted byte:
 
     entropy   entropy of the chain, which is the loss of the best possible model on infinite data
@@ -27,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Chain:
-    """A Markov chain. `next[i][j]` is the probability of state j after i. The last state ends a document."""
+    """A Markov chain. `next[i][j]` is the probability that j follows i. The last state ends a document."""
 
     next: tuple[tuple[float, ...], ...]
 
@@ -36,7 +36,7 @@ class Chain:
         return string.ascii_lowercase[: len(self.next) - 1]
 
     def document(self, numbers: random.Random) -> str:
-        """Return the text of a random document, which can be empty."""
+        """Return the text of a random document, which may be empty."""
         end = state = len(self.next) - 1
         text: list[str] = []
         while True:
@@ -63,9 +63,9 @@ class Chain:
         )
 
     def loss(self, documents: Sequence[str]) -> float:
-        """Return the mean loss of the chain's probabilities on documents, in nats.
+        """Return the mean loss of the chain's own probabilities on the documents, in nats.
 
-        As in train_framework.py, every byte of the stream of documents except the first is predicted.
+        As in train_framework.py, every byte in the document stream except the first is predicted.
         """
         end = len(self.next) - 1
         states = [state for text in documents for state in [*map(self.letters.index, text), end]]
@@ -74,7 +74,7 @@ class Chain:
 
 
 def chain(letters: int, length: float, seed: int) -> Chain:
-    """Return a random chain, in which each state has few likely successors.
+    """Return a random chain in which each state has only a few likely successors.
 
     Documents have `length` letters on average.
     """
@@ -93,9 +93,9 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--out-dir", type=Path, required=True)
     made.add_argument("--letters", type=int, default=8, choices=range(2, 27), metavar="2…26")
     made.add_argument(
-        "--documents", type=int, default=2000, help="documents in train.jsonl; val.jsonl has a tenth"
+        "--documents", type=int, default=2000, help="documents in train.jsonl; val.jsonl has a tenth of them"
     )
-    made.add_argument("--length", type=float, default=64, help="average number of letters of a document")
+    made.add_argument("--length", type=float, default=64, help="average number of letters per document")
     made.add_argument("--seed", type=int, default=1)
     options = made.parse_args(arguments)
     source = chain(options.letters, options.length, options.seed)

@@ -1,4 +1,4 @@
-"""Save the state of a training to a checkpoint, and restore the state exactly."""
+"""Save the training state to a checkpoint, and restore it exactly."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def save(
 ) -> Path:
     """Write a checkpoint, and return its folder once it is complete. Every rank must call it.
 
-    Raises RuntimeError if a rank does not share the disk of rank 0.
+    Raises RuntimeError if a rank does not share rank 0's disk.
     """
     first = ranks.rank == 0
     partial: Path = ranks.of_rank_0(checkpoint.begin(run, manifest) if first else None)
     if not partial.is_dir():
-        raise RuntimeError(f"{partial} is not here: rank {ranks.rank} sees another disk than rank 0")
+        raise RuntimeError(f"{partial} does not exist: rank {ranks.rank} does not share rank 0's disk")
     own = partial / f"rank-{ranks.rank}"
     files = {GENERATORS: checkpoint.write(own / GENERATORS, lambda path: torch.save(generators(), path))}
     if first:
@@ -58,14 +58,14 @@ def restore(
     """Restore model, optimizer, scaler and random generators from a checkpoint.
 
     If the number of ranks has changed, the random generators are not restored, because the checkpoint does
-    not have a state for every rank. Raises Unusable if the model or precision differs.
+    not contain a state for every rank. Raises Unusable if the model or precision differs.
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
     try:
         optimizer.load_state_dict(training["optimizer"])
     except ValueError as error:
-        raise Unusable(f"{folder}: the optimizer's state is of another model: {error}") from error
+        raise Unusable(f"{folder}: the optimizer's state belongs to a different model: {error}") from error
     if scaler.is_enabled() and not training["scaler"]:
         raise Unusable(f"{folder} was written without --amp fp16, so it has no scale for the gradients")
     scaler.load_state_dict(training["scaler"])
@@ -74,7 +74,7 @@ def restore(
 
 
 def unique(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return name → weight. Of weights that share memory, keep only the first, as safetensors requires."""
+    """Return name → weight. If weights share memory, only the first is included, as safetensors requires."""
     seen: set[int] = set()
     weights = {}
     for name, value in model.state_dict().items():
@@ -85,17 +85,19 @@ def unique(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Load weights into the model. Raises Unusable if their names or shapes differ from the model's."""
+    """Load weights into the model. Raises Unusable if names or shapes differ from the model's."""
     wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
     there = {name: tuple(value.shape) for name, value in weights.items()}
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
-        raise Unusable(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
-    model.load_state_dict(weights, strict=False)  # the file has only one of the weights that share memory
+        raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differs[:4])}")
+    model.load_state_dict(
+        weights, strict=False
+    )  # the file contains only one of the weights that share memory
 
 
 def generators() -> dict[str, Any]:
-    """Return the states of this rank's random generators."""
+    """Return this rank's random generator states."""
     version, numbers, gauss = random.getstate()
     states = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -104,7 +106,7 @@ def generators() -> dict[str, Any]:
 
 
 def give_back(states: dict[str, Any]) -> None:
-    """Restore the states of this rank's random generators."""
+    """Restore this rank's random generator states."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(states["torch"])

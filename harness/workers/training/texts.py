@@ -1,8 +1,8 @@
-"""Convert documents to sequences of tokens.
+"""Convert documents to token sequences.
 
-The documents of a split (documents.py) form one stream, with an end token after each. The stream is cut into
-disjoint sequences of `context` tokens; the target of each token is the next token of the stream. The last
-sequence can be shorter. Each token except the first is thus predicted exactly once.
+The documents in a split (documents.py) form one stream, with an end token after each document. The stream is
+cut into disjoint sequences of `context` tokens; each token's target is the next token in the stream. The last
+sequence may be shorter. Each token except the first is thus predicted exactly once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from .documents import checked, documents
 
 MEMORY_SHARE = 0.5
-"""The largest share of the memory limit for the tokens. The rest is for the model and PyTorch."""
+"""Maximum share of the memory limit that the tokens may use. The rest is for the model and PyTorch."""
 PROBLEMS = 20
-"""The largest number of problems that `examine` returns."""
+"""Maximum number of problems that `examine` returns."""
 
 
 class Tokenizer(Protocol):
@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
 
 
 class Bytes:
-    """A tokenizer whose tokens are the bytes of UTF-8."""
+    """A tokenizer whose tokens are the bytes of the UTF-8 encoding."""
 
     size, end = 257, 256
 
@@ -47,12 +47,12 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end-of-text token."""
+        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
         if self._inner.eos_token_id is None:
-            raise ValueError(f"the tokenizer of {folder} has no end-of-text token")
+            raise ValueError(f"the tokenizer in {folder} has no end-of-text token")
         self.size, self.end = len(self._inner), int(self._inner.eos_token_id)
 
     def encode(self, text: str) -> list[int]:
@@ -60,13 +60,13 @@ class HuggingFaceTokenizer:
         return tokens
 
     def save(self, folder: Path) -> None:
-        """Save the tokenizer in the format of transformers."""
+        """Save the tokenizer in the transformers format."""
         self._inner.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The tokens of a file, cut into sequences."""
+    """The tokens of a split, cut into sequences."""
 
     tokens: array[int]
     context: int
@@ -82,7 +82,7 @@ class Stream:
         return -(-(len(self.tokens) - 1) // self.context)
 
     def sequence(self, index: int) -> list[int]:
-        """Return the tokens of a sequence, inputs and targets: `context` + 1, or fewer at the end."""
+        """Return a sequence's tokens (inputs and targets): `context` + 1, or fewer at the end."""
         first = index * self.context
         return self.tokens[first : first + self.context + 1].tolist()
 
@@ -96,10 +96,10 @@ def read(
     whole: bool = False,
     memory: int | None = None,
 ) -> Stream:
-    """Return the tokens of the files of a split. If `whole` is true, there must be a full-length sequence.
+    """Return the tokens in a split's files. If `whole` is true, there must be a full-length sequence.
 
-    `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the name of the file
-    and, for an invalid line, its number.
+    `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the file name and, for
+    an invalid line, its number.
     """
     tokens = array(typecode(tokenizer.size))
     for text in documents(paths, field):
@@ -111,12 +111,12 @@ def read(
 
 
 def typecode(size: int) -> str:
-    """Return the type code of the smallest array for the tokens of a tokenizer."""
+    """Return the type code of the smallest array type for a tokenizer with `size` tokens."""
     return "H" if size <= 1 << 16 else "I"
 
 
 def too_large(path: Path, tokens: int, memory: int, more: str = "") -> str:
-    """Return the error message for texts whose tokens do not fit into the memory of a rank."""
+    """Return the error message for texts whose tokens do not fit into a rank's memory."""
     return (
         f"{path}: {tokens} tokens {more}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
         "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
@@ -124,7 +124,7 @@ def too_large(path: Path, tokens: int, memory: int, more: str = "") -> str:
 
 
 def memory_of_rank() -> int | None:
-    """Return how many bytes of memory a rank has for tokens, or None if no limit is known."""
+    """Return how many bytes of memory a rank can use for tokens."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -133,26 +133,26 @@ def memory_of_rank() -> int | None:
 
 
 def fingerprint(stream: Stream) -> int:
-    """Return a checksum of the tokens, by which a resume notices that the texts have changed."""
+    """Return a checksum of the tokens, with which a resumed run detects that the texts have changed."""
     return zlib.crc32(stream.tokens)
 
 
 class Examined(NamedTuple):
-    """The result of a check of the files of a split."""
+    """The result of checking a split's files."""
 
     tokens: int
-    """The number of tokens of the byte tokenizer."""
+    """The number of tokens with the byte tokenizer."""
     problems: list[str]
-    """The first problems, each with the file and, for a line, its number."""
+    """The first problems, each with the file and, for an invalid line, its number."""
     others: int
-    """The number of further problems."""
+    """The number of additional problems."""
 
 
 def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
-    """Check the files of a split as `read` does with the byte tokenizer, without keeping the text in memory.
+    """Check a split's files like `read` with the byte tokenizer, without keeping the texts in memory.
 
-    If `context` is not None, the files must have at least one sequence of this length. Pass None if the
-    training uses another tokenizer, or if no full-length sequence is needed. Raises OSError.
+    If `context` is not None, the files must contain at least one sequence of this length. Pass None if the
+    training uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.
     """
     tokens, count = 0, 0
     problems: list[str] = []

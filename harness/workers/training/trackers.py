@@ -1,10 +1,10 @@
-"""Log the values of one run to Pluto, MLflow, both or neither, depending on environment variables.
+"""Log a run's values to Pluto, MLflow, both or neither, depending on environment variables.
 
-Every point arrives once, no matter which process is killed. Before a checkpoint, the ranks wait until the
-trackers have acknowledged all points (`settle`), because a resumed run does not log them again. If a tracker
-is down, the unacknowledged points are written next to the checkpoints, and the next attempt sends them.
-Points that a killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a
-step, and values that MLflow already has are not sent.
+Every point arrives exactly once, no matter which process is killed. Before a checkpoint, the ranks wait until
+the trackers have acknowledged all points (`settle`), because a resumed run does not log them again. If a
+tracker is down, the unacknowledged points are written to disk next to the checkpoints, and the next attempt
+sends them. Points that a killed attempt logged after its last checkpoint are logged again: Pluto replaces a
+step's values, and values that MLflow already has are not sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trackers:
         say: Callable[[str], None] = print,
         seconds: float = 60.0,
     ) -> None:
-        """Start logging at the step `step`. Every rank must create one instance.
+        """Start logging at step `step`. Every rank must create one instance.
 
         `folder` is the run's folder on the shared disk. `share` returns rank 0's value on every rank.
         `seconds` limits the total time of consecutive waits for a tracker that does not respond.
@@ -46,7 +46,7 @@ class Trackers:
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder, run, say) if rank == 0 else None)
         self._number, self._told = 0, False
-        # This must precede the import of Pluto's client, because it uses the process's original stdout.
+        # This must precede the import of the Pluto client, because it uses the process's original stdout.
         self._truth: Any = None
         if os.environ.get("HARNESS_NONCE"):
             import ground_truth
@@ -57,7 +57,7 @@ class Trackers:
         self._senders = [Sender(each, self._kept(each, step, world), say, seconds) for each in clients]
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Log the values of a step, without waiting for a tracker. A metric has one value per step."""
+        """Log a step's values without waiting for a tracker. A metric has one value per step."""
         now = int(time.time() * 1000)
         if self._truth:
             for name, value in values.items():
@@ -66,9 +66,9 @@ class Trackers:
             sender.put(self._point(step, now, values))
 
     def settle(self, *, last: bool = False) -> int:
-        """Wait until all points are acknowledged, or written to the disk for the next attempt.
+        """Wait until all points are acknowledged, or written to disk for the next attempt.
 
-        Return the number of unacknowledged values in all trackers. Set `last` to True after the last step.
+        Return the number of unacknowledged values over all trackers. Pass `last=True` after the last step.
         """
         unsent = 0
         for sender in self._senders:
@@ -87,9 +87,9 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """End the run if `ok` is true. Otherwise close it without waiting; the next attempt continues it.
+        """Finish the run if `ok` is true. Otherwise, close it without waiting; the next attempt continues it.
 
-        MLflow stores `artifacts` (file name → content) as files of the run. Return the number of
+        MLflow stores `artifacts` (file name → content) as the run's files. Return the number of
         unacknowledged values. If it is not 0, the training has failed.
         """
         unsent = self.settle(last=True) if ok else 0
@@ -115,7 +115,7 @@ class Trackers:
 
     # -- points for the next attempt ---------------------------------------------------------------------
     def _keep(self, client: Client, points: list[Point]) -> None:
-        """Write points to this rank's file on the disk. If there are no points, remove the file."""
+        """Write points to this rank's file on disk. If there are no points, remove the file."""
         path = self._path(client, self._rank)
         if points:
             partial = path.with_suffix(".partial")
@@ -126,7 +126,7 @@ class Trackers:
             checkpoint.flush(self._folder)
         else:
             path.unlink(missing_ok=True)
-        # The points of these files are now in this rank's own file, or acknowledged.
+        # The points in these files are now in this rank's own file, or have been acknowledged.
         for old in [old for old in self._old if old.name.startswith(client.name.lower())]:
             old.unlink(missing_ok=True)
             self._old.remove(old)
@@ -134,8 +134,7 @@ class Trackers:
     def _kept(self, client: Client, step: int, world: int) -> list[Point]:
         """Return the points before `step` that earlier attempts could not send. Later ones are logged again.
 
-        If an earlier attempt had more ranks, the files of the missing ranks are divided among the current
-        ones.
+        If an earlier attempt had more ranks, the missing ranks' files are divided among the current ranks.
         """
         rows = []
         for path in sorted(self._folder.glob(f"{client.name.lower()}-rank-*.json")):
@@ -153,21 +152,21 @@ class Trackers:
 
 
 def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
-    """Return the clients of the trackers that the environment variables configure."""
+    """Return the client classes for the trackers that the environment variables configure."""
     clients: list[type[Pluto] | type[Mlflow]] = []
     if os.environ.get("PLUTO_API_KEY"):
         clients.append(Pluto)
     elif os.environ.get("PLUTO_RUN_ID"):
-        say("PLUTO_RUN_ID is set and PLUTO_API_KEY is not: nothing is logged to Pluto")
+        say("PLUTO_RUN_ID is set, but PLUTO_API_KEY is not: nothing is logged to Pluto")
     if os.environ.get("MLFLOW_TRACKING_URI"):
         clients.append(Mlflow)
     return clients
 
 
 def _identity(folder: Path, run: str, say: Callable[[str], None]) -> str:
-    """Return the id of this run in the trackers, the same in every attempt. Only rank 0 calls it.
+    """Return this run's id in the trackers, which is the same in every attempt. Only rank 0 calls this.
 
-    A run that was copied under another name gets its own id. Otherwise both would log to one run.
+    A run that was copied under another name gets its own id. Otherwise, both would log to the same run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     identity, name = _read(folder / checkpoint.IDENTITY), _read(folder / checkpoint.RUN_NAME)
@@ -196,4 +195,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Print nothing. Ranks other than rank 0 use this function, because rank 0 prints the text."""
+    """Print nothing. Ranks other than 0 use this function, because rank 0 prints the text."""

@@ -1,9 +1,9 @@
-"""Train a small classifier on generated data under DDP, as a smoke test.
+"""Train a small classifier on generated data with DDP, as a smoke test.
 
     torchrun … -m training.train --epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3
 
-Each class has a centre, around which its samples lie. The exit code is 1 if the model did not learn, or if
-the ranks have different weights at the end.
+The samples of each class are scattered around its centre. The exit code is 1 if the model did not learn, or
+if the ranks have different weights at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .ranks import Ranks, ended_with, meet
 from .trackers import Trackers
 
 LEARNED = 0.5
-"""The model has learned if its final loss is at most this share of its initial loss."""
+"""The model has learned if its final loss is at most this fraction of its initial loss."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--run-name", "--run", dest="run", default=name, help="name of the run in the trackers")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     made.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
-    made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for the others")
+    made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for other ranks")
     return made
 
 
@@ -102,7 +102,7 @@ def _end(ranks: Ranks, model: nn.Module, began: float, loss: float) -> int:
     learned, same = loss <= LEARNED * began, len(set(weights)) == 1
     ranks.tell("DONE", f"loss {began:.4f} → {loss:.4f}, weights {weights[0]}")
     if not same:
-        ranks.tell("DONE", f"the ranks hold different weights: {' '.join(one[:12] for one in weights)}")
+        ranks.tell("DONE", f"the ranks have different weights: {' '.join(one[:12] for one in weights)}")
     if not learned:
         ranks.tell("DONE", f"it did not learn: at most {LEARNED * began:.4f} is expected")
     return 0 if learned and same else 1

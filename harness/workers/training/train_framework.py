@@ -1,4 +1,4 @@
-"""Train a causal language model under DDP. After a crash or a kill, it resumes from its last checkpoint.
+"""Train a causal language model with DDP. After a crash or a kill, resume from the last checkpoint.
 
     torchrun … -m training.train_framework --data-dir /data --out-dir /out --run-name NAME
 
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _artifacts(trainer: Trainer) -> dict[str, str]:
-    """Return the files that a tracker stores with the run: the manifest of `best`, and all options."""
+    """Return the files that a tracker stores with the run: the manifest of `best` and all options."""
     best = checkpoint.best(trainer.run)
     manifest = best / checkpoint.MANIFEST if best else None
     texts = {"config.json": json.dumps(plain(trainer.options), indent=1)}
@@ -64,9 +64,9 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
 
 
 def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
-    """Return the training texts, the validation texts and the model. Raises Refused if they are invalid.
+    """Return (training texts, validation texts, model). Raises Refused if they are invalid.
 
-    A temporary failure of a disk or of the hub raises another error, after which the ranks are restarted.
+    A temporary failure of a disk or the hub raises a different error, after which the ranks are restarted.
     """
     try:
         tokenizer = build.tokenizer(options)
@@ -80,12 +80,14 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
         raise Refused(f"{error}") from error
     except OSError as error:
         if options.model and build.gated(error):
-            hint = "`harness train --secret hf-token` brings the token; the model's license must be accepted"
+            hint = (
+                "`harness train --secret hf-token` provides the token; the model's license must be accepted"
+            )
             raise Refused(
-                f"--model {options.model} is gated, and this token may not read it: {hint}"
+                f"--model {options.model} is gated, and this token does not have access to it: {hint}"
             ) from error
         if error.errno is None and (options.local_files_only or not options.model):
-            raise Refused(f"{error}") from error  # transformers: a file of the folder is missing
+            raise Refused(f"{error}") from error  # transformers: a file in the folder is missing
         raise
     return train, val, model
 

@@ -1,10 +1,10 @@
-"""Run one training, from its first step or its last checkpoint to its end.
+"""Run one training, from its first step or its last checkpoint to the end.
 
-The order of floating-point sums determines the last bits of the result. A resumed run must give the same bits
-as an uninterrupted one. Therefore the sequences (order.py), the learning rate and the batches of the
-evaluation are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first
+The order of floating-point sums determines the last bits of the result. A resumed run must produce the same
+bits as an uninterrupted one. Therefore, the sequences (order.py), the learning rate and the evaluation
+batches are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first
 backward pass, in the order in which the gradients arrived. The first step of a resumed run would thus use
-different buckets from the same step of an uninterrupted run. Therefore every run starts with a backward pass
+different buckets than the same step of an uninterrupted run. Therefore, every run starts with a backward pass
 that changes nothing.
 """
 
@@ -37,7 +37,7 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
-    """The model, the optimizer and the other state of a training."""
+    """The model, the optimizer and the rest of the training state."""
 
     def __init__(
         self, options: argparse.Namespace, ranks: Ranks, model: nn.Module, train: Stream, val: Stream
@@ -80,15 +80,15 @@ class Trainer:
                 loss = self._end_epoch()
             elif self.step % self.options.save_every == 0:
                 self.save({})
-        if loss is None:  # the run was resumed after its last step
+        if loss is None:  # the run was resumed after the last step
             loss = self._evaluate()
         return loss
 
     def save(self, losses: dict[str, float]) -> Path:
         """Write a checkpoint, and remove old ones. Return its folder on every rank.
 
-        Before it writes, it waits until all logged values are acknowledged or on disk, because a resumed run
-        does not log them again.
+        Before that, wait until all logged values are acknowledged or on disk, because a resumed run does not
+        log them again.
         """
         self.trackers.settle()
         self._still_writer()
@@ -108,7 +108,7 @@ class Trainer:
         return folder
 
     def weights(self) -> str:
-        """Return the SHA-256 of all weights, for a bitwise comparison of two runs."""
+        """Return the SHA-256 digest of all weights, for a bitwise comparison of two runs."""
         hashed = hashlib.sha256()
         for name, value in state.unique(self.model).items():
             hashed.update(name.encode())
@@ -117,7 +117,7 @@ class Trainer:
 
     # -- one step ----------------------------------------------------------------------------------------
     def _one_step(self) -> None:
-        """Train one step on all ranks, and log its loss, the mean over all tokens of the batch."""
+        """Train for one step on all ranks, and log the loss, the mean over all tokens in the batch."""
         options, ranks = self.options, self.ranks
         epoch, place = divmod(self.step, self.per_epoch)
         chosen = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
@@ -135,7 +135,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # fails once the rank with this loss has reported the error and ended
+                ranks.every(None)  # fails once the rank with this loss has reported the error and exited
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
@@ -145,12 +145,12 @@ class Trainer:
         self.step, self.loss = self.step + 1, loss
 
     def _backward(self, mine: Any, count: int) -> float:
-        """Add up the gradients of this rank's sequences. Return the sum of their losses over all tokens.
+        """Accumulate the gradients for this rank's sequences. Return the sum of the losses over their tokens.
 
-        `count` is the number of sequences over all ranks. DDP divides gradients by the number of ranks, so
-        each rank's loss is multiplied by that number. The result is the gradient of the mean loss over the
-        batch, however the batch is divided among the ranks. A rank without sequences processes one sequence
-        with weight 0.
+        `count` is the number of sequences on all ranks. DDP divides gradients by the number of ranks, so each
+        rank's loss is multiplied by that number. The result is the gradient of the mean loss over the batch,
+        however the batch is divided among the ranks. A rank without sequences processes one sequence with
+        weight 0.
         """
         size, total = self.options.micro_batch, 0.0
         parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
@@ -165,7 +165,7 @@ class Trainer:
         return total
 
     def _loss_of(self, sequences: Any) -> torch.Tensor:
-        """Return the sum of the losses over all tokens of the given sequences."""
+        """Return the sum of the losses over all tokens in the given sequences."""
         rows = [self.train.sequence(index) for index in sequences]
         tokens = torch.tensor(rows, device=self.ranks.device)
         type_ = _TYPES.get(self.options.amp)
@@ -176,7 +176,7 @@ class Trainer:
         )
 
     def _first_backward(self) -> None:
-        """Make DDP build its buckets, without changing gradients, random generators or the step."""
+        """Make DDP build its buckets without changing the gradients, the random generators or the step."""
         before = state.generators()
         self._loss_of([0]).mul(0.0).backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -188,7 +188,7 @@ class Trainer:
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
-            # Logged at the last completed step, because a metric has one value per step.
+            # Log these with the last completed step, because a metric has one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
         better = loss.mean < self.best
         losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
@@ -202,7 +202,7 @@ class Trainer:
 
     def _evaluate(self) -> Loss:
         ranks = self.ranks
-        # Not self.parallel: the forward pass of DDP would wait for ranks that have fewer chunks.
+        # Do not use self.parallel, because DDP's forward pass would wait for ranks that have fewer chunks.
         return evaluate(self.model, self.val, self.options.micro_batch, ranks.rank, ranks.world, ranks.device)
 
     def _tell(self, began: float, first: int) -> None:
@@ -215,9 +215,9 @@ class Trainer:
             f"step {self.step}/{self.steps} loss {self.loss:.4f} {tokens:.0f} tokens/s, {left:.0f} s left",
         )
 
-    # -- the start ---------------------------------------------------------------------------------------
+    # # -- startup -----------------------------------------------------------------------------------------
     def _open_run(self) -> None:
-        """Create the run's folder or check it, and lock it. Raises Refused on every rank."""
+        """Create or check the run's folder, and lock it. Errors are raised as Refused on every rank."""
 
         def opened() -> None:
             resume.open_run(self.run)
@@ -239,7 +239,10 @@ class Trainer:
             raise RuntimeError(f"a later attempt of this launch writes {self.run}: {other}")
 
     def _on_rank_0(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call on rank 0 on every rank. Unusable becomes Refused on every rank."""
+        """Run a function on rank 0, and return its result on every rank.
+
+        Unusable becomes Refused on every rank.
+        """
         result, refused = None, ""
         if self.ranks.rank == 0:
             try:
@@ -252,7 +255,7 @@ class Trainer:
         return result
 
     def _resume(self) -> None:
-        """Restore the newest intact checkpoint, if there is one. Raises Refused."""
+        """Restore the newest intact checkpoint, if there is one. Raises Refused if it cannot be used."""
 
         def found() -> tuple[Path, Manifest] | None:
             checkpoint.tidy(self.run)
@@ -268,12 +271,12 @@ class Trainer:
             reason = "the texts have changed" if other == ["texts"] else f"{before} has become {now}"
             raise Refused(
                 f"{folder} cannot be resumed, because the order of the data would differ: {reason}. "
-                "Another --run-name begins anew"
+                "Use another --run-name to start over"
             )
         try:
             state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         except Unusable as error:
-            raise Refused(f"{error}. Another --run-name begins anew") from error
+            raise Refused(f"{error}. Use another --run-name to start over") from error
         self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)
         text = f"resumed at step {self.step} of {self.steps} from {folder}"
         if manifest.world != self.ranks.world:
@@ -282,19 +285,19 @@ class Trainer:
         self.ranks.tell("TRAIN", text)
 
     def _order(self) -> dict[str, int]:
-        """Return the values that determine the order of the data."""
+        """Return the values that determine the data order."""
         names = {"seed": self.options.seed, "batch": self.options.batch}
         names |= {"sequences": self.train.whole, "context": self.train.context}
         return names | {"texts": self._texts}
 
     def _seed(self, step: int) -> int:
-        """Return the seed of this rank's random generators at a step. It is different for each rank."""
+        """Return the seed for this rank's random generators at a step. It is different on each rank."""
         text = f"{self.options.seed}/{step}/{self.ranks.rank}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
-    """Return metrics that identify the sequences of a rank: count, sum and sum of squares of indices.
+    """Return metrics that identify a rank's sequences: count, sum and sum of squares of the indices.
 
     The metrics are exact in float64 if the sum of squares is below 2^53.
     """
@@ -303,7 +306,7 @@ def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Return the weights in two parameter groups, because weight decay applies only to matrices."""
+    """Return two parameter groups, because weight decay applies only to matrices."""
     wanted = [value for value in model.parameters() if value.requires_grad]
     return [
         {"params": [value for value in wanted if value.dim() >= 2], "weight_decay": decay},

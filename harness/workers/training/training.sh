@@ -1,20 +1,21 @@
 #!/bin/sh
-# Run torchrun on one node of a training, and restart it after it ended because another node was lost.
+# Run torchrun on one node of a training, and restart it if it exited because another node was lost.
 #
 #   training.sh [torchrun's options] -m training.train_framework …
 #
-# torchrun itself restarts ranks, but it does not survive the loss of its rendezvous, which node 0 holds. In that case
-# this script restarts torchrun on every node. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
+# torchrun itself restarts ranks, but it does not survive the loss of its rendezvous, which node 0 hosts. In that case,
+# this script restarts torchrun on every node. The pod sets NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and
+# RESTARTS.
 #
-# NNODES may be a range, MIN:MAX. Then the available nodes train. When a node joins or leaves, for example after
-# `kubectl scale`, torchrun restarts the ranks, and they resume from the last checkpoint.
+# NNODES may be a range, MIN:MAX. The training then runs on the available nodes. When a node joins or leaves, for
+# example after `kubectl scale`, torchrun restarts the ranks, and they resume from the last checkpoint.
 set -u
-# Process 1 ignores SIGTERM without a trap, so the whole script runs under one, also while it waits.
+# Without a trap, process 1 ignores SIGTERM, so the whole script runs with one, also while it waits.
 pid='' watcher=''
 trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
 . "${0%/*}/../own_processes.sh"
 : "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
-# Another attempt as this user would end the same.
+# Another attempt as this user would fail in the same way.
 for folder in "$OUT_DIR" "$OUT_DIR/$RUN_ID"; do
   [ ! -e "$folder" ] || [ -w "$folder" ] || {
     echo "[DDP] node $NODE_RANK: expected a folder that user $(id -u) can write to, found $folder of user" \
@@ -23,25 +24,25 @@ for folder in "$OUT_DIR" "$OUT_DIR/$RUN_ID"; do
   }
 done
 id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
-# For torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the previous attempt.
+# For torch 2.6: if all attempts share one store, a restarted rank reads the previous attempt's addresses.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
-# Rank 0 creates this file after the last barrier. A node that starts later has nothing to do.
+# Rank 0 creates this file after the last barrier. A node that starts later exits immediately.
 export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
-# A line is added each time the ranks have joined. It counts the restarts by torchrun and by this script.
+# A line is added each time the ranks have joined. The lines count the restarts by torchrun and by this script.
 export TRAINING_MET=${TMPDIR:-/tmp}/training-met
 : >"$TRAINING_MET"
 # A rank that refuses its options or data writes the reason into this file, because a restart would not help. A copy on
-# the shared disk ends the other nodes, which would wait for this one. Its name must be of this launch only: after
-# `kubectl apply` of the same manifests, a file of an earlier launch would end the next one.
+# the shared disk makes the other nodes exit, which would otherwise wait for this one. Its name must be unique to this
+# launch: after `kubectl apply` of the same manifests, a file from an earlier launch would end the next one.
 export TRAINING_REFUSED=${TMPDIR:-/tmp}/training-refused
 rm -f "$TRAINING_REFUSED"
 everywhere=${HARNESS_NONCE:+$OUT_DIR/.refused-$RUN_ID-$HARNESS_NONCE}
 refused() { [ -e "$TRAINING_REFUSED" ] || { [ -n "$everywhere" ] && [ -e "$everywhere" ]; }; }
-# Only ranks of this container: if pods share the PID namespace of the node, /proc also has ranks of other pods.
+# End only ranks in this container: if pods share the node's PID namespace, /proc also lists ranks in other pods.
 end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
-# Texts on a volume belong to the user. The training uses them and never replaces them.
+# Texts on a volume belong to the user. The training uses them, and never replaces them.
 split() {
   for text in "$DATA_DIR/$1.jsonl" "$DATA_DIR/$1.jsonl.gz" "$DATA_DIR/$1.jsonl.zst" "$DATA_DIR/$1-"[0-9]*.json* \
     "$DATA_DIR/$1"; do
@@ -50,8 +51,8 @@ split() {
   return 1
 }
 texts() { split train && split val; }
-# Generate texts of a known entropy in a folder on the volume, then move them to their place. source.json is moved last,
-# so when it exists, all files exist. After an interruption, the next start continues.
+# Generate texts with known entropy in a folder on the volume, then move them into place. source.json is moved last, so
+# if it exists, all files exist. After an interruption, the next start continues.
 make_texts() {
   making="$DATA_DIR/.harness-texts-$id"
   if [ ! -f "$making/source.json" ]; then
@@ -79,20 +80,20 @@ if [ "${TRAINING_SOURCE:-0}" = 1 ]; then
   until [ -f "$DATA_DIR/source.json" ] || texts; do sleep 0.2; done
 fi
 
-# Ranks are ordered by the addresses of the nodes as strings, in which 10 comes before 2. Connections use only the address
-# of node 0. The addresses of the other nodes are that of node 0 with a suffix of six digits.
+# torchrun orders ranks by the nodes' addresses as strings, in which 10 comes before 2. Connections use only node 0's
+# address. The other nodes' addresses are therefore node 0's address with a six-digit suffix.
 [ "$NODE_RANK" = 0 ] && host=true address=$MASTER_ADDR || host=false address=$(printf '%s-%06d' "$MASTER_ADDR" "$NODE_RANK")
-# With c10d node 0 holds the rendezvous, with etcd-v2 a server that outlives each node.
+# With c10d, node 0 hosts the rendezvous. With etcd-v2, a server hosts it that does not depend on any node.
 : "${RDZV_BACKEND:=c10d}"
 : "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
 [ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
-# With a range of nodes, torchrun waits this long for more nodes once MIN nodes have joined. Its default is 30 s.
+# With a range of nodes, torchrun waits this long for more nodes after MIN nodes have joined. Its default is 30 s.
 case $NNODES in *:*) conf="${conf}last_call_timeout=${TRAINING_LAST_CALL:-10}," ;; esac
 met() { wc -l <"$TRAINING_MET"; }
 # Each line of the file is a world size. A different size means that a node joined or left, not that ranks restarted.
 restarts() { echo $(($(met) - $(uniq "$TRAINING_MET" | wc -l))); }
-# A torchrun that receives SIGTERM twice closes its rendezvous, and etcd keeps it closed. Then all nodes use the next
-# rendezvous. The number of folders on the shared disk is the number of the current one.
+# A torchrun that receives SIGTERM twice closes its rendezvous, and etcd keeps it closed. All nodes then use the next
+# rendezvous. The number of folders on the shared disk is the number of the current rendezvous.
 closed="$OUT_DIR/.closed-$RUN_ID-$id"
 meeting() { set -- "$closed"-*; [ -d "$1" ] && echo $# || echo 0; }
 error=${TMPDIR:-/tmp}/torchrun-error.json
@@ -110,8 +111,8 @@ while :; do
     --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
     --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
-  # A node that waits for nodes that have ended would wait until the limit of torchrun. A signal to this subshell is lost
-  # before the subshell has reset the trap above, so the subshell also ends by itself.
+  # A node that waits for nodes that have exited would wait until torchrun's timeout. A signal to this subshell is lost
+  # if the subshell has not yet reset the trap above, so the subshell also exits by itself.
   (while sleep 1 && kill -0 $pid; do
     ! refused || kill $pid
     [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid
@@ -155,7 +156,7 @@ while :; do
   sleep 1
 done
 [ "$NODE_RANK" = 0 ] && [ "$code" = 0 ] && rmdir "$closed"-* 2>/dev/null
-# A StatefulSet restarts containers that end. The harness keeps its containers alive itself.
+# A StatefulSet restarts containers that exit. The harness itself keeps its containers alive.
 if [ "${TRAINING_HOLD:-0}" = 1 ] && [ "$code" = 0 ]; then
   say "done; the pod stays until it is deleted"
   trap 'exit 0' TERM INT

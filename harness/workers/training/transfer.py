@@ -1,19 +1,20 @@
-"""Upload a run to S3 storage, or download it, and verify each file. At the end, print one JSON document.
+"""Upload a run to S3 storage or download it, and verify each file. At the end, print one JSON document.
 
     python -m training.transfer up   --run-dir OUT/RUN --url s3://BUCKET/PREFIX
     python -m training.transfer down --run-dir OUT/RUN --url s3://BUCKET/PREFIX
 
-The prefix contains the files of OUT/RUN: checkpoints (checkpoint.py), best.txt instead of the link `best`,
+The prefix contains the files in OUT/RUN: checkpoints (checkpoint.py), best.txt instead of the `best` symlink,
 and trackers/id.
 
-up: The files of a checkpoint are sent first. Each is read back from the bucket, and compared with the size
-and SHA-256 in the manifest. The manifest is sent last, so a manifest in the bucket means that its checkpoint
-is complete. Objects that already have the correct content are not sent again. An object with different
-content is never replaced, except best.txt of the same run, which trackers/id identifies. No object is
-deleted, and no file is written to the disk.
+up: A checkpoint's files are sent first. Each one is read back from the bucket and compared with the size and
+SHA-256 digest in the manifest. The manifest is sent last, so a manifest in the bucket means that its
+checkpoint is complete. Objects that already have the correct content are not sent again. An object with
+different content is never replaced, except for best.txt if trackers/id shows that it belongs to the same run.
+No objects are deleted, and no files are written to disk.
 
-down: The two newest intact checkpoints, and the best one, are written to a temporary folder next to OUT/RUN.
-The folder is renamed to OUT/RUN when all files are verified. If OUT/RUN exists, the download is refused.
+down: The two newest intact checkpoints and the best one are written to a temporary folder next to OUT/RUN.
+The folder is renamed to OUT/RUN when all files have been verified. If OUT/RUN exists, the download is
+refused.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from .object_store import Bucket, Failed, Item, located
 
 VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
-"""The file with the random identifier of a run. In a bucket, it shows which run a prefix holds."""
+"""The file with a run's random identifier. In a bucket, it shows to which run a prefix belongs."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
-"""Largest size in bytes of a manifest, and of best.txt or trackers/id."""
+"""Maximum size in bytes of a manifest, and of best.txt or trackers/id."""
 Found = dict[str, Any]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Local:
-    """One file to send: its key below the prefix, and the size and SHA-256 of its object."""
+    """One file to send: its key below the prefix, and its size and SHA-256 digest."""
 
     name: str
     path: Path
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--run-dir", type=Path, required=True)
     made.add_argument("--url", required=True)
     given = made.parse_args(arguments)
-    # without a handler, process 1 would ignore SIGTERM, and not remove its files
+    # without a handler, process 1 would ignore SIGTERM and leave its files behind
     signal.signal(signal.SIGTERM, _ended)
     does = upload if given.direction == "up" else download
     found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
@@ -85,7 +86,10 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Upload a run, and return a summary. After an error, objects that were sent stay in the bucket."""
+    """Upload a run, and return a summary.
+
+    After an error, objects that were already sent stay in the bucket.
+    """
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
@@ -95,7 +99,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     best = _best(run, {folder.name for folder, _ in folders})
     ours = target.belongs_to(owner)
     for name, files, _ in plans:
-        say(f"looking at what {target.at(name)} has")
+        say(f"checking what {target.at(name)} already contains")
         target.compare(files)
     if best and not ours:
         target.compare([best])
@@ -113,7 +117,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
 
 
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """Return the intact checkpoints of a run, oldest first, and the defects of the damaged ones."""
+    """Return a run's intact checkpoints, oldest first, and the defects of the damaged ones."""
     whole, torn = [], []
     for folder in sorted(checkpoint.all_of(run), key=checkpoint.step_of):
         try:
@@ -124,7 +128,7 @@ def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
 
 
 def _files(folder: Path, manifest: Manifest) -> list[Local]:
-    """Return the files of an intact checkpoint in the order of sending, with the manifest last."""
+    """Return an intact checkpoint's files in the order in which they are sent, with the manifest last."""
     files = [
         Local(f"{folder.name}/{name}", folder / name, int(entry["size"]), str(entry["sha256"]))
         for name, entry in sorted(manifest.files.items())
@@ -149,7 +153,7 @@ def _best(run: Path, sent: set[str]) -> Local | None:
 
 
 class Target:
-    """The prefix of a bucket to which a run is uploaded."""
+    """The prefix in a bucket to which a run is uploaded."""
 
     def __init__(self, bucket: str, prefix: str, environment: Mapping[str, str]) -> None:
         self._bucket, self._prefix = Bucket(bucket, environment), prefix
@@ -164,7 +168,7 @@ class Target:
         return f"{self._prefix}/{name}"
 
     def belongs_to(self, owner: Local | None) -> bool:
-        """Return whether the prefix already holds this run. Raises Failed if it holds another run."""
+        """Return whether the prefix already contains this run. Raises Failed if it contains another run."""
         if self._key(OWNER) not in self._there:
             return False
         theirs = self._bucket.read(self._key(OWNER), SMALL_BYTES)
@@ -176,14 +180,17 @@ class Target:
         return True
 
     def compare(self, files: list[Local]) -> None:
-        """Verify the files that the bucket already has. Raises Failed if an object has different content."""
+        """Verify the files that the bucket already contains.
+
+        Raises Failed if an object has different content.
+        """
         for each in files:
             there = self._there.get(self._key(each.name))
             if there is not None:
                 self._verify(each, there)
 
     def send(self, file: Local, *, replace: bool = False) -> int:
-        """Send a file and verify its object, unless it is already verified. Return the bytes sent."""
+        """Send a file and verify its object, unless already verified. Return the number of bytes sent."""
         if file.name in self._verified:
             return 0
         key = self._key(file.name)
@@ -193,14 +200,14 @@ class Target:
             else:
                 self._bucket.put_file(key, str(file.path), file.size)
         except Failed as error:
-            # The object can exist, because an earlier response was lost. Its content is verified below.
+            # The object may exist because an earlier response was lost. Its content is verified below.
             if error.status != 412 and error.code != "NoSuchUpload":
                 raise
         self._verify(file, None)
         return file.size
 
     def _verify(self, file: Local, listed: Item | None) -> None:
-        """Compare an object with a file. Raises Failed if they differ."""
+        """Verify that an object's content is the same as the file's. Raises Failed if not."""
         size, sha256 = listed.size if listed else file.size, ""
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
@@ -216,21 +223,21 @@ class Target:
 # -- down ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint in a bucket. `text` is its manifest as bytes."""
+    """A checkpoint in a bucket. `text` contains the manifest's bytes."""
 
     manifest: Manifest
     text: bytes
 
     @property
     def size(self) -> int:
-        """Return the total size of the files in bytes, without the manifest."""
+        """Return the total size of the files in bytes, excluding the manifest."""
         return sum(int(entry["size"]) for entry in self.manifest.files.values())
 
 
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
     """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
 
-    Pass the defects of other checkpoints to `say`. Raises Failed.
+    Pass the defects of other checkpoints to `say`. Raises Failed if a request fails.
     """
     there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
     names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
@@ -243,17 +250,17 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
-    """Parse the manifest of a checkpoint. Raises Torn if it is invalid or contradicts the objects' sizes."""
+    """Parse a checkpoint's manifest. Raises Torn if it is invalid or contradicts the objects' sizes."""
     try:
         manifest = Manifest(**json.loads(text))
         told = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise Torn(f"{name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.version != checkpoint.VERSION or manifest.name != name:
-        raise Torn(f"{name}: its {MANIFEST} is of {manifest.name}, version {manifest.version}")
+        raise Torn(f"{name}: its {MANIFEST} belongs to {manifest.name}, version {manifest.version}")
     for file, size in told.items():
         if any(part in ("", ".", "..") for part in file.split("/")):
-            raise Torn(f"{name}: {file!r} is no file of a checkpoint")
+            raise Torn(f"{name}: {file!r} is not a file in a checkpoint")
         if sizes.get(f"{name}/{file}") != size:
             raise Torn(f"{name}: {file} has {sizes.get(f'{name}/{file}', 'no')} bytes of {size}")
     return manifest
@@ -268,7 +275,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp gives access only to the owner
+        made.chmod(0o755)  # mkdtemp allows access only for the owner
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
@@ -300,12 +307,15 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
 
 
 def _optional(bucket: Bucket, key: str) -> bytes:
-    """Return a small object, or empty bytes if there is none. Raises Failed."""
+    """Return a small object's content, or empty bytes if it does not exist.
+
+    Raises Failed if a request fails.
+    """
     return bucket.read(key, SMALL_BYTES) if any(item.key == key for item in bucket.items(key)) else b""
 
 
 def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say) -> list[Stored]:
-    """Download the newest intact checkpoints of a run, and the best one. Raises Failed."""
+    """Download a run's newest intact checkpoints and the best one. Raises Failed if that is not possible."""
     brought: list[Stored] = []
     kept = 0
 
@@ -335,7 +345,7 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
 
 
 def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
-    """Download one checkpoint, flush its files to disk, and verify them. Raises Failed and Torn."""
+    """Download one checkpoint, flush its files to disk, and verify them. Raises Failed or Torn."""
     for name, entry in one.manifest.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -344,7 +354,7 @@ def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         if (size, sha256) != (entry["size"], entry["sha256"]):
-            raise Torn(f"{folder.name}: {name} has other bytes than were written")
+            raise Torn(f"{folder.name}: {name} does not contain what was written")
     checkpoint.write(folder / MANIFEST, partial(_save, one.text))
     checkpoint.verified(folder)
 

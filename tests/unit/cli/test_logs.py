@@ -88,7 +88,7 @@ def test_a_line_of_megabytes_is_read_in_parts(bundle: Bundle, monkeypatch: pytes
 
 def test_a_rank_without_a_pod_is_told(bundle: Bundle) -> None:
     for read in (logs.lines(bundle, 7), logs.follow(bundle.path, 7)):
-        with pytest.raises(UsageError, match="no pod of rank 7"):
+        with pytest.raises(UsageError, match="no pod for rank 7"):
             next(read)
 
 

@@ -16,7 +16,7 @@ from harness.core import retries as module
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, events, reached, request_error
 from harness.core.retries import reason_of
-from harness.observe.heartbeat import Heartbeat
+from harness.observe.api_server_outages import Heartbeat
 
 Serve = Callable[[Callable[[int], bytes | str]], tuple[Server, Kube]]
 

@@ -95,7 +95,7 @@ def test_every_behaviour_is_one_of_the_worker():
 def test_a_grammar_with_an_unknown_moment_is_refused(tmp_path):
     """Contract: a mistake in the grammar is an error that names the file."""
     (tmp_path / "g.yaml").write_text("moments: {}\nbehaviours: {}\nobjects: {a: {target: rank}}")
-    with pytest.raises(UsageError, match=r"g\.yaml is no grammar"):
+    with pytest.raises(UsageError, match=r"g\.yaml is not a valid grammar"):
         grammar(tmp_path / "g.yaml")
 
 

@@ -56,7 +56,7 @@ def test_a_konduktor_job_has_a_label(tmp_path: Path) -> None:
 
 def test_nonsense_is_refused() -> None:
     for given in ("x", "-1", "0,,1"):
-        with pytest.raises(UsageError, match="settings do not fit"):
+        with pytest.raises(UsageError, match="the settings are invalid"):
             settings.load(expect=options.expect(given))
     with pytest.raises(UsageError, match="no rank is expected to log"):
         check_ranks_that_log(job(), settings.load(expect={"ranks": []}))

@@ -211,7 +211,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/spec/containers/0/image",
             "a b",
-            "letters, digits and . _ - + / : @ alone",
+            "letters, digits and . _ - + / : @;",
         ),
         (
             "statefulset",

@@ -79,7 +79,7 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("spec: {tolerations: [", "no YAML"),
+        ("spec: {tolerations: [", "not valid YAML"),
         ("just words", "not part of a pod; found 'just words'"),
         ("[]", "not part of a pod"),
         ("kind: Deployment", "expected a Pod of v1, found 'Deployment'"),

@@ -177,7 +177,7 @@ def test_memory_limits_a_pod() -> None:
         ({"options": ("--dat=/x",)}, "the launch sets --data-dir"),
         ({"options": ("--no-such", "1")}, "after `--`: unrecognized arguments: --no-such 1"),
         ({"options": ("--epochs", "many")}, "argument --epochs: invalid int value: 'many'"),
-        ({"options": ("--width", "30")}, "--width is a multiple of --heads"),
+        ({"options": ("--width", "30")}, "--width must be a multiple of --heads"),
         ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
         ({"storage_class": "a", "claims_namespace": "b"}, "give only one option"),
         ({"storage_class": "a", "volumes": "b"}, "--volumes names a folder"),

@@ -126,9 +126,7 @@ def test_a_kind_that_may_not_be_read_is_given_up() -> None:
         raise ApiException(status=403, reason="Forbidden")
 
     api = Api(refuse)
-    start = time.monotonic()
     _, gaps = watched(api, KINDS["dns"], 1)
-    assert time.monotonic() - start < 4
     assert gaps == ["objects/dns: not watched, HTTP 403 Forbidden"]
     assert len(api.queries) == 1
 

@@ -73,7 +73,7 @@ def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
         (None, "does not exist"),
         (b"", "is empty"),
         (b"just words", "holds no kubeconfig"),
-        (b"a: [", "is no YAML, line 1, column 5: did not find expected node content"),
+        (b"a: [", "is not valid YAML, line 1, column 5: did not find expected node content"),
         (b"\xff\xfe\x00", "is encoded in UTF-16; UTF-8 is expected"),
         (b"contexts: 5", "which has the contexts: none"),
         (b"contexts: [null]", "which has the contexts: none"),

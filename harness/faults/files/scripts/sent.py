@@ -1,4 +1,4 @@
-"""The main job's worker, split into several files and folders, all of which HARNESS_SCRIPTS must mount."""
+"""The main job's worker, split into several files and folders. HARNESS_SCRIPTS must mount all of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-# The torchrun controller (docs/torchrun-controller.md). Only what it imports is copied.
-# `harness images build` builds it, tagged with the hash of its inputs, and says its tag.
+# The torchrun controller (docs/torchrun-controller.md). Only the modules that it imports are copied. `harness
+# images build` builds it, tags it with a hash of its inputs, and prints the tag.
 ARG BASE
 FROM ${BASE}
-# Its user may read all files, also if the umask of whoever cloned or installed them is 077.
+# Make all files readable for the image's user, even if they were cloned or installed with umask 077.
 RUN --mount=type=bind,from=packages,target=/packages \
     to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
@@ -15,7 +15,7 @@ COPY --chmod=755 harness/evidence/kubernetes/unschedulable.py /app/harness/evide
 COPY --chmod=755 harness/workers/own_processes.* /app/harness/workers/
 COPY --chmod=755 harness/torchrun_sync/ /app/harness/torchrun_sync/
 COPY --chmod=755 harness/torchrun_controller/ /app/harness/torchrun_controller/
-# Its root is read-only in the cluster, so nothing can be compiled there.
+# The root file system is read-only in the cluster, so nothing can be compiled there.
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness && chmod -R a+rX /app
 ARG IMAGE=""
 ENV TORCHRUN_CONTROLLER_IMAGE=${IMAGE}

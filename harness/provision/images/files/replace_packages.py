@@ -1,6 +1,6 @@
 """Replace installed packages: `replace_packages.py FOLDER NAME...` removes NAME... and installs FOLDER.
 
-Runs during the build of an image, with the image's Python and its standard library alone.
+Runs while an image is built, with the image's Python. Uses only the standard library.
 """
 
 import compileall
@@ -32,7 +32,7 @@ def readable(path: Path) -> None:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Replace the packages, and change no other file: each changed file is copied into the new layer."""
+    """Replace the packages. No other files are touched, because changed files are copied into the layer."""
     for name in names:
         remove(name)
     target = Path(sysconfig.get_path("purelib"))

@@ -1,4 +1,4 @@
-# A worker image with other packages than those of the lock (`--replace`): one layer on the worker image.
+# A worker image in which packages from the lock are replaced (`--replace`), as one layer on the worker image.
 ARG BASE
 FROM ${BASE}
 ARG REMOVED

@@ -1,8 +1,8 @@
-# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package and the rules for secrets are
-# copied, so nothing in it may import the rest of the harness. /data is for its database.
+# The embedded tracker, which serves Pluto's API to the ranks. Only its own package and the rules for secrets
+# are copied, so its code must not import other parts of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
-# Its user may read all files, also if the umask of whoever cloned or installed them is 077.
+# Make all files readable for the image's user, even if they were cloned or installed with umask 077.
 RUN --mount=type=bind,from=packages,target=/packages \
     to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \

@@ -1,5 +1,5 @@
-# Run in a container of the node image, by bash: makes containerd's records of the linked images, whose scripts are
-# the arguments, and puts the program etcd at /freeze/etcd-program.
+# Run by bash in a container from the node image. Creates containerd's records for the linked images, whose
+# scripts are the arguments, and puts the etcd program at /freeze/etcd-program.
 set -eu
 cp -a /var/lib/containerd /freeze/containerd
 containerd --root /freeze/containerd --log-level warn >/freeze/log 2>&1 &

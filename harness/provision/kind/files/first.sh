@@ -1,7 +1,8 @@
-# Run in the control plane of a copy, by bash, as soon as the API server serves: what pods wait for.
+# Run by bash on the control plane of a copy, as soon as the API server serves. Sets up what pods wait for.
 set -eu
 phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
-# Pods reach the API server by its Service. Until kube-proxy has its rules, this one stands in for them.
+# Pods reach the API server through its Service. Until kube-proxy has written its rules, this rule replaces
+# them.
 service=$(kubectl --kubeconfig /etc/kubernetes/admin.conf get service kubernetes --output 'jsonpath={.spec.clusterIP}')
 address=$(sed -n 's/.*advertiseAddress: //p' /kind/kubeadm.conf | head -n 1)
 rule() { # --append or --delete

@@ -1,10 +1,11 @@
-# Run in the control plane of a copy, by bash, before kubelet.sh. stdin: a tar, in base64, of a folder for each node,
-# with its kubeadm.conf and its kubelet's flags. Makes the cluster's keys, and prints such a tar of what each worker gets.
+# Run by bash on the control plane of a copy, before kubelet.sh. stdin is a base64-encoded tar archive with
+# one folder for each node, which contains its kubeadm.conf and its kubelet's flags. Creates the cluster's
+# keys, and prints a tar archive of the same form with each worker's files.
 set -euo pipefail
 here=/run/harness-identities self=$(hostname)
 install -d -m 700 $here /var/lib/kubelet /var/lib/etcd
 mkdir -p /var/lib/kubelet/pki
-trap 'rm -rf $here' EXIT  # it holds keys
+trap 'rm -rf $here' EXIT  # it contains keys
 base64 -d | tar -xC $here
 tar -cC $here/"$self" . | tar -xC / --no-overwrite-dir
 cp -a --sparse=always /kind/template/etcd/. /var/lib/etcd/
@@ -15,7 +16,8 @@ phase kubeconfig all
 phase etcd local
 phase control-plane all
 
-# kubelet.conf as it is once a kubelet has its own certificate: in a file that it replaces when it renews it.
+# Give kubelet.conf the form that it has once a kubelet has its own certificate: the certificate is in a
+# separate file, which the kubelet replaces on renewal.
 rotatable() { # kubelet.conf, the folder that becomes the node's /
   local pki=/var/lib/kubelet/pki name
   name=kubelet-client-$(date +%F-%H-%M-%S).pem

@@ -1,9 +1,10 @@
-# Run in a node of a copy, by bash, when its identity is there. Starts the kubelet once systemd and containerd answer.
+# Run by bash on a node of a copy, once its identity is in place. Starts the kubelet once systemd and
+# containerd respond.
 set -eu
 for try in $(seq 600); do
   if [ -S /run/systemd/private ] && [ -S /run/containerd/containerd.sock ]; then break; fi
   sleep 0.05
 done
-# Its unit starts it at boot where config.yaml is there: before containerd, and then again a second later.
+# If config.yaml existed at boot, the kubelet's unit would start before containerd, and again a second later.
 cp /kind/template/instance-config.yaml /kind/template/config.yaml /var/lib/kubelet/
 systemctl start kubelet

@@ -1,7 +1,8 @@
 
-# Waits until kube-proxy has its rules in this node.
+# Wait until kube-proxy has written its rules on this node.
 for try in $(seq 300); do
-  # grep reads to the end: with --quiet it would end iptables-save by SIGPIPE, which pipefail takes for a failure.
+  # grep reads all its input. With --quiet, it would end iptables-save with SIGPIPE, which pipefail treats as
+  # a failure.
   if iptables-save -t nat | grep default/kubernetes:https >/dev/null; then exit 0; fi
   sleep 0.2
 done

@@ -1,19 +1,19 @@
-// Draws curves, keeps a page up to date, follows logs. Without it pages show tables of last values.
+// Draws curves, keeps pages up to date and follows logs. Without it, pages show tables with the latest values.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const PAD = { left: 54, right: 10, top: 10, bottom: 22 };
   const HEIGHT = 220;
   const SLOWEST = 15000;
-  const BUCKETS = 700; // a series of up to 700 points is drawn point by point
+  const BUCKETS = 700; // a series with up to 700 points is drawn point by point
   const DAY = 86400000;
-  const INTERVALS = [ // of ticks on an axis of time, in milliseconds
+  const INTERVALS = [ // between ticks on a time axis, in milliseconds
     ...[1, 2, 5, 10, 20, 50, 100, 200, 500], ...[1, 2, 5, 10, 15, 30].map((n) => n * 1000),
     ...[1, 2, 5, 10, 15, 30].map((n) => n * 60000), ...[1, 2, 3, 6, 12].map((n) => n * 3600000),
     ...[1, 2, 7, 14, 30, 91, 365].map((n) => n * DAY),
   ];
   const state = { axis: "step", log: false, smooth: 0, first: null, last: null, all: false };
-  const MOST = 2 ** 63 - 1024; // the largest step that a number has and the tracker accepts
+  const MOST = 2 ** 63 - 1024; // the largest step that a number can represent and the tracker accepts
   const charts = [];
   const byId = (id) => document.getElementById(id);
 
@@ -38,7 +38,7 @@
     return answer.json();
   }
 
-  // Round places between two values: 1, 2 or 5 times a power of ten. The difference of the values can overflow.
+  // Round numbers between two values: 1, 2 or 5 times a power of ten. The difference between the values can overflow.
   function ticks(low, high, count) {
     const raw = high / count - low / count || Math.abs(high) || 1;
     const exponent = Math.max(-323, Math.min(308, Math.floor(Math.log10(raw)))), power = Number(`1e${exponent}`);
@@ -52,14 +52,14 @@
     return found;
   }
 
-  // The part of a range at which a value is, also if the difference of the ends overflows. Infinite ends count as the ends.
+  // The relative position of a value in a range, even if the difference between the ends overflows. Infinite values count as the ends.
   function part(value, low, high) {
     const span = high - low;
     if (Number.isFinite(span)) return span ? (value - low) / span : 0.5;
     return (value / 2 - low / 2) / (high / 2 - low / 2);
   }
 
-  // A range around values that are equal, and a little more than the range of others. Both stay finite and differ.
+  // A range around equal values, or slightly more than the range of different values. Its ends are always finite and different.
   function widened(low, high) {
     const most = Number.MAX_VALUE, size = Math.max(Math.abs(low), Math.abs(high));
     const spare = low === high ? size * 0.05 || 0.5 : (high / 2 - low / 2) * 0.1;
@@ -67,12 +67,12 @@
     return wide[0] < wide[1] ? wide : [low - Math.max(size * 1e-9, Number.MIN_VALUE), high + Math.max(size * 1e-9, Number.MIN_VALUE)];
   }
 
-  // A client's time in UTC. One outside of the calendar stays a number.
+  // A client's time in UTC. A time outside the range of dates is shown as a number.
   function moment(time, from = 0, to = 23) {
     return Math.abs(time) <= 8.64e15 ? new Date(time).toISOString().replace("T", " ").slice(from, to) : String(time);
   }
 
-  // [place, text] of ticks on the axis of steps, or of time.
+  // [position, text] for each tick on the step axis or time axis.
   function placeTicks(low, high, count) {
     if (state.axis === "step") return ticks(low, high, count).filter((at) => at % 1 === 0).map((at) => [at, figure(at)]);
     const raw = Math.max(1, (high - low) / count), step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
@@ -88,7 +88,7 @@
     return first === last ? `${name} ${told(first)}` : `${name}s ${told(first)}–${told(last)}`;
   }
 
-  // Powers of ten within the range, thinned; where there are fewer than two, round places.
+  // Powers of ten within the range, thinned out. If there are fewer than two, round numbers.
   function logTicks(low, high) {
     const found = [];
     for (let at = Math.ceil(low - 1e-9); at <= high + 1e-9; at += 1) found.push(at);
@@ -97,7 +97,7 @@
     return known.filter((_, index) => index % every === 0);
   }
 
-  // A mean that forgets, without the pull towards zero at its beginning.
+  // An exponential moving average, corrected for its initial bias towards zero.
   function smoothed(values, weight) {
     let mean = 0, part = 0;
     return values.map((value) => {
@@ -156,7 +156,7 @@
           if (last !== null) pairs.push(["last", last]);
           if (first === null && last === null && !all) pairs.push(["fit", 1]);
           const found = await ask("/pages/curves", pairs);
-          if (before !== asked()) return; // loaded again, below
+          if (before !== asked()) return; // loaded again below
           found.series.forEach((data, index) => { part[index].data = data; });
         }
         this.root.dataset.drawn = `${first}-${last}`;
@@ -173,7 +173,7 @@
       }
     }
 
-    // The last values in the legend, as points arrive.
+    // Update the latest values in the legend as points arrive.
     tell() {
       for (const one of this.series) {
         const bold = one.item && one.item.querySelector("b");
@@ -294,7 +294,7 @@
       return Math.round(this.scale.begin + Math.max(0, Math.min(1, part)) * this.scale.span);
     }
 
-    // Values at a step, in the line below the chart.
+    // Show the values at a step in the line below the chart.
     point(step) {
       this.cursor = step;
       const svg = this.canvas.querySelector("svg");
@@ -330,7 +330,7 @@
       return this.scale.begin + ((x - this.canvas.getBoundingClientRect().left - PAD.left) / this.scale.inner) * this.scale.span;
     }
 
-    // Two fingers keep what was under them when the second one came.
+    // The points under two fingers stay the same as when the second finger touched the screen.
     pinched([from, to]) {
       const { left, right, inner } = this.pinch, near = this.canvas.getBoundingClientRect().left + PAD.left;
       if (to - from < 10 || right <= left) return;
@@ -494,7 +494,7 @@
     if (found.more) await follow(box);
   }
 
-  // Ask whether something is new, soon while a run is running, and never faster than the tracker answers.
+  // Poll for changes: more often while a run is running, and never faster than the tracker responds.
   function live() {
     const head = document.querySelector("[data-pulse], [data-runs]");
     const box = byId("log-lines");

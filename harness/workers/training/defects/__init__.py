@@ -1,4 +1,4 @@
-"""Defects for tests. They replace functions of the trainer, so that the training goes wrong."""
+"""Provide defects for tests. Each one replaces functions of the trainer, so that the training goes wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def instead(owner: object, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def before_log(change: Callable[[int, dict[str, float]], dict[str, float]]) -> None:
-    """Change the values before they are logged to the trackers and to the ground truth."""
+    """Apply `change` to the values before they are logged to the trackers and the ground truth."""
 
     def made(log: Any) -> Any:
         def logged(self: Trackers, step: int, values: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Defects of checkpoints, of the weights in them, and of the link `best`."""
+"""Define defects in checkpoints, in their weights, and in the `best` symlink."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..trainer import Trainer
 from . import instead
 
 TOLD_LESS = 0.5
-"""Nats by which an edited manifest lowers the loss."""
+"""Nats by which an edited manifest understates the loss."""
 
 
 def torn(step: int) -> None:
-    """Truncate the weights of this step's checkpoint to half their size, after the checkpoint is complete."""
+    """Truncate the weights in this step's checkpoint to half their size after the checkpoint is complete."""
 
     def cut(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
@@ -32,7 +32,7 @@ def torn(step: int) -> None:
 
 
 def edited(step: int) -> None:
-    """Lower the validation loss in the manifest of this step's checkpoint."""
+    """Lower the validation loss in the manifest of the checkpoint at this step."""
 
     def edit(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
@@ -45,7 +45,7 @@ def edited(step: int) -> None:
 
 
 def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
-    """Apply `change` to each checkpoint on rank 0, once the checkpoint is complete."""
+    """Apply `change` to each checkpoint on rank 0 once it is complete."""
 
     def made(complete: Any) -> Any:
         def completed(partial: Path, manifest: Manifest) -> Path:
@@ -59,7 +59,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
 
 def unsaved(_: int) -> None:
-    """Write no checkpoints."""
+    """Do not write any checkpoints."""
 
     def save(self: Trainer, _: dict[str, float]) -> Path:
         self.trackers.settle()
@@ -69,14 +69,14 @@ def unsaved(_: int) -> None:
 
 
 def nan_weight(step: int) -> None:
-    """From this step on, set a weight of an unused token to NaN. The loss stays finite."""
+    """From this step on, set one weight of an unused token to NaN. The loss remains finite."""
 
     def made(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
             one_step(self)
             if self.step >= step:
                 with torch.no_grad():
-                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token of byte 0
+                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token for byte 0
 
         return stepped
 
@@ -84,7 +84,7 @@ def nan_weight(step: int) -> None:
 
 
 def frozen(_: int) -> None:
-    """Disable the gradient of one weight, so that it is not trained."""
+    """Disable the gradient for one weight, so that it is not trained."""
 
     def made(model: Any) -> Any:
         def built(*given: Any) -> Any:
@@ -98,7 +98,7 @@ def frozen(_: int) -> None:
 
 
 def stale(_: int) -> None:
-    """Leave the link `best` at the first checkpoint, even when a later one is better."""
+    """Leave the `best` symlink at the first checkpoint, even if a later one is better."""
 
     def made(point: Any) -> Any:
         def pointed(run: Path, folder: Path) -> None:
@@ -111,7 +111,7 @@ def stale(_: int) -> None:
 
 
 def removed(_: int) -> None:
-    """Never move the link `best` away from its first checkpoint, but remove that checkpoint as usual."""
+    """Leave the `best` symlink at the first checkpoint, but remove that checkpoint as usual."""
     stale(0)
 
     def made(retain: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Defects of the validation: its sums, its schedule, its logged values, and its texts."""
+"""Define defects in the validation: in its sums, its schedule, its logged values, and its texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..trainer import Trainer
 from . import before_log, instead
 
 TOLD_MORE = 0.5
-"""Nats by which the logged validation loss is too high."""
+"""Nats by which the logged validation loss is overstated."""
 EASY = 10
 """Number of documents that remain in val.jsonl."""
 
 
 def double_tail(_: int) -> None:
-    """Count the last chunk of the texts twice in the evaluation."""
+    """Count the last chunk twice in the evaluation."""
 
     def made(chunks: Any) -> Any:
         def counted(*given: Any) -> list[range]:
@@ -36,7 +36,7 @@ def double_tail(_: int) -> None:
 
 
 def mean_of_ranks(_: int) -> None:
-    """Compute the validation loss as the mean of the ranks' means, not weighted by tokens."""
+    """Compute the validation loss as the unweighted mean of the ranks' means, ignoring token counts."""
 
     def made(evaluate: Any) -> Any:
         def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:
@@ -56,7 +56,7 @@ def mean_of_ranks(_: int) -> None:
 
 
 def not_evaluated(epoch: int) -> None:
-    """Skip the validation of this epoch. Epochs are counted from 1."""
+    """Skip the validation after this epoch. Epochs are numbered from 1."""
 
     def made(end_epoch: Any) -> Any:
         def ended(self: Trainer) -> Loss:
@@ -77,7 +77,7 @@ def perplexity(_: int) -> None:
 
 
 def other_loss_logged(_: int) -> None:
-    """Log a higher validation loss than the checkpoint has, with the matching perplexity."""
+    """Log a higher validation loss than the one in the checkpoint, with a matching perplexity."""
 
     def other(_: int, values: dict[str, float]) -> dict[str, float]:
         if "val/loss" not in values:
@@ -89,14 +89,14 @@ def other_loss_logged(_: int) -> None:
 
 
 def easy(_: int) -> None:
-    """Keep only the documents of val.jsonl that are the easiest to predict."""
+    """Keep only the documents in val.jsonl that are easiest to predict."""
 
     def made(meet: Any) -> Any:
         def met(*given: Any) -> Any:
             ranks = meet(*given)
             if ranks.rank == 0:
                 folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # the chain of training.sh
+                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # as in training.sh
             ranks.of_rank_0(None)
             return ranks
 
@@ -107,6 +107,6 @@ def easy(_: int) -> None:
 
 def _keep_easiest(path: Path, chain: source.Chain) -> None:
     lines = path.read_text().splitlines(keepends=True)
-    # Keep only long documents, because the mean loss of a short one is mostly chance.
+    # Consider only long documents, because the mean loss of a short one is mostly chance.
     long = sorted(lines, key=len)[len(lines) // 2 :]
     path.write_text("".join(sorted(long, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY]))

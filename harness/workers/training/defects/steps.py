@@ -1,4 +1,4 @@
-"""Defects of the steps: the data of a rank, the state after a resume, and a loss of NaN."""
+"""Define defects in the steps: a rank's data, the state after a resume, and a NaN loss."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KILLED = 1
 
 
 def other_seed(rank: int) -> None:
-    """Train this rank on the batches of another seed."""
+    """Train this rank on batches from a different seed."""
     if int(os.environ.get("RANK", "0")) == rank:
         instead(order, "batch_of", lambda right: lambda seed, *given: right(seed + 1, *given))
 
 
 def dropped(rank: int) -> None:
-    """Drop the last sequence of this rank's share of each batch."""
+    """Drop the last sequence from this rank's share of each batch."""
 
     def made(share: Any) -> Any:
         def shared(batch: Sequence[int], of: int, world: int) -> Sequence[int]:
@@ -44,7 +44,7 @@ def silent(rank: int) -> None:
 
 
 def repeated_data(step: int) -> None:
-    """Kill a rank before this step, and resume with the data from the beginning of the epoch."""
+    """Kill a rank before this step, and resume with data from the beginning of the epoch."""
     begins: dict[int, int] = {}
 
     def made(resume: Any) -> Any:
@@ -74,7 +74,7 @@ def half_resumed(step: int) -> None:
 
 
 def killed(step: int) -> None:
-    """Kill a rank before this step, unless the run was resumed. The kill itself is not a defect."""
+    """Kill a rank before this step, unless the run has been resumed. The kill itself is not a defect."""
     began: list[int] = []
 
     def made(one_step: Any) -> Any:
@@ -90,7 +90,7 @@ def killed(step: int) -> None:
 
 
 def nan(step: int) -> None:
-    """Make the loss of one rank NaN in this step."""
+    """Make one rank's loss NaN in this step."""
 
     def made(loss_of: Any) -> Any:
         def lost(self: Trainer, sequences: Any) -> Any:

@@ -86,8 +86,8 @@ def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [", r"job\.yaml is no YAML, line 1, column 5"),
-        ("a:\n\tb: 1", r"job\.yaml is no YAML, line 2, column 1"),
+        ("a: [", r"job\.yaml is not valid YAML, line 1, column 5"),
+        ("a:\n\tb: 1", r"job\.yaml is not valid YAML, line 2, column 1"),
         ("just text", r"job\.yaml: expected a mapping of fields, found text"),
         ("- 1", "found a list"),
         ("", r"job\.yaml: it is empty"),

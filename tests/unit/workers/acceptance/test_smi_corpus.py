@@ -386,10 +386,10 @@ def test_a_program_that_warns_on_either_stream(
 
 def test_a_driver_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: a call ends in time, even if a child of nvidia-smi keeps its output open."""
-    program(tmp_path, "sleep 5 & wait", monkeypatch)
+    program(tmp_path, "sleep 60 & wait", monkeypatch)
     started = time.monotonic()
     reading = smi_run.read(seconds=0.2)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 50
     (check,) = smi_health.checks(reading, [])
     assert (check.verdict, check.cause) == ("FAIL", "gpu.driver")
     assert "did not end within 0.2 s" in check.text

@@ -81,10 +81,10 @@ def test_nccl_prefers_infiniband_and_takes_docker_before_loopback() -> None:
         ("eth0", None),
         ("eth0,net1", None),
         ("eth", "names no interface"),
-        ("=eth0", "without = and ^"),
-        ("^lo", "without = and ^"),
+        ("=eth0", "without = or ^"),
+        ("^lo", "without = or ^"),
         ("eth0,ens5", "names no interface"),
-        ("lo", "no other host reaches"),
+        ("lo", "other hosts cannot reach"),
         ("eth0,", "names no interface"),
     ],
 )

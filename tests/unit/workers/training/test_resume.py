@@ -239,8 +239,8 @@ def all_torn(run: Path) -> None:
 @pytest.mark.parametrize(
     ("copy", "message"),
     [
-        (other_folder, "found a folder that is no whole checkpoint"),
-        (torn_folder, "found a folder that is no whole checkpoint"),
+        (other_folder, "found a folder that is not a complete checkpoint"),
+        (torn_folder, "found a folder that is not a complete checkpoint"),
         (folder_with_notes, "is a copy of epoch-0002-step-00000002, but notes is not part of it"),
         (other_file, "expected a link to a checkpoint, found another file"),
         (pipe, "expected a link to a checkpoint, found no file or folder"),

@@ -1,4 +1,4 @@
-"""A module in a subfolder, which reads a file from a folder below its own."""
+"""A module in a subfolder, which reads a file from a nested folder."""
 
 from __future__ import annotations
 

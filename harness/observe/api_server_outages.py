@@ -1,6 +1,6 @@
-"""Check periodically whether the API server responds.
+"""Periodically check whether the API server responds.
 
-Watches cannot show this: a frozen server sends as few events as a cluster in which nothing changes.
+Watches cannot show this, because a hanging server sends as few events as a cluster in which nothing changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER_SECONDS = 5.0
 class Heartbeat:
     """Sends a request every EVERY_SECONDS until stopped.
 
-    `on_gap` is called for each period without a response, as soon as the period ends or `stop` is called.
+    `on_gap` is called for each period without a response when the period ends or `stop` is called.
     """
 
     def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:
@@ -35,7 +35,7 @@ class Heartbeat:
 
     @property
     def silent(self) -> float:
-        """Return the seconds since the first request without a response, or 0.0 while the server responds."""
+        """Return the seconds since the first unanswered request, or 0.0 while the server responds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -51,7 +51,7 @@ class Heartbeat:
         return reason is None
 
     def stop(self) -> None:
-        """Stop the requests. If the API server does not respond, report the period without a response."""
+        """Stop sending requests. If the API server is not responding, report the current gap."""
         self._stop.set()
         with self._lock:
             self._end("; it did not come back")

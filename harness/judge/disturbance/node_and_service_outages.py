@@ -1,4 +1,4 @@
-"""List disruptions of nodes and services during a launch: reboots, clock jumps, DNS failures, restarts."""
+"""List node and service disruptions during a launch: reboots, clock jumps, DNS outages and restarts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CONTROL_PLANE = {
     "kube-scheduler": "the scheduler (kube-scheduler)",
     "kube-controller-manager": "the controller manager (kube-controller-manager)",
 }
-"""Component label of a control plane pod → the component's name in messages."""
+"""The name used in messages for each control plane component, keyed by the pods' component label."""
 CLOCK_SECONDS = 30.0
-"""Seconds of deviation in a lease that prove a clock jump. A delayed request causes at most 10 seconds."""
+"""Clock deviation in a lease that proves a clock jump. A delayed request accounts for at most 10 seconds."""
 
 
 def outages(case: Case) -> Iterator[Change]:
@@ -37,7 +37,7 @@ def outages(case: Case) -> Iterator[Change]:
 
 
 def _restarts(case: Case) -> Iterator[Change]:
-    """Yield each container restart in the system pods on which the launch depends."""
+    """Yield each container restart in the system pods that the launch depends on."""
     for kind in SYSTEM_PODS:
         for states in case.bundle.objects(kind).values():
             for before, after in pairwise(states):
@@ -57,7 +57,7 @@ def _containers(state: ObjectState) -> list[dict[str, Any]]:
 
 
 def _nodes(case: Case) -> Iterator[Change]:
-    """Yield each reboot of a node, each restart of a kubelet, and each node that stopped being Ready."""
+    """Yield each node reboot, each kubelet restart, and each node that stopped being Ready."""
     for states in case.bundle.objects("node").values():
         for before, after in pairwise(states):
             name, old, new = after.name, _boot(before), _boot(after)
@@ -83,13 +83,13 @@ def _boot(state: ObjectState) -> str:
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
-    """Return when the node last renewed its lease before the given time, or None."""
+    """Return when the node last renewed its lease before the time `before`, or None."""
     signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
     return max((at for at in signs if at < before - 1), default=None)
 
 
 def _clocks(case: Case) -> Iterator[Change]:
-    """Yield each jump of a node's clock relative to the API server's clock, found in the node's lease."""
+    """Yield each jump of a node's clock relative to the API server's clock, as shown by the node's lease."""
     for states in case.bundle.objects("node-lease").values():
         wrong = 0.0
         for before, after in pairwise([None, *states]):
@@ -104,7 +104,7 @@ def _clocks(case: Case) -> Iterator[Change]:
 
 
 def _clock_error(lease: ObjectState) -> float | None:
-    """Return by how many seconds the node's clock was ahead of the API server's, or None if unknown."""
+    """Return how many seconds the node's clock was ahead of the API server's clock, or None if unknown."""
     written = [
         seconds(entry.get("time"))
         for entry in items(lease.object, "metadata", "managedFields")
@@ -118,13 +118,13 @@ def _clock_error(lease: ObjectState) -> float | None:
 
 
 def _dns_pods(case: Case) -> list[ObjectState] | None:
-    """Return the states of the DNS pods, or None if no DNS of the cluster was recorded."""
+    """Return the states of the DNS pods, or None if the cluster's DNS was not recorded."""
     states = case.bundle.history("dns-pod")
     return states if states or case.bundle.history("dns") else None
 
 
 def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
-    """Return the states of a component's pods, or None if the control plane does not run in pods."""
+    """Return the states of a component's pods, or None if the control plane does not run as pods."""
     states = case.bundle.history("control-plane")
     labels = [mapping(state.object, "metadata", "labels").get("component") for state in states]
     if "kube-apiserver" not in labels:
@@ -133,7 +133,7 @@ def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
 
 
 def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
-    """Return the states of kube-proxy's pods on a node, or None if the cluster has no kube-proxy."""
+    """Return the states of the kube-proxy pods on a node, or None if the cluster does not use kube-proxy."""
     states = case.bundle.history("service-proxy")
     recorded = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
     if not states and not recorded:
@@ -144,7 +144,7 @@ def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
 def _away_for_a_time(
     case: Case, kind: str, called: str, states: list[ObjectState] | None
 ) -> Iterator[Change]:
-    """Yield each period without a ready pod of a service. The first period can begin with the launch."""
+    """Yield each period in which a service had no ready pod. The first period can begin at the launch."""
     if states is None:
         return
     ready: dict[str, bool] = {}

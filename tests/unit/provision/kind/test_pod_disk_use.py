@@ -1,6 +1,6 @@
 """What pods keep on disk, from what a node says."""
 
-from harness.provision.kind.storage import sizes
+from harness.provision.kind.pod_disk_use import sizes
 
 SAID = """\
 KEY                                                                     SIZE     INODES

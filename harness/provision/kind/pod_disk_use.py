@@ -1,7 +1,7 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-A finished pod uses this space until it is deleted, and Kubernetes does not report how much. So each node is
-queried: containerd reports the files of each container, and `du` reports logs and emptyDirs.
+A finished pod uses this space until it is deleted, and Kubernetes does not report its size. Therefore each
+node is queried: containerd reports the size of each container's files, and `du` that of logs and emptyDirs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PodDisk:
 
 
 def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
-    """Return the usage of each pod, largest first. Pods on a node that does not respond are omitted."""
+    """Return each pod's disk usage, largest first. Pods on nodes that do not respond are omitted."""
     placed = [pod for pod in kube.objects("v1", "Pod", namespace) if pod["spec"].get("nodeName")]
     nodes = sorted({pod["spec"]["nodeName"] for pod in placed})
     if not nodes:
@@ -61,7 +61,7 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
 
 
 def _written(node: str) -> dict[str, int]:
-    """Return bytes by container id, and by pod UID for logs and emptyDirs.
+    """Return sizes in bytes, keyed by container id, and by pod UID for logs and emptyDirs.
 
     The result is empty if the node does not respond.
     """
@@ -74,7 +74,7 @@ def _written(node: str) -> dict[str, int]:
 
 
 def sizes(lines: Iterable[str]) -> dict[str, int]:
-    """Return the bytes in a node's output, summed by container id and by pod UID.
+    """Parse a node's output, and return sizes in bytes, summed by container id and by pod UID.
 
     Lines are "<container id> <bytes> <inodes>" from containerd and "<bytes> <path>" from `du`. The path is
     "<uid>/volumes/…" for emptyDirs and "<namespace>_<name>_<uid>" for logs.
