@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.attach.job import AttachedJob, describe, owners
+from harness.attach.job import AttachedJob, NoPodsError, describe, owners
 from harness.attach.reading import Forbidden, Reader
 from harness.attach.resources import (
+    EVENT,
     JOBSET,
     MPI_JOB,
+    NAMESPACE,
     POD,
     PYTORCH_JOB,
     TARGETS,
@@ -19,16 +22,23 @@ from harness.attach.resources import (
     Resource,
     target_of,
 )
+from harness.core.clock import seconds
 from harness.core.deadlines import Deadline
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.objects import JOBSET_NAME, items, mapping
 
 AGAIN_SECONDS = 1.0
 """Seconds between two looks for a job that does not exist yet."""
 SETTLE_SECONDS = 3.0
 """Seconds that pods without a controller have to be created, from the first one to the last."""
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
+KONDUKTOR = "trainy.ai/job-name"
+"""Label that konduktor puts on its JobSets."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""A name of an object (RFC 1123). Another one would become a part of the request's path or query."""
+_SUFFIX = "-[0-9a-f]{4}"
+"""What konduktor appends to the name of a job file to name the JobSet."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Target:
 
 
 def check(target: Target) -> None:
-    """Raise UsageError unless the target names one job."""
+    """Raise UsageError unless the target names one job, with names that Kubernetes permits."""
     if bool(target.word) == bool(target.selector):
         raise UsageError(
             "either KIND/NAME or -l SELECTOR is expected",
@@ -53,6 +63,12 @@ def check(target: Target) -> None:
     kind, slash, name = target.word.partition("/")
     if slash and (not name or "/" in name):
         raise UsageError(f"KIND/NAME is expected; found {target.word}", hint="for example: jobset/train")
+    own = name if slash else kind
+    if target.word and not _NAME.fullmatch(own):
+        raise UsageError(
+            f"the name of a job has lower-case letters, digits, - and . only; found {own!r}",
+            hint="`kubectl get jobs,jobsets,statefulsets` lists the names",
+        )
     if slash and target_of(kind) is None:
         raise UsageError(f"{kind} is no kind of job that can be attached to", hint=f"kinds: {KINDS}")
 
@@ -60,23 +76,30 @@ def check(target: Target) -> None:
 def find(
     target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None
 ) -> AttachedJob:
-    """Return the job. If it does not exist, look for it again for `wait` seconds.
+    """Return the job. If it does not exist or has no pods, look for it again for `wait` seconds.
+
+    A konduktor job can be named as in its job file. While this waits for such a name, JobSets that have ended
+    belong to earlier launches and are ignored.
 
     Raises UsageError if it does not exist or if the target names several jobs, and HarnessError if it cannot
     be read.
     """
     check(target)
+    if not _NAME.fullmatch(reader.namespace):
+        raise UsageError(
+            f"the name of a namespace has lower-case letters, digits and - only; found {reader.namespace!r}"
+        )
     deadline, reported = Deadline.after(wait), False
     while True:
         try:
             if not target.selector:
-                return _by_name(target, reader)
+                return _by_name(target, reader, waiting=not deadline.passed)
             found = _by_selector(target, reader)
             if reported:  # The other pods are being created too.
                 time.sleep(SETTLE_SECONDS)
                 found = _by_selector(target, reader)
             return found
-        except _Absent as error:
+        except (_Absent, NoPodsError) as error:
             if deadline.passed:
                 raise UsageError(error.message, hint=error.hint) from None
             if progress is not None and not reported:
@@ -93,7 +116,8 @@ def _by_selector(target: Target, reader: Reader) -> AttachedJob:
     pods = reader.all(POD, target.selector, needed=True)
     if not pods:
         raise _Absent(
-            f"no pod in namespace {reader.namespace} has the labels {target.selector}", hint=_LABELS
+            f"no pod in namespace {reader.namespace} has the labels {target.selector}",
+            hint=_no_namespace(reader) or _LABELS,
         )
     jobs = {_controller(pod) for pod in pods}
     if len(jobs) > 1:
@@ -112,11 +136,11 @@ def _controller(pod: Object) -> str:
     return f"{own.get('kind')}/{own.get('name')}" if own else "no controller"
 
 
-def _by_name(target: Target, reader: Reader) -> AttachedJob:
+def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
     kind, slash, name = target.word.partition("/")
     resource = target_of(kind) if slash else None
     if resource is not None:
-        return _named(resource, name, target, reader)
+        return _named(resource, name, target, reader, waiting)
     found: list[Resource] = []
     forbidden: Forbidden | None = None
     for each in TARGETS:
@@ -135,21 +159,61 @@ def _by_name(target: Target, reader: Reader) -> AttachedJob:
             hint="name the kind too",
         )
     if not found:
+        if (jobset := _of_konduktor(target.word, reader, waiting)) is not None:
+            return _described(JOBSET, jobset, target, reader)
         if forbidden is not None:
             raise forbidden
         raise _Absent(
-            f"there is no job {target.word} in namespace {reader.namespace}", hint=f"kinds: {KINDS}"
+            f"there is no job {target.word} in namespace {reader.namespace}",
+            hint=_no_namespace(reader) or f"kinds: {KINDS}",
         )
-    return _named(found[0], target.word, target, reader)
+    return _named(found[0], target.word, target, reader, waiting)
 
 
-def _named(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
+def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
+    """Return the JobSet of a konduktor job that has this name in its job file, or None if there is none.
+
+    `waiting` ignores JobSets that have ended. Raises UsageError if there are several.
+    """
+    jobsets = [
+        each
+        for each in reader.all(JOBSET, KONDUKTOR)
+        if re.fullmatch(re.escape(name) + _SUFFIX, str(mapping(each, "metadata").get("name")))
+    ]
+    if waiting:
+        jobsets = [each for each in jobsets if not mapping(each, "status").get("terminalState")]
+    if len(jobsets) > 1:
+        newest = sorted(jobsets, key=lambda each: str(mapping(each, "metadata").get("creationTimestamp")))
+        names = [f"{mapping(each, 'metadata').get('name')} ({_state(each)})" for each in reversed(newest)]
+        raise UsageError(
+            f"konduktor launched {len(jobsets)} jobs with the name {name} in namespace {reader.namespace}",
+            hint=f"name one of the JobSets, newest first: {', '.join(names[:5])}",
+        )
+    return jobsets[0] if jobsets else None
+
+
+def _state(jobset: Object) -> str:
+    return str(mapping(jobset, "status").get("terminalState") or "not ended")
+
+
+def _described(resource: Resource, item: Object, target: Target, reader: Reader) -> AttachedJob:
+    name = str(mapping(item, "metadata").get("name"))
+    return describe(resource, reader.namespace, name, item, [], container=target.container)
+
+
+def _named(resource: Resource, name: str, target: Target, reader: Reader, waiting: bool) -> AttachedJob:
     pods = list[Object]()
     if resource in (PYTORCH_JOB, MPI_JOB):
         return _of_kubeflow(resource, name, target, reader)
     item = reader.get(resource, name)
+    if resource is JOBSET and item is None and (found := _of_konduktor(name, reader, waiting)) is not None:
+        return _described(JOBSET, found, target, reader)
     if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
         jobset = reader.get(JOBSET, name)
+        if jobset is not None and item is not None:
+            _check_owner(resource, item, jobset)
+        if jobset is None and item is not None and resource is TRAIN_JOB:
+            raise _without_jobset(resource, item, reader)
         if jobset is not None or resource is TRAIN_JOB:
             resource, item = JOBSET, jobset
     if item is None:
@@ -157,11 +221,61 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader) -> Att
     if resource is POD:
         return describe(POD, reader.namespace, name, None, [item], container=target.container)
     if resource is TORCHRUN_JOB:
-        pods = reader.all(POD, f"jobset.sigs.k8s.io/jobset-name={name}", needed=True)
+        pods = reader.all(POD, f"{JOBSET_NAME}={name}", needed=True)
+        if not pods:
+            raise _without_jobset(resource, item, reader)
     elif resource.kind.kind == "DaemonSet":
         uid = str(mapping(item, "metadata").get("uid"))
         pods = [pod for pod in reader.all(POD, needed=True) if uid in owners(pod)]
     return describe(resource, reader.namespace, name, item, pods, container=target.container)
+
+
+def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
+    """Raise UsageError if a JobSet has the name of a job, but its end cannot be that of the job.
+
+    It may belong to somebody else. Kubeflow Trainer creates another JobSet if that of an ended TrainJob is
+    deleted (kubeflow/trainer#2981).
+    """
+    name, kind = mapping(job, "metadata").get("name"), resource.kind.kind
+    instead = f"`harness attach jobset/{name}` judges the JobSet alone"
+    if mapping(job, "metadata").get("uid") not in owners(jobset):
+        raise UsageError(f"JobSet {name} does not belong to the {kind} of the same name", hint=instead)
+    created = seconds(mapping(jobset, "metadata").get("creationTimestamp"))
+    for each in items(job, "status", "conditions") if resource is TRAIN_JOB else ():
+        at = seconds(each.get("lastTransitionTime"))
+        state, true = each.get("type"), each.get("status") == "True"
+        if (
+            state in ("Complete", "Failed")
+            and true
+            and at is not None
+            and created is not None
+            and created > at
+        ):
+            raise UsageError(
+                f"the pods of {kind} {name} are gone: it was {state} before its JobSet was created",
+                hint=instead,
+            )
+
+
+def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
+    """Return the error for a job whose controller has not created a JobSet, or has deleted it.
+
+    Some reasons are only in an Event (kubeflow/trainer#3671).
+    """
+    metadata = mapping(job, "metadata")
+    said = [
+        f"{each.get('type')} is {each.get('status')} ({each.get('reason')}: {each.get('message')})"
+        for each in items(job, "status", "conditions")
+    ]
+    said += [
+        f"Event {each.get('reason')}: {each.get('message')}"
+        for each in reader.all(EVENT)
+        if mapping(each, "involvedObject").get("uid") == metadata.get("uid")
+    ][-1:]
+    return _Absent(
+        f"{resource.kind.kind} {metadata.get('name')} has no JobSet, so it has no pods",
+        hint="; ".join(said) or "it has neither conditions nor Events: does its controller run?",
+    )
 
 
 def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
@@ -170,10 +284,25 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
     kind = resource.kind.kind
     if resource.kind.name in reader.absent:
         return _Absent(f"the cluster has no {kind} {name}, because it does not serve the kind {kind}")
-    return _Absent(
-        f"there is no {kind} {name} in namespace {reader.namespace}",
-        hint=f"{kind}s there: {names or 'none'}",
-    )
+    hint = f"{kind}s there: {names or 'none'}"
+    if label := _POD_LABELS.get(kind):
+        pods = reader.all(POD, f"{label}={name}")
+        hint = f"its pods still exist: `harness attach -l {label}={name}` judges them" if pods else hint
+    hint = _no_namespace(reader) or hint
+    return _Absent(f"there is no {kind} {name} in namespace {reader.namespace}", hint=hint)
+
+
+def _no_namespace(reader: Reader) -> str:
+    """Return a hint if the namespace does not exist, or ""."""
+    try:
+        found = reader.get(NAMESPACE, reader.namespace)
+    except Forbidden:
+        return ""
+    return "" if found else f"namespace {reader.namespace} does not exist; -n names another one"
+
+
+_POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
+"""Labels of pods that keep the name of a controller that was deleted without them (--cascade=orphan)."""
 
 
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:

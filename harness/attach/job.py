@@ -31,7 +31,15 @@ JOB_ROLE = "training.kubeflow.org/job-role"
 """Labels that Kubeflow's training operator and MPI operator document for their pods."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node")
-_RUNS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|python|deepspeed|mpirun")
+_RUNS_RANKS = (
+    re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun"),
+    re.compile(r"python"),
+)
+"""What the command of the ranks' container contains. A sidecar can run Python too."""
+
+
+class NoPodsError(UsageError):
+    """A job requests no pods, or its controller does not yet know how many."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +113,21 @@ def describe(
 ) -> AttachedJob:
     """Return the job with this object. `pods` are the pods of the namespace that can belong to it.
 
-    `container` is the container in which the ranks run, if the user named it. Raises UsageError if the pods
-    have no order, or if the job is too large.
+    `container` is the container in which the ranks run, if the user named it. Raises NoPodsError, and
+    UsageError if the pods have no order or if the job is too large.
     """
     groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
-        raise UsageError(
+        raise NoPodsError(
             f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
         )
     templates = [group.template for group in groups]
+    names = [str(each.get("name")) for spec in templates for each in items(spec, "containers")]
+    if container and container not in names:
+        raise UsageError(
+            f"{resource.kind.kind} {name} has no container {container}",
+            hint=f"containers of its pods: {', '.join(dict.fromkeys(names)) or 'none'}",
+        )
     ranks_in = container or _container(templates, [*pods, *([item] if item else [])])
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
     nodes, first, placed = 0, 0, list[ReplicaGroup]()
@@ -195,11 +209,15 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
     for name in _KNOWN_CONTAINERS:
         if name in names:
             return name
-    for spec in templates:
-        for each in items(spec, "containers"):
-            words = " ".join(str(word) for word in [*(each.get("command") or []), *(each.get("args") or [])])
-            if _RUNS_RANKS.search(words):
-                return str(each.get("name"))
+    commands = {
+        str(each.get("name")): " ".join(map(str, [*(each.get("command") or []), *(each.get("args") or [])]))
+        for spec in templates
+        for each in items(spec, "containers")
+    }
+    for pattern in _RUNS_RANKS:
+        for name, command in commands.items():
+            if pattern.search(command):
+                return name
     return names[0] if names else ""
 
 

@@ -20,6 +20,8 @@ _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _WORLD = re.compile(r"\bglobal_world_sizes=\[(\d+)")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")
 _GROUP = re.compile(r"\bgroup_rank=(\d+)")
+_REPORTED = re.compile(r"\brank\s*:\s*(\d+) \(local_rank: (\d+)\)")
+"""A line of torchrun's report about a worker of its own pod that failed."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
 
@@ -123,6 +125,34 @@ def logged(log: Path) -> LoggedRanks | None:
     if group is None or world is None or not ranks:
         return None
     return LoggedRanks(group, ranks, world)
+
+
+def reported(log: Path, per_pod: int) -> int | None:
+    """Return the place of a pod in the order of ranks by torchrun's last failure report, or None.
+
+    Under c10d this order need not be that of the pods. `per_pod` is the number of ranks in each pod.
+    """
+    try:
+        content = log.read_text(errors="replace")
+    except OSError:
+        return None
+    found = [(int(rank), int(local)) for rank, local in _REPORTED.findall(content)]
+    places = [(rank - local) // per_pod for rank, local in found[-1:] if (rank - local) % per_pod == 0]
+    return places[0] if places else None
+
+
+def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
+    """Return the place in the order of ranks for each index of a pod, or None if it is the index itself.
+
+    `known` are the places that logs show. The other pods get the remaining places, in their order.
+    """
+    places = set(known.values())
+    if len(places) < len(known) or not places <= set(range(nodes)):
+        return None  # The logs contradict each other.
+    free = iter(sorted(set(range(nodes)) - places))
+    order = {index: known.get(index, -1) for index in range(nodes)}
+    order = {index: next(free) if place < 0 else place for index, place in order.items()}
+    return None if all(index == place for index, place in order.items()) else order
 
 
 def agreed(logs: Mapping[str, LoggedRanks], nodes: int) -> RankCount | None:

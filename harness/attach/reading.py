@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.attach.resources import Resource
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.retries import reason_of
 
@@ -57,7 +57,8 @@ class Reader:
     def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
         """Return the objects of a kind. If they cannot be read, record the reason and return [].
 
-        Raises HarnessError if the API server does not respond, or if the kind is `needed`.
+        Raises HarnessError if the API server does not respond, or if the kind is `needed`, and UsageError for
+        a wrong selector.
         """
         try:
             return list(self._pages(resource, labels))
@@ -65,6 +66,11 @@ class Reader:
             if error.status == 404:
                 self.absent.add(resource.kind.name)
                 return []
+            if error.status == 400 and labels:
+                raise UsageError(
+                    f"the API server rejects the selector {labels}: {reason_of(error)}",
+                    hint="for example: -l app=train,tier!=test",
+                ) from error
             if needed or error.status not in (401, 403):
                 raise self._problem(error, resource.plural) from error
             self.unread[resource.kind.name] = reason_of(error)

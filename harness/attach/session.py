@@ -12,6 +12,7 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
@@ -28,7 +29,7 @@ from harness.context import RecordedContext, RunContext
 from harness.core import processes, proxies, writable
 from harness.core.clock import now
 from harness.core.concurrency import together
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube
 from harness.evidence.io.reader import Bundle
@@ -57,9 +58,13 @@ class Options:
 
 
 def default_kubeconfig() -> Path:
-    """Return the kubeconfig that kubectl uses."""
-    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
-    return Path(named) if named else home() / ".kube" / "config"
+    """Return the kubeconfig that kubectl uses: the first file of $KUBECONFIG that exists, or the default.
+
+    kubectl merges the files of a list. Use --kubeconfig to name another one of them.
+    """
+    named = [Path(each) for each in (os.environ.get("KUBECONFIG") or "").split(os.pathsep) if each]
+    existing = [each for each in named if each.is_file()]
+    return next(iter([*existing, *named]), home() / ".kube" / "config")
 
 
 def cluster(settings: Settings) -> Kube:
@@ -98,6 +103,30 @@ def attach(
         return finish(recorded)
 
 
+def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -> Bundle:
+    """Return a bundle in `folder` with the current objects of a job that the harness attached to before.
+
+    Raises UsageError if the job does not exist any more, or if another one has its name.
+    """
+    launch = bundle.manifest.launch if bundle.manifest else None
+    assert launch is not None
+    kind, name = launch.kind, launch.object_name or ""
+    bare = kind == "Pod" and name not in launch.pods[0].names
+    target = Target("" if bare else f"{kind.lower()}/{name}", name if bare else "", launch.container or None)
+    reader = Reader(kube, launch.namespace)
+    job = find(target, reader)
+    if kind != "Pod" and job.uid != launch.uid:
+        raise UsageError(
+            f"the {kind} {name} of {bundle.path} was deleted, and there is another one with its name",
+            hint=f"attach to it: harness attach {kind.lower()}/{name} -n {launch.namespace}",
+        )
+    settings = context.settings.model_copy(update={"runs_dir": folder})
+    recorded = _new_bundle(kube, job, replace(context, settings=settings))
+    _picture(job, reader, Recording(job, recorded.writer), recorded.writer)
+    recorded.writer.close()
+    return Bundle.open(recorded.writer.path)
+
+
 def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedContext:
     settings = context.settings
     key = settings.pluto_api_key
@@ -131,9 +160,10 @@ def _observe(job: AttachedJob, reader: Reader, options: Options, context: Record
     writer.update(log_gaps=sorted(set(gaps)), unread=reader.unread)
     if options.probe:
         running = [pod for pod in recording.pods.values() if mapping(pod, "status").get("phase") == "Running"]
-        for snapshot in container_inspection.inspect_pods(reader.kube, running, network=False):
+        inspect = partial(container_inspection.inspect_pods, container=job.launch.container)
+        for snapshot in inspect(reader.kube, running, network=False):
             writer.inspection(snapshot.model_copy(update={"at_end": True}))
-        for snapshot in container_inspection.inspect_pods(reader.kube, running):
+        for snapshot in inspect(reader.kube, running):
             writer.inspection(snapshot)
     frames = lines.write()
     if frames or lines.admitted:
@@ -198,13 +228,28 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if (read := writer.current.expected) is not None:  # The tracker may have named the run.
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
-    writer.update(expected=wanted)
-    moved = {int(index): each.group_rank for index, each in logged.items()}
-    if from_logs is not None and any(index != rank for index, rank in moved.items()):
-        names = {pod.name: moved[index] for index, pod in bundle.pods().items()}
+    known = {int(index): each.group_rank for index, each in logged.items()} if from_logs else {}
+    if not known and wanted.ranks_given and job.groups:
+        known = _reported(bundle, container, wanted.ranks // nodes)
+    if (order := rank_count.whole_order(known, nodes)) is not None:
+        names = {pod.name: order[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
         groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]
         launch = writer.current.launch or job.launch
         writer.update(launch=launch.model_copy(update={"pods": groups_by_log}))
+        wanted = wanted.model_copy(update={"ranks_from": f"{wanted.ranks_from}; {_order_text(known, nodes)}"})
+    writer.update(expected=wanted)
+
+
+def _reported(bundle: Bundle, container: str, per_pod: int) -> dict[int, int]:
+    """Return the place in the order of ranks of each pod whose torchrun reported a failed worker."""
+    paths = {i: bundle.path / bundle.log(pod.name, container) for i, pod in bundle.pods().items()}
+    places = {index: rank_count.reported(path, per_pod) for index, path in paths.items()}
+    return {index: place for index, place in places.items() if place is not None}
+
+
+def _order_text(known: dict[int, int], nodes: int) -> str:
+    text = "the order of ranks is that in torchrun's log"
+    return text if len(known) >= nodes - 1 else f"{text}, which shows {len(known)} of {nodes} pods"
 
 
 def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:

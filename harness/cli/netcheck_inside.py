@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from harness.attach.session import picture_now
 from harness.cli.netcheck_exec import together
-from harness.cli.shell import cluster_of
+from harness.cli.shell import cluster_of, container_of
 from harness.context import RunContext
-from harness.core.errors import UsageError
-from harness.core.kubernetes import Object, condition
+from harness.core.errors import HarnessError, UsageError
+from harness.core.kubernetes import Kube, Object, condition
 from harness.evidence.io.reader import Bundle
 from harness.judge.case import Case
 from harness.judge.cluster import headless_service
@@ -44,8 +47,11 @@ class NetcheckResults:
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
 
-        Raises UsageError if the rank has no diagnosis.
+        Raises UsageError if the rank has no diagnosis, and HarnessError if no rank has one.
         """
+        if not self.results:
+            first, why = min(self.errors.items(), default=(0, "no pod runs"))
+            raise HarnessError(f"netcheck ran in no pod: rank {first}: {why}", hint=_hint(why))
         if rank not in self.results:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
             available = ", ".join(map(str, sorted(self.results))) or "none"
@@ -95,8 +101,14 @@ class NetcheckResults:
         }
 
 
+def _hint(why: str) -> str:
+    if "forbidden" in why.lower():
+        return "`harness attach --print-rbac --probe` prints the Role that is needed, with pods/exec"
+    return "netcheck needs Python 3.9 or later in the containers"
+
+
 def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> NetcheckResults:
-    """Run netcheck in all of a launch's running pods.
+    """Run netcheck in all of a launch's running pods. For an attached job, these are its current pods.
 
     Raises UsageError if nothing has been launched yet, no pod is running, or the cluster no longer exists.
     """
@@ -107,6 +119,20 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
         raise UsageError(
             f"{bundle.path} has launched nothing yet", hint="`harness status` shows why the launch waits"
         )
+    with TemporaryDirectory() as folder:
+        if launch.attached:
+            bundle = picture_now(bundle, kube, context, Path(folder))
+        return _run(bundle, kube, target, context, deadline)
+
+
+def _run(
+    bundle: Bundle, kube: Kube, target: list[str], context: RunContext, deadline: float
+) -> NetcheckResults:
+    manifest = bundle.manifest
+    assert manifest is not None
+    launch, expected = manifest.launch, manifest.expected
+    assert launch is not None
+    assert expected is not None
     namespace, pods_of_ranks = launch.namespace, bundle.pods()
     objects = {
         rank: kube.get("v1", "Pod", pods_of_ranks[rank].name, namespace) if rank in pods_of_ranks else None
@@ -116,37 +142,47 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
         rank: state(pod, pods_of_ranks[rank].name if rank in pods_of_ranks else None)
         for rank, pod in objects.items()
     }
-    running = {rank: pod for rank, pod in objects.items() if pod is not None and runs(pod)}
+    running = {
+        rank: pod for rank, pod in objects.items() if pod is not None and runs(pod, container_of(pod, launch))
+    }
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
-        raise UsageError(f"no pod of {bundle.path} is running: {states}", hint="netcheck needs running pods")
+        what = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
+        raise UsageError(f"no pod of {what} is running: {states}", hint="netcheck needs running pods")
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
-        rank: [*base, pod["metadata"]["name"], "-c", container(pod), "--"] for rank, pod in running.items()
+        rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]
+        for rank, pod in running.items()
     }
     context.progress(f"netcheck in {len(running)} of {expected.num_nodes} pods")
-    addresses = [(pod or {}).get("status", {}).get("podIP") or NOWHERE for pod in objects.values()]
+    addresses = [address(pod, names=launch.kind != "DaemonSet") for pod in objects.values()]
     parameters = {
         "nodes": expected.num_nodes,
         "deadline": deadline,
-        "peers": addresses if launch.kind == "DaemonSet" else [],  # DaemonSet pods have no DNS names
+        # The pods of a launch derive their peers' names from their own. Those of a DaemonSet have none.
+        "peers": addresses if launch.attached or launch.kind == "DaemonSet" else [],
     }
     results, errors = together(commands, parameters)
-    assert manifest is not None
     case = Case(Bundle.open(bundle.path), manifest, expected, launch, running=True)
     service = headless_service.problem(case) or headless_service.healthy(case)
     return NetcheckResults(expected.num_nodes, pods, frozenset(running), results, errors, service)
 
 
-def runs(pod: Object) -> bool:
-    """Return whether the pod's first container, which runs the rank, is running."""
+def runs(pod: Object, container: str) -> bool:
+    """Return whether a container of the pod is running."""
     statuses = pod["status"].get("containerStatuses") or []
-    name = container(pod)
-    return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
+    return any(each["name"] == container and "running" in (each.get("state") or {}) for each in statuses)
 
 
-def container(pod: Object) -> str:
-    return str(pod["spec"]["containers"][0]["name"])
+def address(pod: Object | None, names: bool = True) -> str:
+    """Return the DNS name of a pod, relative to its namespace, or else its IP address.
+
+    Without `names`, return the IP address.
+    """
+    spec = (pod or {}).get("spec", {})
+    if names and spec.get("hostname") and spec.get("subdomain"):
+        return f"{spec['hostname']}.{spec['subdomain']}"
+    return str((pod or {}).get("status", {}).get("podIP") or NOWHERE)
 
 
 def state(pod: Object | None, name: str | None) -> str:

@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.processes import environment
 from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Launch
 from harness.settings import Settings
 
 START_SECONDS = 60
@@ -46,8 +48,9 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
             hint="a cluster keeps only the newest few launches; run the job again",
         )
     if there["status"].get("phase") == "Running":
-        return _exec(settings, target, namespace, pod.name, there, command)
-    copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}")
+        return _exec(settings, target, namespace, pod.name, container_of(there, launch), command)
+    container = container_of(there, launch)
+    copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}", container)
     name = copy["metadata"]["name"]
     context.progress(
         f"rank {rank} has ended ({there['status'].get('phase')}): starting {name}, a copy of its pod"
@@ -62,19 +65,21 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
             seconds=START_SECONDS,
             namespace=namespace,
         )
-        return _exec(settings, target, namespace, name, copy, command)
+        return _exec(settings, target, namespace, name, container, command)
     finally:
         kube.delete("v1", "Pod", name, namespace)
 
 
-def copied(pod: Object, name: str) -> Object:
-    """Return a copy of `pod` that only sleeps, with the same image, environment, files and node.
+def copied(pod: Object, name: str, container: str | None = None) -> Object:
+    """Return a copy of a container of `pod` (default: the first) that only sleeps, with the same image,
+    environment, files and node.
 
     No controller adopts the copy, and it requests no resources.
     """
     spec = pod["spec"]
     copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}
-    first = {key: value for key, value in spec["containers"][0].items() if key not in _OMITTED_FIELDS}
+    chosen = next((each for each in spec["containers"] if each["name"] == container), spec["containers"][0])
+    first = {key: value for key, value in chosen.items() if key not in _OMITTED_FIELDS}
     first["command"] = ["sleep", str(LIFE_SECONDS)]
     first["env"] = [_literal(variable, pod) for variable in first.get("env") or []]
     rest = {"containers": [first], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
@@ -110,25 +115,38 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
 
     Raises UsageError if the cluster no longer exists, and HarnessError if it does not respond.
     """
-    cluster = bundle.manifest.cluster if bundle.manifest else {}
+    manifest = bundle.manifest
+    cluster = manifest.cluster if manifest else {}
     kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
-    no_cluster = UsageError(
-        f"the cluster of {bundle.path} is gone",
-        hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
-    )
+    attached = bool(manifest and manifest.launch and manifest.launch.attached)
     if not kubeconfig or not Path(kubeconfig).is_file():
-        raise no_cluster
-    kube = Kube(Path(kubeconfig), context, settings.state_dir / "shell" / f"{context}.json")
-    if kube.silence() is not None:
-        raise HarnessError("the cluster does not respond", hint="`harness resume`, if it is paused")
-    return kube, ["--kubeconfig", str(kubeconfig), "--context", str(context)]
+        if attached:
+            raise UsageError(
+                f"the kubeconfig {kubeconfig} with which the harness attached does not exist any more",
+                hint="attach to the job again, with --kubeconfig",
+            )
+        raise UsageError(
+            f"the cluster of {bundle.path} is gone",
+            hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
+        )
+    digest = sha256(f"{kubeconfig} {context}".encode()).hexdigest()[:12]
+    kube = Kube(Path(kubeconfig), context or None, settings.state_dir / "shell" / f"{digest}.json")
+    if (silence := kube.silence()) is not None:
+        hint = "check with `kubectl get pods`" if attached else "`harness resume`, if it is paused"
+        raise HarnessError(f"the cluster does not respond: {silence}", hint=hint)
+    return kube, ["--kubeconfig", str(kubeconfig), *(["--context", str(context)] if context else [])]
+
+
+def container_of(pod: Object, launch: Launch | None) -> str:
+    """Return the container of a pod in which its ranks run. Sidecars can precede it in the pod's spec."""
+    names = [str(each["name"]) for each in pod["spec"]["containers"]]
+    return launch.container if launch is not None and launch.container in names else names[0]
 
 
 def _exec(
-    settings: Settings, target: list[str], namespace: str, name: str, pod: Object, command: Sequence[str]
+    settings: Settings, target: list[str], namespace: str, name: str, container: str, command: Sequence[str]
 ) -> int:
     terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-    container = pod["spec"]["containers"][0]["name"]
     words = [settings.kubectl_bin, *target, "-n", namespace, "exec", "-i", *terminal, name, "-c", container]
     try:
         words += ["--", *(command or ["bash"])]

@@ -55,31 +55,37 @@ timeout {ASK_SECONDS} "$python" -B -m netcheck.ask "$1" "$2" """
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
-def inspect_pods(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
-    """Inspect the first container of each pod, in parallel.
+def inspect_pods(
+    kube: Kube, pods: list[Object], *, network: bool = True, container: str = ""
+) -> list[RendezvousSnapshot]:
+    """Inspect the container with this name of every pod, all pods in parallel.
 
-    With `network`, also resolve and probe the rendezvous address, which takes a few more seconds. One daemon
-    thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever if the
-    API server hangs.
+    In pods without such a container, inspect the first one. With `network`, also resolve and probe the
+    address of the rendezvous, which takes a few more seconds.
+
+    A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
+    if the API server is frozen.
     """
     named = {pod["metadata"]["name"]: pod for pod in pods}
-    snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
+    snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], container, network), named)
     late = f"no answer within {LOOK_SECONDS} s"
     return [snapshots.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
 
 
-def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
+def _inspect(kube: Kube, pod: Object, container: str, network: bool) -> RendezvousSnapshot:
     name = pod["metadata"]["name"]
+    names = [str(each["name"]) for each in pod["spec"]["containers"]]
+    own = container if container in names else names[0]
     try:
-        snapshot = parse(name, _exec(kube, pod, _LOOK))
+        snapshot = parse(name, _exec(kube, pod, own, _LOOK))
         agents = [agent for agent in torchrun_processes.agents(snapshot) if agent.host] if network else []
         hosts = {agent.host for agent in agents}
-        resolved = {host: _addresses(_exec(kube, pod, _RESOLVE, host)) for host in hosts}
+        resolved = {host: _addresses(_exec(kube, pod, own, _RESOLVE, host)) for host in hosts}
         places = {(agent.host, agent.port) for agent in agents if agent.port.isdecimal()}
         probes = {
             f"{host}:{port}": answer
             for host, port in places
-            if (answer := _probe_result(_exec(kube, pod, _ASK, host, port))) is not None
+            if (answer := _probe_result(_exec(kube, pod, own, _ASK, host, port))) is not None
         }
         return snapshot.model_copy(update={"resolved": resolved, "asked": probes})
     except (ApiException, HTTPError, OSError, ValueError) as error:
@@ -92,8 +98,8 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {(inner[1] if inner else str(error))[:LONG]}"
 
 
-def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
-    """Run a bash script in a pod's first container, and return its output. Raises OSError if it did not run.
+def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str) -> str:
+    """Run a bash script in a container of the pod and return its output. Raises OSError if it did not run.
 
     Each call creates a new client, because `stream` modifies the client.
     """
@@ -106,7 +112,7 @@ def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
         core.connect_get_namespaced_pod_exec,
         pod["metadata"]["name"],
         pod["metadata"]["namespace"],
-        container=pod["spec"]["containers"][0]["name"],
+        container=container,
         command=["bash", "-c", script, "bash", *arguments],
         **dict.fromkeys(("stdin", "stderr", "tty"), False),
         stdout=True,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from bundle_api import BundleApi
+
+from harness.evidence.schema.bundle import Verdict
+
 Object = dict[str, Any]
 START = datetime(2026, 11, 28, 10, 0, 0, tzinfo=UTC)
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -111,3 +115,19 @@ def event(name: str, kind: str, about: str, reason: str, message: str, **more: A
         "lastTimestamp": at(40),
         **more,
     }
+
+
+def serve(api: BundleApi, job: dict, *pods: dict, **logs: str) -> None:
+    """Serve one Job with its pods. `logs` are by the index of the pod, as in r0=…"""
+    api.objects["job"], api.objects["pod"] = [job], list(pods)
+    for pod in pods:
+        index = pod["metadata"]["annotations"][INDEX]
+        api.logs[pod["metadata"]["name"], "main"] = logs.get(f"r{index}", stamped("step 1", "done"))
+
+
+def short(verdict: Verdict) -> tuple[str, str | None, list[int]]:
+    return verdict.verdict, verdict.cause, verdict.ranks
+
+
+def results(verdict: Verdict) -> dict[str, str]:
+    return {check.name: check.result for check in verdict.checks}

@@ -122,9 +122,14 @@ class _Handler(BaseHTTPRequestHandler):
             missing = _status(404, "NotFound", f'{resource.plural} "{name}" not found')
             self._answer(200, own[0]) if own else self._answer(404, missing)
             return
-        for part in filter(None, query.get("labelSelector", "").split(",")):
-            key, _, value = part.partition("=")
-            items = [item for item in items if (item["metadata"].get("labels") or {}).get(key) == value]
+        if " " in (selector := query.get("labelSelector", "")).strip():
+            self._answer(400, _status(400, "BadRequest", f"unable to parse requirement: {selector}"))
+            return
+        for part in filter(None, selector.split(",")):
+            key, equals, value = part.partition("=")
+            labels = [item["metadata"].get("labels") or {} for item in items]
+            has = [each.get(key) == value if equals else key in each for each in labels]
+            items = [item for item, chosen in zip(items, has, strict=True) if chosen]
         start = int(query.get("continue", "0"))
         page = items[start : start + self.server.page]
         further = str(start + len(page)) if start + len(page) < len(items) else ""

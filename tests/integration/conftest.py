@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import attached_jobs
 import pytest
+from bundle_api import BundleApi
 from tracker_server import Server
+
+from harness.attach.find import Target
+from harness.attach.session import Options, attach
+from harness.context import RunContext
+from harness.report.finalize import Outcome
+from harness.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -14,3 +24,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("tracker")).start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def api() -> Iterator[BundleApi]:
+    """A read-only API server on loopback with four nodes and the namespace `team`."""
+    server = BundleApi()
+    server.objects["namespace"] = [{"metadata": {"name": "team", "uid": "team", "resourceVersion": "1"}}]
+    server.objects["node"] = [attached_jobs.node(f"node-{n}") for n in range(4)]
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def settings(api: BundleApi, tmp_path: Path) -> Settings:
+    """Settings with the kubeconfig of `api`."""
+    folders = {
+        "runs_dir": tmp_path / "runs",
+        "state_dir": tmp_path / "state",
+        "cache_dir": tmp_path / "cache",
+    }
+    return Settings(kubeconfig=api.kubeconfig(tmp_path), **folders)
+
+
+@pytest.fixture
+def attached(settings: Settings) -> Callable[..., Outcome]:
+    """A function that attaches to a job of `api`. Its options are those of the session."""
+
+    def run(word: str = "job/train", *, selector: str = "", **options: Any) -> Outcome:
+        context = RunContext(settings=settings, progress=lambda _: None)
+        return attach(Target(word if not selector else "", selector), Options(**options), context)
+
+    return run

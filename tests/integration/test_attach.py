@@ -1,4 +1,4 @@
-"""`harness attach` against an API server on loopback: verdicts, requests, missing rights, wrong input."""
+"""`harness attach` against an API server on loopback: verdicts, requests and missing rights."""
 
 from __future__ import annotations
 
@@ -10,66 +10,15 @@ from pathlib import Path
 import attached_jobs as jobs
 import pytest
 import yaml
-from bundle_api import BundleApi
+from attached_jobs import results, serve, short
 
-from harness.attach.find import Target
 from harness.attach.resources import roles
-from harness.attach.session import Options, attach
 from harness.cli.main import main
-from harness.context import RunContext
 from harness.core.clock import seconds
-from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle
-from harness.evidence.schema.bundle import Verdict
 from harness.faults.recorded_bundles import extract
-from harness.report.finalize import Outcome
-from harness.settings import Settings
 
 PEER = "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.1.0.7]:4711"
-
-
-@pytest.fixture
-def api() -> BundleApi:
-    server = BundleApi()
-    server.objects["node"] = [jobs.node(f"node-{n}") for n in range(4)]
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def settings(api: BundleApi, tmp_path: Path) -> Settings:
-    folders = {
-        "runs_dir": tmp_path / "runs",
-        "state_dir": tmp_path / "state",
-        "cache_dir": tmp_path / "cache",
-    }
-    return Settings(kubeconfig=api.kubeconfig(tmp_path), **folders)
-
-
-@pytest.fixture
-def attached(settings: Settings):
-    def run(word: str = "job/train", *, selector: str = "", **options) -> Outcome:
-        context = RunContext(settings=settings, progress=lambda _: None)
-        return attach(Target(word if not selector else "", selector), Options(**options), context)
-
-    return run
-
-
-def serve(api: BundleApi, job: dict, *pods: dict, **logs: str) -> None:
-    """Serve one Job with its pods. `logs` are by the index of the pod, as in r0=…"""
-    api.objects["job"], api.objects["pod"] = [job], list(pods)
-    for pod in pods:
-        index = pod["metadata"]["annotations"][jobs.INDEX]
-        api.logs[pod["metadata"]["name"], "main"] = logs.get(f"r{index}", jobs.stamped("step 1", "done"))
-
-
-def short(verdict: Verdict) -> tuple[str, str | None, list[int]]:
-    return verdict.verdict, verdict.cause, verdict.ranks
-
-
-def results(verdict: Verdict) -> dict[str, str]:
-    return {check.name: check.result for check in verdict.checks}
 
 
 def test_a_completed_job_passes_all_but_the_points(api, attached):
@@ -138,6 +87,25 @@ def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
         "run.evidence_missing" if terminal == "Complete" else verdict.cause,
     )
     assert verdict.verdict != "PASS"
+
+
+def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
+    """Contract: under c10d, pod 0 can have rank 1. The rank that torchrun's report names is accused."""
+    report = [
+        "E1129 00:42 25 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 3)",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 1 (local_rank: 0)",
+        "  exitcode  : 3 (pid: 47)",
+    ]
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(api, failed, jobs.pod(0, 1), r0=jobs.stamped(*report))
+    outcome = attached()
+    assert short(outcome.verdict) == ("FAIL", "rank.crashed", [1])
+    assert "Its log contains only torchrun's report" in outcome.verdict.explanation
+    expected = next(check for check in outcome.verdict.checks if check.name == "expected")
+    assert "the order of ranks is that in torchrun's log" in expected.explanation
 
 
 def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):
@@ -285,71 +253,6 @@ def test_a_statefulset_that_crashes_in_a_loop_names_the_crash(api, attached):
     verdict = attached("sts/train").verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.crashed", [1])
     assert "KeyError: 'lr'" in verdict.explanation
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("job/other", "there is no Job other in namespace team"),
-        ("jobset/train", "there is no JobSet train in namespace team"),
-        ("deployment/train", "deployment is no kind of job"),
-        ("job/", "KIND/NAME is expected"),
-        ("twice", "2 jobs in namespace team are named twice: jobset/twice, job/twice"),
-        ("none", "there is no job none in namespace team"),
-        ("job/empty", "Job empty requests no pods"),
-        ("job/loose", "4 pods without an index"),
-    ],
-)
-def test_wrong_names_are_one_sentence(word, expected, api, attached):
-    """Contract: what cannot be attached to is said in one sentence with what to do, and leaves no bundle."""
-    loose = jobs.job("loose", 4)
-    loose["spec"]["completionMode"] = "NonIndexed"
-    api.objects["job"] = [jobs.job(), jobs.job("twice"), jobs.job("empty", 0), loose]
-    api.objects["jobset"] = [{"metadata": jobs.meta("twice"), "spec": {}, "status": {}}]
-    with pytest.raises(UsageError) as error:
-        attached(word)
-    assert expected in error.value.message
-    assert error.value.exit_code == 64
-
-
-def test_pods_of_two_jobs_under_one_label_are_refused(api, attached):
-    """Contract: two jobs are never judged as one."""
-    api.objects["pod"] = [jobs.pod(0, labels={"app": "t"}), jobs.pod(0, job_name="b", labels={"app": "t"})]
-    with pytest.raises(UsageError, match=r"belong to 2 jobs: Job/b, Job/train"):
-        attached(selector="app=t")
-
-
-def test_a_namespace_without_rights_says_which_role_is_needed(api, attached):
-    """Contract: exit code 2, and the command that prints the Role."""
-    serve(api, jobs.job())
-    api.forbidden = {"job"}
-    with pytest.raises(HarnessError) as error:
-        attached()
-    assert (error.value.cause, error.value.exit_code) == ("cluster.forbidden", 2)
-    assert "--print-rbac" in error.value.hint
-
-
-def test_a_cluster_that_is_not_reached_is_exit_code_2(api, attached):
-    """Contract: one sentence, and not a traceback."""
-    api.shutdown()
-    api.server_close()
-    with pytest.raises(HarnessError) as error:
-        attached()
-    assert (error.value.cause, error.value.exit_code) == ("cluster.unreachable", 2)
-
-
-def test_a_job_that_is_deleted_while_it_is_read_keeps_the_evidence(api, attached):
-    """Contract: the bundle has what was read before, and the verdict is not PASS."""
-    serve(api, jobs.job("train", 2, active=2), jobs.pod(0, None), jobs.pod(1, None))
-
-    def deleted(path: str) -> None:
-        if path.endswith("/log"):
-            api.logs.clear()
-
-    api.before = deleted
-    outcome = attached()
-    assert outcome.verdict.verdict == "UNKNOWN"
-    assert Bundle.open(outcome.bundle).history("job")
 
 
 def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
@@ -516,7 +419,16 @@ def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
     assert "train-1-old was deleted while it ran" in restarts.explanation
 
 
-def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
+SIGNALLED = jobs.stamped(
+    "step 5",
+    "Traceback (most recent call last):",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15",
+)
+"""The log of a torchrun that is the container's command: on SIGTERM, its exit code is 1."""
+
+
+@pytest.mark.parametrize(("code", "log"), [(143, jobs.stamped("step 5")), (1, SIGNALLED)])
+def test_a_graceful_node_shutdown_is_an_eviction(code, log, api, attached):
     """kubeflow/trainer#1570: the kubelet ended the pod because its node shut down."""
     message = "Pod was terminated in response to imminent node shutdown."
     shutdown = {
@@ -526,11 +438,20 @@ def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
         "message": message,
     }
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
-    ended = jobs.pod(1, 143, conditions=[shutdown], reason="Terminated", message=message)
-    serve(api, failed, ended, r1=jobs.stamped("step 5"))
+    ended = jobs.pod(1, code, conditions=[shutdown], reason="Terminated", message=message)
+    serve(api, failed, ended, r1=log)
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.evicted", [1])
     assert "node shutdown" in verdict.explanation
+
+
+def test_a_deleted_pod_whose_torchrun_exits_with_1(api, attached):
+    """Contract: no rank of a pod that somebody deleted is said to have crashed."""
+    leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
+    ended = jobs.pod(1, 1, when=41, metadata=leaving)
+    serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None), ended, r1=SIGNALLED)
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "rank.pod_deleted", [1])
 
 
 def test_a_jobset_that_restarted_counts_its_restarts(api, attached):

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
+import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import yaml
+from kubernetes.client.exceptions import ApiException
 
 from harness.attach.find import Target
 from harness.attach.resources import ROLE, TRACKER_ROLE, roles
 from harness.attach.session import Options, attach
-from harness.context import RunContext
+from harness.context import Progress, RunContext
+from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
+from harness.core.retries import pause
 from harness.core.service_proxy import service_of
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX, mapping
 from harness.fixtures.plugin import progress
 from harness.launch import recorder_policy as policy
-from harness.provision.controllers import tracker
+from harness.launch.konduktor.kubeconfig import for_launch
+from harness.launch.labels import QUEUE_LABEL
+from harness.provision.controllers import queues, tracker
+from harness.provision.konduktor import konduktor_bin
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
@@ -33,6 +46,10 @@ for step in range(int(os.environ.get("STEPS", "3"))):
     print(f"step {step} sum {value.item():g}", flush=True)
     if os.environ.get("FAILING_RANK") == str(rank) and step == 1:
         raise ValueError(f"rank {rank} has a bad batch")
+    if os.environ.get("EXITING_RANK") == str(rank) and step == 1:
+        sys.exit(3)
+    if os.environ.get("GREEDY_RANK") == str(rank) and step == 1:
+        kept = b"x" * (4 << 30)
     if os.environ.get("HANGING_RANK") == str(rank) and step == 1:
         time.sleep(3600)
     time.sleep(0.2)
@@ -63,7 +80,43 @@ LOSING_RANK loses its last point, because its uploader is gone.
 """
 SECRET = "pluto"
 """The Secret with the key of the tracker in the namespace of the jobs."""
+KONDUKTOR_RUN = """
+set -e
+printf %s "$PROGRAM" >/tmp/train.py
+torchrun --nnodes=$NUM_NODES --nproc_per_node=1 --node_rank=$RANK \\
+  --master_addr=$MASTER_ADDR --master_port=1234 /tmp/train.py
+"""
+KONDUKTOR_CONFIG = {
+    "apt": {"skip": True},
+    "logs": {"backend": "victoria", "timeout": 5},
+    "kubernetes": {
+        "pod_config": {
+            "spec": {
+                "containers": [
+                    {
+                        "imagePullPolicy": "IfNotPresent",
+                        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+                    }
+                ]
+            }
+        }
+    },
+}
+APIS = {
+    "Job": "batch/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+    "TrainJob": "trainer.kubeflow.org/v1alpha1",
+    "TorchrunJob": "torchrun.ai/v1alpha1",
+}
 INDEX = {"Job": "$JOB_COMPLETION_INDEX", "StatefulSet": "${HOSTNAME##*-}"}
+
+
+Edit = Callable[[Object], None]
+"""Changes the spec of the pods of a job."""
+
+
+def unchanged(spec: Object) -> None:
+    pass
 
 
 def pods(image: str, host: str, index: str, **env: str) -> Object:
@@ -95,13 +148,24 @@ def pods(image: str, host: str, index: str, **env: str) -> Object:
     }
 
 
+def with_sidecar(spec: Object) -> None:
+    """Put a container without Python before that of the ranks, as a mesh does."""
+    own = spec["containers"][0]
+    mesh = {"name": "mesh", "image": own["image"], "imagePullPolicy": "IfNotPresent"}
+    spec["containers"].insert(0, {**mesh, "command": ["sh", "-c", "rm -f /usr/bin/python3*; sleep 3600"]})
+
+
 class ForeignJobs:
     """Creates jobs as other tools do, and attaches to them with the rights of `--print-rbac` alone."""
 
-    def __init__(self, kube: Kube, namespace: str, image: str, folder: Path, settings: Settings) -> None:
-        self.kube, self.namespace, self.image = kube, namespace, image
+    def __init__(
+        self, kube: Kube, namespace: str, image: str, folder: Path, settings: Settings, *, probe: bool = False
+    ) -> None:
+        self.kube, self.namespace, self.image, self.folder = kube, namespace, image, folder
         kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        self.settings = settings.model_copy(update={"kubeconfig": self._account(folder), "context": "own"})
+        self.settings = settings.model_copy(
+            update={"kubeconfig": self._account(folder, probe), "context": "own"}
+        )
 
     def remove(self) -> None:
         self.kube.delete("v1", "Namespace", self.namespace)
@@ -110,18 +174,21 @@ class ForeignJobs:
         self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRole", "harness-attach")
         self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", self.namespace)
 
-    def apply(self, api: str, kind: str, name: str, **fields: Any) -> None:
-        metadata = {"name": name, "namespace": self.namespace}
+    def apply(
+        self, api: str, kind: str, name: str, labels: dict[str, str] | None = None, **fields: Any
+    ) -> None:
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels or {}}
         self.kube.apply({"apiVersion": api, "kind": kind, "metadata": metadata, **fields})
 
     def service(self, name: str) -> None:
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}}
         self.apply("v1", "Service", name, spec={**spec, "ports": [{"name": "store", "port": 29500}]})
 
-    def job(self, name: str, **env: str) -> None:
-        """Create an Indexed Job of two ranks."""
+    def job(self, name: str, edit: Edit = unchanged, **env: str) -> None:
+        """Create an Indexed Job of two ranks. `edit` changes the spec of its pods."""
         self.service(name)
         spec = pods(self.image, f"{name}-0.{name}", INDEX["Job"], **env)
+        edit(spec)
         template = {
             "metadata": {"labels": {"app": name}},
             "spec": {**spec, "subdomain": name, "restartPolicy": "Never"},
@@ -137,33 +204,109 @@ class ForeignJobs:
         run = {"PLUTO_RUN_ID": f"{self.namespace}-{name}", "PLUTO_PROJECT": "foreign"}
         self.job(name, PROGRAM=LOGGING, **urls, **run, **env)
 
-    def statefulset(self, name: str, **env: str) -> None:
-        """Create a StatefulSet of two ranks."""
+    def statefulset(self, name: str, edit: Edit = unchanged, **env: str) -> None:
+        """Create a StatefulSet of two ranks. `edit` changes the spec of its pods."""
         self.service(name)
         spec = pods(self.image, f"{name}-0.{name}", INDEX["StatefulSet"], **env)
+        edit(spec)
         template = {"metadata": {"labels": {"app": name}}, "spec": spec}
         selector = {"matchLabels": {"app": name}}
         fields = {"serviceName": name, "replicas": 2, "podManagementPolicy": "Parallel", "selector": selector}
         self.apply("apps/v1", "StatefulSet", name, spec={**fields, "template": template})
 
-    def jobset(self, name: str, **env: str) -> None:
-        """Create a JobSet of two ranks, without Kueue."""
+    def jobset(self, name: str, edit: Edit = unchanged, queue: str | None = None, **env: str) -> None:
+        """Create a JobSet of two ranks. `edit` changes the spec of its pods."""
         spec = pods(self.image, f"{name}-w-0-0.{name}", INDEX["Job"], **env)
+        edit(spec)
         job = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0}
         template = {"spec": {**job, "template": {"spec": {**spec, "restartPolicy": "Never"}}}}
         replicated = [{"name": "w", "replicas": 1, "template": template}]
-        self.apply("jobset.x-k8s.io/v1alpha2", "JobSet", name, spec={"replicatedJobs": replicated})
+        labels = {QUEUE_LABEL: queue} if queue else {}
+        self.apply(
+            "jobset.x-k8s.io/v1alpha2", "JobSet", name, labels=labels, spec={"replicatedJobs": replicated}
+        )
+
+    def konduktor(self, name: str, **env: str) -> str:
+        """Run `konduktor launch` as a user does, with their own home and config. Return the JobSet's name."""
+        home = self.folder / "konduktor"
+        if not home.exists():
+            queues.local_queue(self.kube, self.namespace, "user-queue")
+            (home / ".konduktor" / "schemas").mkdir(parents=True)
+            # konduktor downloads a missing schema, and there is no internet.
+            (home / ".konduktor" / "schemas" / "podspec.json").write_text("{}")
+            (home / ".konduktor" / "config.yaml").write_text(yaml.safe_dump(KONDUKTOR_CONFIG))
+            (home / "kubeconfig").write_text(yaml.safe_dump(for_launch(self.kube, self.namespace)))
+        resources = {"cpus": 1, "memory": 1, "image_id": self.image}
+        labels = {"kueue.x-k8s.io/queue-name": "user-queue", "maxRunDurationSeconds": "3200"}
+        job = {
+            "name": name,
+            "num_nodes": 2,
+            "resources": {**resources, "labels": labels},
+            "envs": {"PROGRAM": PROGRAM, **env},
+            "run": KONDUKTOR_RUN,
+        }
+        (home / f"{name}.yaml").write_text(yaml.safe_dump(job))
+        program = konduktor_bin(RunContext(settings=self.settings, progress=progress))
+        own = {"HOME": str(home), "USER": "user", "KUBECONFIG": str(home / "kubeconfig")}
+        done = subprocess.run(
+            [str(program), "launch", "-y", "-s", "-d", str(home / f"{name}.yaml")],
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return re.findall(r"^Job ID: (\S+)", done.stdout, re.MULTILINE)[0]
+
+    def until_logged(self, pod_label: str, index: int, text: str, seconds: float = 120) -> str:
+        """Wait until the log of a pod contains a text, and return the pod's name.
+
+        `pod_label` selects the pods of the job.
+        """
+        deadline, seen = Deadline.after(seconds), "no pod"
+        while not deadline.passed:
+            for pod in self.kube.objects("v1", "Pod", self.namespace, pod_label):
+                metadata = pod["metadata"]
+                if str(index) not in (
+                    metadata.get("annotations", {}).get(COMPLETION_INDEX),
+                    metadata.get("labels", {}).get("apps.kubernetes.io/pod-index"),
+                ):
+                    continue
+                path = f"/api/v1/namespaces/{self.namespace}/pods/{metadata['name']}/log"
+                with suppress(ApiException):
+                    seen = self.kube.fetch(path, {"container": "main"}).data.decode()
+                    if text in seen:
+                        return str(metadata["name"])
+            pause(deadline)
+        raise AssertionError(f"expected {text!r} in the log of pod {index}; the log is {seen!r}")
+
+    def kubectl(self, *words: str) -> None:
+        """Run kubectl with the rights of an administrator."""
+        command = ["kubectl", "--kubeconfig", str(self.kube.kubeconfig), "-n", self.namespace, *words]
+        subprocess.run(command, check=True, timeout=60)
+
+    def signal(self, pod: str, name: str) -> None:
+        """Send a signal to the rank's process in a pod."""
+        search = (
+            "for p in /proc/[0-9]*; do if tr '\\0' ' ' <$p/cmdline | grep -q -- '-u /tmp/train[.]py'; "
+            f"then kill -{name} ${{p#/proc/}}; fi; done"
+        )
+        self.kubectl("exec", pod, "-c", "main", "--", "bash", "-c", search)
+
+    def finished(self, kind: str, name: str, seconds: float = 180) -> None:
+        """Wait until a JobSet, Job or TrainJob reports an end."""
+
+        def unmet(found: dict[str, Object]) -> str | None:
+            conditions = mapping(found.get(name), "status").get("conditions") or []
+            true = {each["type"] for each in conditions if each["status"] == "True"}
+            return None if true & {"Complete", "Completed", "Failed"} else f"{kind} {name} is {sorted(true)}"
+
+        api, where = APIS[kind], self.namespace
+        self.kube.wait(f"the end of {kind} {name}", api, kind, unmet, seconds=seconds, namespace=where)
 
     def ended(self, name: str, seconds: float = 120) -> None:
         """Wait for the end of a Job."""
-
-        def unmet(jobs: dict[str, Object]) -> str | None:
-            kinds = [c["type"] for c in jobs.get(name, {}).get("status", {}).get("conditions", [])]
-            return None if {"Complete", "Failed"} & set(kinds) else f"it is {kinds}"
-
-        self.kube.wait(
-            f"the end of Job {name}", "batch/v1", "Job", unmet, seconds=seconds, namespace=self.namespace
-        )
+        self.finished("Job", name, seconds)
 
     def until_recorded(self) -> None:
         """Wait until the API server applies the policy, which it reads by a watch."""
@@ -179,19 +322,33 @@ class ForeignJobs:
             assert time.monotonic() < deadline
             time.sleep(0.2)
 
-    def attach(self, word: str, **options: Any) -> Outcome:
+    def attach(self, word: str, *, progress: Progress = progress, **options: Any) -> Outcome:
         context = RunContext(settings=self.settings, progress=progress)
         return attach(Target(word), Options(namespace=self.namespace, **options), context)
 
-    def _account(self, folder: Path) -> Path:
+    def attach_before(self, word: str, launch: Callable[[], object], **options: Any) -> Outcome:
+        """Attach to a job that does not exist, launch it when the harness waits for it, and follow it."""
+        launching = Thread(target=launch)
+
+        def said(text: str) -> None:
+            progress(text)
+            if "waiting for it" in text:
+                launching.start()
+
+        try:
+            return self.attach(word, progress=said, follow=True, wait=120, **options)
+        finally:
+            launching.join()
+
+    def _account(self, folder: Path, probe: bool) -> Path:
         """Return a kubeconfig with the rights of `harness attach --print-rbac`, and no others.
 
-        The options are --secret and --tracker-url.
+        The options are --secret and --tracker-url, and --probe if `probe` is set.
         """
         group, name = "rbac.authorization.k8s.io", ROLE
         self.apply("v1", "ServiceAccount", name)
         service = service_of(tracker.URL, self.namespace)
-        for document in yaml.safe_load_all(roles(self.namespace, secret=SECRET, service=service)):
+        for document in yaml.safe_load_all(roles(self.namespace, probe, secret=SECRET, service=service)):
             self.kube.apply(document)
         subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
         reference = {"apiGroup": group, "kind": "Role", "name": name}

@@ -6,15 +6,20 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from foreign_jobs import SECRET, ForeignJobs
+from foreign_jobs import SECRET, ForeignJobs, pods
+from torchrun_team import Team, led
 
+from bench import kubeflow_trainer
 from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
+from harness.context import RunContext
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
+from harness.fixtures.plugin import progress
 from harness.launch import recorder_admission as admission
 from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
+from harness.report.finalize import Outcome
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
@@ -29,6 +34,58 @@ def foreign(
     found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings)
     yield found
     found.remove()
+
+
+@pytest.fixture(scope="module")
+def torchrun(foreign: ForeignJobs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """The torchrun controller, for the namespace of the foreign jobs."""
+    team = Team(foreign.kube, foreign.namespace, foreign.image)
+    team.prepare()
+    with led(team, tmp_path_factory.mktemp("controller")) as found:
+        found.queue()
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trainer(
+    foreign: ForeignJobs,
+    cluster: Ready,
+    harness_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Kubeflow Trainer v2, built from its Go module, with a runtime of the foreign jobs' image."""
+    context = RunContext(settings=harness_settings, progress=progress)
+    kubeflow_trainer.install(cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer"))
+    spec = pods(foreign.image, "", "")
+    (node,) = spec["containers"]
+    node["name"] = "node"
+    node["command"] = ["bash", "-c", 'printf %s "$PROGRAM" >/tmp/train.py; exec torchrun /tmp/train.py']
+    runtime = kubeflow_trainer.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    replicated["template"]["spec"]["backoffLimit"] = 0  # By default, a Job replaces six failed pods.
+    kubeflow_trainer.until_applied(cluster.kube, runtime)
+    yield
+    cluster.kube.delete(kubeflow_trainer.API, runtime["kind"], foreign.namespace)
+    hooks = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    cluster.kube.delete(*hooks, "validator.trainer.kubeflow.org")
+    cluster.kube.delete("v1", "Namespace", kubeflow_trainer.NAMESPACE)
+
+
+def train_job(foreign: ForeignJobs, name: str, **env: str) -> None:
+    document = kubeflow_trainer.job(name, foreign.namespace, foreign.namespace)
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    document["spec"]["trainer"] = {"env": variables}
+    kubeflow_trainer.until_applied(foreign.kube, document)
+
+
+def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
+    return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
+
+
+COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
+"""The verdict about a job that completed, and whose points nobody recorded."""
+CRASHED = ("FAIL", "rank.crashed", [1])
+ALL_BUT_POINTS = {"scheduling", "image", "rank-exit", "completed", "restarts", "logs"}
 
 
 def passed(verdict: Verdict) -> set[str]:
@@ -136,3 +193,54 @@ def test_a_job_that_the_policy_recorded(foreign: ForeignJobs, policy_installed: 
     assert outcome.verdict.ranks == [1]
     assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in outcome.verdict.explanation
     assert {"rendezvous", "rank-exit", "completed", "recorded"} <= passed(outcome.verdict)
+
+
+@pytest.mark.nightly
+def test_a_konduktor_job_before_during_and_after(foreign: ForeignJobs) -> None:
+    """Contract: a job that konduktor alone launched is found by the name in its job file, also before the
+    launch. Its queue is judged, and the rank that raised is the cause.
+    """
+    before = foreign.attach_before("jobset/early", lambda: foreign.konduktor("early"))
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= {*ALL_BUT_POINTS, "queue", "admission"}
+    assert short(foreign.attach("early")) == COMPLETE
+    name = foreign.konduktor("dying", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("dying", follow=True)
+    after = foreign.attach(f"jobset/{name}")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+def test_a_torchrunjob_that_ends_well_and_one_that_crashes(foreign: ForeignJobs, torchrun: Team) -> None:
+    """Contract: a TorchrunJob is judged by its JobSet, followed and after its end."""
+    before = foreign.attach_before(
+        "torchrunjob/whole", lambda: torchrun.job("whole", env=[{"name": "STEPS", "value": "5"}])
+    )
+    assert short(before) == COMPLETE, before.verdict
+    torchrun.job("broken", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 0})
+    during = foreign.attach("torchrunjob/broken", follow=True, wait=30)
+    torchrun.until("broken", "Failed")
+    after = foreign.attach("torchrunjob/broken")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+    assert passed(foreign.attach("torchrunjob/whole").verdict) >= ALL_BUT_POINTS
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)  # Building the controller takes minutes, once for a machine.
+def test_a_trainjob_before_during_and_after(foreign: ForeignJobs, trainer: None) -> None:
+    """Contract: a TrainJob of Kubeflow Trainer v2 is judged by the JobSet that its controller creates."""
+    before = foreign.attach_before("trainjob/trains", lambda: train_job(foreign, "trains", STEPS="5"))
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= ALL_BUT_POINTS
+    expected = next(check for check in before.verdict.checks if check.name == "expected")
+    assert "PET_NPROC_PER_NODE in its environment (1)" in expected.explanation
+    train_job(foreign, "dies", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("trainjob/dies", follow=True, wait=30)
+    foreign.finished("TrainJob", "dies")
+    after = foreign.attach("trainjob/dies")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation

@@ -96,6 +96,8 @@ _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
+_SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
+"""The last line of a torchrun that got a signal. Its exit code is then 1."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
@@ -144,11 +146,15 @@ class Clues:
     """The last line in which the Pluto client reports that the tracker did not respond."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
+    torchrun_signal: int = 0
+    """The signal that ended torchrun, if the log ends with that, or 0."""
 
     @property
     def log_quote(self) -> str:
         """Return a sentence that quotes the last line."""
-        return f"its last log line: {self.last}" if self.last else "its log is empty"
+        if self.last:
+            return f"its last log line: {self.last}"
+        return "its log is empty" if self.exit_code is None else "its log contains only torchrun's report"
 
     @property
     def refs(self) -> list[str]:
@@ -198,6 +204,7 @@ def read(tail: Lines, log: str = "") -> Clues:
         stack=stack,
         retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
         report_is_last=worker is not None and _ends_with(lines),
+        torchrun_signal=_torchrun_signal(lines),
     )
 
 
@@ -244,6 +251,12 @@ def _ends_with(lines: Lines) -> bool:
         if not _AFTER_REPORT.search(text) or (ended and ended[1] != "0"):
             return False
     return False
+
+
+def _torchrun_signal(lines: Lines) -> int:
+    written = [text.strip() for _, text in lines if text.strip()]
+    found = _SIGNALLED.search(written[-1]) if written else None
+    return int(found[1]) if found else 0
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:

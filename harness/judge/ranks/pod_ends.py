@@ -28,6 +28,8 @@ _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 If torchrun reports a failed worker, the exit code in its report counts instead.
 """
 
+TORCHRUN_FAILED = 1
+"""Exit code of a torchrun that was ended by a signal, and that no shell or init runs around."""
 _OOM = "the kernel killed a process of its container, out of memory"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
@@ -137,7 +139,9 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     quote = clues.log_quote if case.bundle.has(log) else f"its log {absent}"
     end = replace(end, log_quote=quote, retried=clues.retried)
     if code or own:
-        end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
+        signalled = 128 + clues.torchrun_signal if clues.torchrun_signal and code == TORCHRUN_FAILED else None
+        exit_code = clues.exit_code or signalled or code or own
+        end = replace(end, state="failed", ranks=ranks, exit_code=exit_code)
         return _failed(case, pod, end, clues, terminated)
     if (bad := exit_codes.bad_end(case, pod.index)) is not None:
         return _hidden(case, pod, end, bad, terminated)
@@ -183,7 +187,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if terminated.get("reason") == "OOMKilled":
         text = f"{place} was killed: out of memory (exit code {end.exit_code})"
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
-    by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
+    of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
+    by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.

@@ -87,6 +87,9 @@ def test_the_container_is_the_one_that_runs_torchrun():
     chosen = pod("p")
     chosen["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "side"}
     assert described(JOB, item, chosen).launch.container == "side"
+    python = {"name": "logs", "command": ["python3", "-m", "logship"]}
+    first = {"spec": {"containers": [python, *TEMPLATE["spec"]["containers"]]}}
+    assert described(JOB, {**item, "spec": {**spec, "template": first}}).launch.container == "main"
 
 
 def test_a_statefulset_numbers_by_name_from_its_first_ordinal():

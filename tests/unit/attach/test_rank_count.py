@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.attach.rank_count import LoggedRanks, agreed, logged, of_pod
+from harness.attach.rank_count import LoggedRanks, agreed, logged, of_pod, reported, whole_order
 
 GPUS = {"limits": {"nvidia.com/gpu": "8"}}
 
@@ -70,3 +70,33 @@ def test_logs_agree_only_on_one_whole_world():
     assert agreed(pair, 3) is None
     assert agreed({**pair, "1": LoggedRanks(0, (2, 3), 4)}, 2) is None
     assert agreed({"0": LoggedRanks(0, (0,), 1), "1": LoggedRanks(0, (0,), 1)}, 2) is None
+
+
+REPORT = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_00:42:08
+  host      : broken-node-0-0.broken
+  rank      : {rank} (local_rank: {local})
+  exitcode  : 3 (pid: 47)
+"""
+
+
+def test_a_failure_report_shows_the_place_of_its_pod(tmp_path) -> None:
+    """Contract: under c10d, torchrun numbers pods as they arrive; its report names the global rank."""
+    log = tmp_path / "log"
+    assert reported(log, 1) is None
+    log.write_text("step 1\n")
+    assert reported(log, 1) is None
+    log.write_text(REPORT.format(rank=0, local=0) + REPORT.format(rank=13, local=5))
+    assert reported(log, 8) == 1
+    assert reported(log, 6) is None
+
+
+def test_the_order_of_ranks_where_some_logs_show_it() -> None:
+    """Contract: the other pods get the remaining places; logs that contradict each other show nothing."""
+    assert whole_order({0: 1}, 2) == {0: 1, 1: 0}
+    assert whole_order({0: 2, 2: 1}, 3) == {0: 2, 1: 0, 2: 1}
+    assert whole_order({0: 0}, 3) is None
+    assert whole_order({}, 3) is None
+    assert whole_order({0: 1, 1: 1}, 3) is None
+    assert whole_order({0: 7}, 3) is None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.cli.netcheck_exec import Exec, free_port, together
-from harness.cli.netcheck_inside import NetcheckResults, runs, state
-from harness.core.errors import UsageError
+from harness.cli.netcheck_inside import NOWHERE, NetcheckResults, address, runs, state
+from harness.core.errors import HarnessError, UsageError
 from harness.judge.cluster.headless_service import ServiceProblem
 from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import Finding, failed, ok, unknown
@@ -54,7 +54,8 @@ def test_the_state_of_a_pod_in_words():
     assert state(pending, "job-3") == "pod job-3 is Pending: Unschedulable: 0/3 nodes"
     pulling = pod("Pending", waiting={"reason": "ImagePullBackOff", "message": "no such image"})
     assert state(pulling, "job-3") == "pod job-3 is Pending: ImagePullBackOff: no such image"
-    assert [runs(pod()), runs(pending), runs(pulling)] == [True, False, False]
+    assert [runs(each, "worker") for each in (pod(), pending, pulling)] == [True, False, False]
+    assert not runs(pod(), "mesh")
 
 
 def test_a_pending_pod_precedes_every_other_finding():
@@ -86,6 +87,21 @@ def test_a_rank_without_a_diagnosis_is_refused_with_the_reason():
     for rank, said in ((1, "python3: not found"), (3, "Pending"), (9, "no such rank")):
         with pytest.raises(UsageError, match=said):
             looked.diagnosis(rank)
+
+
+def test_no_pod_had_a_diagnosis():
+    """Contract: that is no wrong usage of --rank, but a check that could not be done."""
+    with pytest.raises(HarnessError, match=r"ran in no pod: rank 1: .* forbidden") as error:
+        seen({1}, {}, {1: 'pods "job-1" is forbidden'}).diagnosis(0)
+    assert (error.value.exit_code, "--print-rbac" in (error.value.hint or "")) == (2, True)
+
+
+def test_the_address_of_a_pod():
+    """Contract: its name if a Service publishes one, else its IP address."""
+    named = {"spec": {"hostname": "train-1", "subdomain": "train"}, "status": {"podIP": "10.0.0.7"}}
+    alone = {"spec": {"hostname": "train-1"}, "status": {"podIP": "10.0.0.7"}}
+    assert [address(each) for each in (named, alone, None)] == ["train-1.train", "10.0.0.7", NOWHERE]
+    assert address(named, names=False) == "10.0.0.7"
 
 
 def test_a_port_that_no_pod_uses():

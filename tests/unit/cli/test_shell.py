@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.shell import copied
+from harness.cli.shell import container_of, copied
+from harness.evidence.schema.bundle import Launch
 
 POD: dict[str, Any] = {
     "metadata": {
@@ -70,3 +71,14 @@ def test_nobody_takes_it_for_a_rank() -> None:
     assert not {"args", "resources"} & set(spec["containers"][0])
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("Never", 0)
     assert "schedulingGates" not in spec
+
+
+def test_a_sidecar_before_the_ranks_is_not_taken_for_them() -> None:
+    """Contract: the container that the launch names is entered and copied, wherever it is in the pod."""
+    mesh = {"name": "mesh", "image": "mesh:1"}
+    pod = {**POD, "spec": {**POD["spec"], "containers": [mesh, *POD["spec"]["containers"]]}}
+    launch = Launch(launcher="attach", namespace="team", kind="Job", container="konduktor-container")
+    assert container_of(pod, launch) == "konduktor-container"
+    assert container_of(pod, None) == "mesh"
+    (own,) = copied(pod, "shell", "konduktor-container")["spec"]["containers"]
+    assert own["image"] == "worker:1"
