@@ -140,7 +140,7 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
 def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until this rank's Pluto upload process has ended.
 
-    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended
+    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container exited
     before that, the last rows would be lost.
     """
     deadline = time.monotonic() + seconds

@@ -51,7 +51,7 @@ _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """What this process has already recorded about itself. A forked child starts with a new state."""
+    """Which events this process has already recorded. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -107,7 +107,7 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends. Do nothing if its start was not recorded. Never raises."""
+    """Record how this process ends, unless its start was not recorded. Never raises."""
     state = _here()
     if not state.started or state.ended:
         return

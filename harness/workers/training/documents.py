@@ -221,7 +221,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Return a file's decompressed content. Raises _Unsupported if no module can decompress it."""
+    """Return a file's decompressed content. Raises _Unsupported if no installed module can decompress it."""
     head = file.peek(4)
     if head.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file))

@@ -43,7 +43,7 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once per pod, because `kubectl logs job/NAME` shows only one of the pods."""
+        """Print a line once per pod, because `kubectl logs job/NAME` shows the log of only one pod."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 

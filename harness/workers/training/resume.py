@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes, and repair what was lost if the run was copied.
+"""Find the checkpoint from which a run resumes, and repair links and files that a copy of the run lacks.
 
 A run may have been copied with `cp`, `kubectl cp`, rsync or an object store. Such a copy may lack symlinks,
 or contain a folder or a text file instead, and its files may belong to a different user. Defects are repaired

@@ -153,7 +153,7 @@ class RunLock:
     def _stale(self) -> Owner | str | None:
         """Return the owner if it has stopped writing, or None if there is no lock file.
 
-        If the file does not name an owner, returns a text for the message. Raises Unusable if the owner's
+        If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
         heartbeat changes.
         """
         first, polls, reported = self._read(), 0, False
