@@ -74,7 +74,7 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the next control. Return the fault's result, or raise its injection's error."""
+        """Wait for a fault and the next control. Return the result, or raise the injection's error."""
         return self._rows[name].result()
 
     def stop(self) -> None:
