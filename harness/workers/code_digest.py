@@ -90,7 +90,7 @@ class Files:
 
 
 def facts(last: bool = False) -> list[Fact]:
-    """Return the code digests and related facts about this process, with the types listed above.
+    """Return the facts about this process's code, in the format that the module's docstring describes.
 
     `last` is passed on to Files.facts. The first call takes about 30 ms.
     """

@@ -269,7 +269,7 @@ class Outside:
             self.stream.settings(mode, uploads, queue, cpu_frequency=frequencies is not _NO_FREQUENCY)
 
     def failed(self, error: Exception) -> None:
-        """Report in the log and in the evidence, but only once, that rows may be missing. Never raises."""
+        """Report once, in the log and in the evidence, that rows may be missing. Never raises."""
         if self._failed:
             return
         self._failed = True

@@ -296,7 +296,7 @@ class Program:
 
     # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names. Return if the script should run to its end."""
+        """End the process in the way that `how` names. Return if the script should run to its last line."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))

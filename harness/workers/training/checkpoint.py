@@ -128,7 +128,7 @@ def verified(folder: Path) -> Manifest:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return a run's newest intact checkpoint, or None. Pass the defects of newer ones to `say`.
+    """Return a run's newest intact checkpoint, or None. Report defects of newer ones through `say`.
 
     Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
     """

@@ -237,7 +237,7 @@ class Stored:
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
     """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
 
-    Pass the defects of other checkpoints to `say`. Raises Failed if a request fails.
+    Report the defects of other checkpoints through `say`. Raises Failed if a request fails.
     """
     there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
     names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
