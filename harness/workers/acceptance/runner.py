@@ -98,7 +98,7 @@ class Runner:
             self.emitter.say(step.unknown(_words(error)))
             return
         if not count:
-            self.emitter.say(step.unknown("the step made no check"))
+            self.emitter.say(step.unknown("the step returned no check"))
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

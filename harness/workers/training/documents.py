@@ -131,7 +131,7 @@ def _require_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise ValueError(f"{path}: expected a file, found a link that leads nowhere") from None
+        raise ValueError(f"{path}: expected a file, found a broken link") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError(f"{path}: expected a file, found a loop of links") from None

@@ -172,8 +172,8 @@ class RunLock:
                 return None
             if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not reported:
                 self._say(
-                    f"{self._path.parent} is locked by {first or 'an unknown writer'}; its heartbeat is "
-                    f"awaited for {STALE_SECONDS:.0f} s"
+                    f"{self._path.parent} is locked by {first or 'an unknown writer'}; waiting up to "
+                    f"{STALE_SECONDS:.0f} s for its heartbeat"
                 )
                 reported = True
             time.sleep(POLL_SECONDS)
