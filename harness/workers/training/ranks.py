@@ -169,9 +169,7 @@ def same_bits() -> None:
 def _give_up(seconds: float) -> None:
     """Exit the process, so that torchrun restarts all ranks."""
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    _print(
-        f"[DDP] rank {rank}: {world} ranks did not all join within {seconds:.0f} s; torchrun may retry\n"
-    )
+    _print(f"[DDP] rank {rank}: {world} ranks did not all join within {seconds:.0f} s; torchrun may retry\n")
     os._exit(1)
 
 
