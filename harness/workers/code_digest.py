@@ -106,7 +106,7 @@ def _modules() -> dict[str, dict[str, Any]]:
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Return a file's (mtime, ctime, size), or None. They change if the file is written or replaced."""
+    """Return a file's (mtime, ctime, size), which change with each write or replacement, or None on error."""
     try:
         found = os.stat(path)
     except OSError:

@@ -379,7 +379,7 @@ def begin() -> None:
 def _begin_admitted(rank: int | None) -> None:
     """Start recording in a pod to which an admission policy added the recorder.
 
-    The process may not have a rank.
+    `rank` is None if the process has no known rank.
     """
     global _recording  # noqa: PLW0603
     from . import outside_admitted
@@ -473,7 +473,7 @@ def _plain(data: dict[Any, Any]) -> bool:
 def _entries(data: Any) -> list[tuple[Any, Any]] | None:
     """Return the entries that the client will iterate over, or None for data that it rejects.
 
-    `items` is called only once.
+    The data's `items` method is called only once.
     """
     items = getattr(data, "items", None)
     return [(name, value) for name, value in items()] if callable(items) else None

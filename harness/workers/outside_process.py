@@ -214,8 +214,7 @@ def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-# -- wrappers for functions in other modules, applied when they are imported
-# ------------------------------------
+# -- wrappers for functions in other modules, applied when the modules are imported -------------------------
 def wrap_group(module: ModuleType) -> None:
     """Record the rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
     distributed: Any = module
@@ -274,7 +273,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add the identity of the process that logged the points to each upload (`pluto.sync.process`)."""
+    """Add to each upload the identity of the process that logged its points (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 

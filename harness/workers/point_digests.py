@@ -35,7 +35,7 @@ _ROW = Struct("<qd")
 
 
 def start(metric: str, block: int) -> Any:
-    """Return a leaf's hash object before the first point."""
+    """Return the hash object for a leaf without points."""
     return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
 
 

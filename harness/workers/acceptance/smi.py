@@ -62,7 +62,7 @@ class Gpu:
     persistence: Word = None
     mig: Word = None
     virtualization: Word = None
-    """None, Pass-Through, VGPU or Host VGPU."""
+    """The virtualization mode: None, Pass-Through, VGPU or Host VGPU."""
     c2c: Word = None
     """Whether NVLink-C2C connects the GPU to a Grace CPU."""
     ecc_mode: Word = None
@@ -204,9 +204,9 @@ def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
 
 
 def _tails(element: ElementTree.Element) -> list[str]:
-    """Return the text between the elements inside an element.
+    """Return the text between an element's child elements.
 
-    It is a message that does not belong to a field.
+    nvidia-smi prints messages there that do not belong to a field.
     """
     texts = []
     for child in element.iter():

@@ -52,7 +52,7 @@ class Tested:
         return any(nodes <= other for other in self._good)
 
     def failed(self, group: Iterable[int]) -> bool:
-        """Return whether exactly this group was bad at least once."""
+        """Return whether this exact group was bad at least once."""
         return frozenset(group) in self._bad
 
     def bad(self) -> list[Group]:

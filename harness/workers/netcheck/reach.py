@@ -110,7 +110,10 @@ def cause_of(error: OSError) -> str:
 
 
 def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: int | None = None) -> Reached:
-    """Connect within `seconds`. `segment` is the maximum TCP segment size in both directions, in bytes."""
+    """Open a TCP connection within `seconds`. Return it, or the cause if it cannot be opened.
+
+    `segment` is the maximum TCP segment size in both directions, in bytes.
+    """
     began = time.monotonic()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
