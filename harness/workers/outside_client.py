@@ -132,7 +132,7 @@ class Call:
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
         self.came: list[Leaf] | None = None
-        """None for a dictionary of plain numbers, because its values need not be checked individually."""
+        """The values that were passed, or None for a dictionary of plain numbers, which needs no check."""
         self.queued: Queued | None = None
 
 

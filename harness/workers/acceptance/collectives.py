@@ -50,7 +50,7 @@ def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N % of the values."""
+    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N% of the values."""
     ordered = sorted(seconds)
     at = {
         name: max(0, -(-len(ordered) * share // 100) - 1)

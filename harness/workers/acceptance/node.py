@@ -16,7 +16,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node under test: its devices, its test sections, and `extra`, more fields for its report."""
+    """One node under test. `extra` contains additional fields for its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
