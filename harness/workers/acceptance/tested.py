@@ -60,7 +60,7 @@ class Tested:
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
-        """Record one outcome. A group is good after `repeats` good outcomes. A bad outcome restarts the count."""
+        """Record one outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
         self.outcomes.append((group, outcome))
         if outcome == "bad":
             self._counted[group] = 0
