@@ -17,7 +17,7 @@ class RunContext:
     progress: Progress
 
     def recorded(self, writer: BundleWriter) -> RecordedContext:
-        """Return this context with a writer, for the parts of a run that write evidence."""
+        """Return this context with a bundle writer, for the parts of a run that write evidence."""
         return RecordedContext(settings=self.settings, progress=self.progress, writer=writer)
 
 

@@ -102,9 +102,9 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
 def cluster(context: RunContext) -> Iterator[Ready]:
     """Yield a ready cluster. After the block, delete the cluster if no other process uses it.
 
-    A cluster that should be kept is not deleted. If the cluster does not become ready, its bundle is kept,
-    and a cluster created here is deleted. Otherwise the bundle is discarded, because there was no launch.
-    Signals interrupt the block in the same way as Ctrl-C.
+    A cluster that should be kept is not deleted. When the cluster is ready, the bundle is discarded, because
+    there was no launch. If it does not become ready, the bundle is kept, and a cluster created here is
+    deleted. Signals interrupt the block in the same way as Ctrl-C.
     """
     chosen = cluster_of(context.settings)
     with processes.signals_as_interrupt():
@@ -127,7 +127,7 @@ def cluster(context: RunContext) -> Iterator[Ready]:
 
 
 def template(context: RunContext) -> dict[str, str]:
-    """Return the image from which new clusters are started, as `template`, or {} if templates are not used.
+    """Return {"template": the image from which new clusters start}, or {} if templates are not used.
 
     If there is no template yet, a cluster is created, saved as the template, and deleted.
     """
@@ -298,8 +298,8 @@ def _audit_training(launching: Launching, ended: bool) -> None:
 
 
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
-    """Collect logs, their ground truth and the tracker's rows. If one step fails, the others still run."""
-    progress("collecting logs and what the tracker has")
+    """Collect logs, ground truth and the tracker's rows. If one step fails, the others still run."""
+    progress("collecting logs and the tracker's rows")
     with ExitStack() as then:  # callbacks run in reverse order
         if observer.answered():
             then.callback(launching.collect_tracker)
@@ -308,6 +308,6 @@ def _collect(launching: Launching, observer: LaunchObserver, progress: Progress)
             if not observer.completion.finished():
                 launching.cancel()
         else:
-            progress("the API server does not respond: the next run ends a job that still runs")
+            progress("the API server does not respond: if the job is still running, the next run ends it")
             then.callback(launching.no_tracker, "not asked, the API server does not answer")
             then.callback(observer.finish)

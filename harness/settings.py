@@ -37,7 +37,7 @@ KEEP_RUNS = r"all|failed|last:\d{1,6}"
 
 
 class Expect(BaseModel):
-    """Expectations for a launch that its workload file does not express."""
+    """Expectations for a launch that cannot be derived from its workload file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -175,7 +175,7 @@ def _device(word: str) -> Literal["auto", "cpu", "cuda"]:
 
 
 def _selector(pairs: list[str]) -> tuple[tuple[str, str], ...]:
-    """Return --selector as (label, value) pairs. Raises UsageError if it is not of the form LABEL=VALUE."""
+    """Return --selector as (label, value) pairs. Raises UsageError if one is not LABEL=VALUE."""
     for pair in pairs:
         if not pair.partition("=")[0] or "=" not in pair:
             raise UsageError(f"--selector: LABEL=VALUE is expected, not {pair!r}")

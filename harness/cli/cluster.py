@@ -166,7 +166,7 @@ def shell(
 
 def preflight(
     job: Annotated[
-        Path | None, typer.Argument(help="a job file; also check the resources that it requests")
+        Path | None, typer.Argument(help="a job file, whose resource requests are also checked")
     ] = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,

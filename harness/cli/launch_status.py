@@ -15,7 +15,7 @@ class PodStatus(BaseModel, frozen=True):
     ranks: list[int]
     """The pod's ranks. Empty if its node index is not known yet, or if another pod has replaced this pod."""
     state: str
-    """The pod's phase, its node and, if it waits, the reason."""
+    """The pod's phase, its node and, if the pod is waiting, the reason."""
 
 
 class LaunchStatus(BaseModel, frozen=True):

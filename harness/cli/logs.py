@@ -107,7 +107,7 @@ def _version(path: Path) -> list[tuple[int, int, int]]:
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
     """Return the node index and name of every pod, or only of the pod that runs `rank`.
 
-    If the rank has no pod, return an empty list, or raise UsageError if `expected` is true.
+    If the rank has no pod, raise UsageError if `expected` is true. Otherwise, return an empty list.
     """
     ranks = bundle.ranks()
     if rank is None:

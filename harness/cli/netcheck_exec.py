@@ -42,8 +42,8 @@ full."""
 def free_port(first: int, used: Sequence[int]) -> int:
     """Return the first port, starting at `first`, that no pod uses.
 
-    The search starts next to the job's own port, `first` - 1, because firewall rules probably treat both
-    alike.
+    The search starts next to the job's own port, `first` - 1, because firewall rules probably treat
+    both ports alike.
     """
     occupied = set(used)
     ports: Iterable[int] = (*range(first, 65536), *range(1024, first))

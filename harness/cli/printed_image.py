@@ -17,7 +17,7 @@ from harness.settings import Settings
 
 
 def printed_image(settings: Settings, named: str | None) -> str:
-    """Return the image for manifests: `named`, or else the image in the settings or on the nodes.
+    """Return the image for printed manifests: `named`, otherwise the image in the settings or on the nodes.
 
     If the nodes have only other images, stderr lists them. If no image is known, a placeholder is returned.
     Raises UsageError if `named` and the settings are empty and the nodes have several worker images.

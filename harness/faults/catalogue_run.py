@@ -1,9 +1,9 @@
 """Run all faults on one cluster, with launches of a healthy job (controls) between them.
 
 Faults of scope `launch` disturb only their own launch, so several of them run at the same time, with controls
-between them. Every other fault runs alone, and a control follows after one or a few of these faults. If a
-control does not PASS, the faults before it do not count as right, because one of them was not undone or
-disturbed another launch.
+between them. Every other fault runs alone, and a control runs after one or a few of these faults. If a
+control does not PASS, the results of the faults before it do not count as right, because one of the faults
+was not undone or disturbed another launch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the next control, and return the result. Raises the injection's error."""
+        """Wait for a fault and the next control. Return the result, or raise the injection's error."""
         return self._rows[name].result()
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class Matrix:
             return error
 
     def _settle(self, results: list[tuple[Fault, Row | Exception]]) -> None:
-        """Run a control after the given faults, and complete their results."""
+        """Run a control after the given faults, and add its verdict to their results."""
         if not results:
             return
         control = self._control.model_copy(update={"name": f"control-{next(self._controls):03}"})

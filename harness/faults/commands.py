@@ -152,9 +152,9 @@ def report(
 ) -> int:
     """Print the results, and write the table and small copies of the bundles if requested.
 
-    Returns the exit code: 0 if all results are as expected, and otherwise 1. If all faults are random,
-    oracle_table.good decides instead. `programs` is the ledger for random faults whose ranks ran generated
-    programs.
+    Returns the exit code: 0 if all results are as expected, otherwise 1. If all faults are random,
+    oracle_table.good determines the exit code instead. `programs` is the ledger for random faults whose ranks
+    ran generated programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:

@@ -67,7 +67,7 @@ class Step(Strict):
     def _one(self) -> Step:
         given = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError(f"exactly one of docker, kubectl, sh, signal, sleep was expected, seen {given}")
+            raise ValueError(f"expected exactly one of docker, kubectl, sh, signal and sleep, found {given}")
         return self
 
     @property
@@ -104,7 +104,7 @@ class Train(Strict):
     )
     kind: Literal["statefulset", "job"] = "statefulset"
     restarts: int = 3
-    options: list[str] = Field([], description="of the trainer, after those of variant.TRAINER")
+    options: list[str] = Field([], description="trainer options, after those in fault_job.TRAINER")
 
 
 class When(Strict):
@@ -120,7 +120,7 @@ class When(Strict):
     @model_validator(mode="after")
     def _one(self) -> When:
         if self.stage is None and self.log is None:
-            raise ValueError("stage, log or both were expected")
+            raise ValueError("expected stage, log or both")
         return self
 
 
@@ -145,7 +145,7 @@ class Expect(Strict):
     @model_validator(mode="after")
     def _validated(self) -> Expect:
         if [self.verdict, self.exit, self.named].count(None) != 2:
-            raise ValueError("one of verdict, exit and named was expected")
+            raise ValueError("expected exactly one of verdict, exit and named")
         if self.cause is not None and self.cause not in CAUSES:
             raise ValueError(f"{self.cause} is not a cause in docs/causes.md")
         if self.verdict in ("FAIL", "UNKNOWN") and self.cause is None:
@@ -181,9 +181,9 @@ class Fault(Strict):
     @model_validator(mode="after")
     def _whole(self) -> Fault:
         if (self.expect is None) == (self.cannot is None):
-            raise ValueError("one of expect and cannot was expected")
+            raise ValueError("expected exactly one of expect and cannot")
         if self.train is not None and self.job != Job():
-            raise ValueError("one of job and train was expected")
+            raise ValueError("job and train cannot be combined")
         if any(not step.is_command for step in self.undo):
             raise ValueError("undo accepts only commands, because it may have to run without the harness")
         if (

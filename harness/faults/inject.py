@@ -52,7 +52,7 @@ class Injector:
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its result.
 
-        A HarnessError is recorded in the result, which then does not count as right. A UsageError is raised.
+        A HarnessError is recorded in the result, which then counts as wrong. A UsageError propagates.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)

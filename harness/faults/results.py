@@ -14,7 +14,7 @@ from harness.faults.random.oracle import Word
 
 
 class Row(BaseModel):
-    """The result of an injection. `right` is whether it is the expected result."""
+    """The result of an injection. `right` is true if the result is the expected one."""
 
     fault: str
     target: str

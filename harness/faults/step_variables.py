@@ -77,7 +77,7 @@ def render(text: str, places: dict[str, Any], fault: str) -> str:
     try:
         return _templates.from_string(text).render(places)
     except UndefinedError as error:
-        raise UsageError(f"fault {fault}: {error}, known are {', '.join(sorted(places))}") from None
+        raise UsageError(f"fault {fault}: {error}; known variables are {', '.join(sorted(places))}") from None
 
 
 def command(step: Step, places: dict[str, Any], fault: str) -> Command:

@@ -20,8 +20,9 @@ the pods' reports.
 
 ## Limits
 
-A measurement without a row is shown, and its verdict is UNKNOWN. A measurement that passes within
-{MARGIN:.0%} of its limit is WARN. A row without ranks, nodes or payload applies to all of them.
+If no row matches a measurement, the report still shows it, and its verdict is UNKNOWN. A measurement that
+passes but is within {MARGIN:.0%} of its limit gets the verdict WARN. A row that does not specify ranks, nodes
+or a payload applies to any number of ranks, any number of nodes, or any payload.
 """
 
 

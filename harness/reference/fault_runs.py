@@ -15,7 +15,7 @@ RECORDED = TESTS / "recorded"
 
 
 def runs(fault: Fault) -> str:
-    """Return the first command that injects the fault into a real launch."""
+    """Return the first `make` target that injects the fault into a real launch, or why there is none."""
     if fault.expect is None:
         return f"nowhere: {fault.cannot}"
     if fault.nightly:

@@ -1,3 +1,3 @@
 """The note at the top of every generated document."""
 
-WRITTEN = "Written from the code by `make reference`. A test compares the two."
+WRITTEN = "Generated from the code by `make reference`. A test checks that this page matches the code."

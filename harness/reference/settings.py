@@ -28,8 +28,8 @@ workers = 1
 scripts = "worker"
 ```
 """
-FOOT = """`HARNESS_JOB` is not a setting. It is the job file of the pytest plugin's fixture `job`
-(`jobs/multinode.yaml`).
+FOOT = """`HARNESS_JOB` is not a setting. It names the job file for the pytest plugin's fixture `job`. The
+default is `jobs/multinode.yaml`.
 """
 
 

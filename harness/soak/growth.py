@@ -36,9 +36,9 @@ class Allowed(BaseModel):
     more: dict[str, tuple[int, str]]
     """Maps a kind of object to the maximum number of objects at the end, and the reason."""
     bytes: dict[str, tuple[int, float, str]]
-    """Maps a name prefix in `sizes` to the allowed growth and the reason.
+    """Maps a name prefix in `sizes` to (bytes, fraction, reason).
 
-    The allowed growth is a number of bytes or a fraction of the initial size, whichever is larger.
+    The allowed growth is the number of bytes or the fraction of the initial size, whichever is larger.
     """
 
 

@@ -19,7 +19,7 @@ class Entry(BaseModel):
 
     number: int
     bundle: str | None
-    """None if the harness did not write a bundle."""
+    """The path of the launch's bundle. None if the harness did not write a bundle."""
     kept: bool = True
     """False if the bundle was removed because of `--keep-runs`."""
     verdict: str

@@ -16,7 +16,7 @@ _SECONDS = 120
 
 
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
-    """Take a snapshot. Processes with `folder` in their environment were started by the soak.
+    """Take a snapshot. A process with `folder` in its environment counts as started by the soak.
 
     Raises ToolError, and the Kubernetes client's errors.
     """

@@ -69,7 +69,7 @@ class Soak:
     def run(self, launches: int, progress: Progress) -> Result:
         """Run the given number of launches, then check for leaks.
 
-        After an error or an interruption, the running launches are ended.
+        After an error or an interruption, the running launches are terminated.
         """
         start = time.monotonic()
         before = snapshot.take(self._ready, self._settings, self._folder)

@@ -67,7 +67,7 @@ def key_in(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal arrives, then return 0. Return 64 if there is no key, 2 if the start fails."""
+    """Serve until a signal arrives. Return 0, or 64 if there is no key, or 2 if the start fails."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             timeout_graceful_shutdown=5,
         )
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again after its shutdown.
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again at its end.
     try:
         server.run()
     except KeyboardInterrupt:

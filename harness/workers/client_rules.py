@@ -15,7 +15,7 @@ from typing import Any
 _PLAIN = re.compile(r"^[ -~]+$")
 _OTHER = re.compile(r"[^ -~]")
 LONGEST_TEXT = 200
-"""The client drops strings that are longer than this number of characters."""
+"""Maximum length of a string in characters. The client drops longer strings."""
 MAX_STEP = (1 << 63) - 1
 EXACT = 1 << 53
 """A double can represent every integer up to this value exactly."""
@@ -30,7 +30,7 @@ class Sent:
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
-    """How and why the value is changed or dropped. "" if the client sends it unchanged."""
+    """Why the value is changed or dropped, and how. "" if the client sends it unchanged."""
 
 
 def sent_name(name: str) -> str:

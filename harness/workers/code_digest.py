@@ -90,7 +90,7 @@ class Files:
 
 
 def facts(last: bool = False) -> list[Fact]:
-    """Return the code digests and related facts about this process, with the types listed above.
+    """Return the facts about this process's code, in the format that the module's docstring describes.
 
     `last` is passed on to Files.facts. The first call takes about 30 ms.
     """
@@ -106,7 +106,7 @@ def _modules() -> dict[str, dict[str, Any]]:
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Return a file's (mtime, ctime, size), or None. They change if the file is written or replaced."""
+    """Return a file's (mtime, ctime, size), which change with each write or replacement, or None on error."""
     try:
         found = os.stat(path)
     except OSError:

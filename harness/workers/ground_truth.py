@@ -232,7 +232,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """Write the rows that Pluto keeps of each metric in blocks whose steps went back or repeated."""
+        """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
         for metric in self._in_blocks:
             rows = self._kept[metric]
             if rows.ascending or not rows.known:

@@ -36,8 +36,8 @@ class KeptRows:
     def kept(self) -> Iterator[tuple[int, float, bool, bool]]:
         """Yield (step, kept value, differ, dropped) for each step, in ascending order.
 
-        `differ` is true if the step has different values, and `dropped` if the value that was logged last is
-        not the one that Pluto keeps.
+        `differ` is true if the step has several different values. `dropped` is true if Pluto does not keep
+        the value that was logged last.
         """
         order = range(len(self._steps))
         by_time = sorted(order, key=self._times.__getitem__)

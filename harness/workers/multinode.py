@@ -32,7 +32,7 @@ MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
 """Number of metrics that each rank logs per step in addition to the usual three, for jobs with many
 points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
-"""With `cuda`, a rank without a GPU fails. With `auto`, a rank without a GPU trains on the CPU."""
+"""The device for training. Without a GPU, a rank fails with `cuda`, and trains on the CPU with `auto`."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
 """Maximum number of seconds that a rank can go without progress. A rank that is waiting for other ranks gets
 1.5 times as long, so that the stalled rank exits first and writes its stacks to the log.
@@ -140,7 +140,7 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
 def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until this rank's Pluto upload process has ended.
 
-    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended
+    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container exited
     before that, the last rows would be lost.
     """
     deadline = time.monotonic() + seconds

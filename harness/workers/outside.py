@@ -189,9 +189,9 @@ def _at_exit(process: int, is_rank: bool) -> None:
 
 
 def ended_at_once(complete: bool) -> None:
-    """Write pending records before this process ends without running its exit handlers.
+    """Flush pending records before this process exits without running its exit handlers.
 
-    `complete` means that no point can be lost. Only then is an end frame written to the ground truth.
+    `complete` means that no point can be lost. An end frame is written to the ground truth only in that case.
     """
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
@@ -207,7 +207,7 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Record the outcome of all points, in a child process of a rank that has finished its runs.
+    """Record the outcome of all points in a child process whose rank has finished its runs.
 
     Never raises.
     """

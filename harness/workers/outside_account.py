@@ -14,9 +14,9 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from . import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Containers in a value are examined up to this nesting depth and this number of leaves."""
+"""Maximum nesting depth and maximum number of leaves up to which the containers in a value are examined."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries, one per key and reason. All further values share one entry."""
+"""Maximum number of entries, one per key and reason. All values beyond it share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
 NOTHING_QUEUED = "the client queued nothing of it"
@@ -195,8 +195,8 @@ class Account:
     ) -> None:
         """Compare a call's values with those that the client queued, and count them.
 
-        `otherwise` is the reason why this run queues nothing, or "". `asked_by` is the exception that the
-        client raised, or None.
+        `otherwise` is the reason why this run queues nothing, or "" if it queues points. `asked_by` is the
+        exception that the client raised, or None.
         """
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
         refused = client_rules.refused(step)

@@ -132,7 +132,7 @@ class Call:
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
         self.came: list[Leaf] | None = None
-        """None for a dictionary of plain numbers, because its values need not be checked individually."""
+        """The values that were passed, or None for a dictionary of plain numbers, which needs no check."""
         self.queued: Queued | None = None
 
 
@@ -269,7 +269,7 @@ class Outside:
             self.stream.settings(mode, uploads, queue, cpu_frequency=frequencies is not _NO_FREQUENCY)
 
     def failed(self, error: Exception) -> None:
-        """Report in the log and in the evidence, but only once, that rows may be missing. Never raises."""
+        """Report once, in the log and in the evidence, that rows may be missing. Never raises."""
         if self._failed:
             return
         self._failed = True
@@ -379,7 +379,7 @@ def begin() -> None:
 def _begin_admitted(rank: int | None) -> None:
     """Start recording in a pod to which an admission policy added the recorder.
 
-    The process may not have a rank.
+    `rank` is None if the process has no known rank.
     """
     global _recording  # noqa: PLW0603
     from . import outside_admitted
@@ -473,7 +473,7 @@ def _plain(data: dict[Any, Any]) -> bool:
 def _entries(data: Any) -> list[tuple[Any, Any]] | None:
     """Return the entries that the client will iterate over, or None for data that it rejects.
 
-    `items` is called only once.
+    The data's `items` method is called only once.
     """
     items = getattr(data, "items", None)
     return [(name, value) for name, value in items()] if callable(items) else None

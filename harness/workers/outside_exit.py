@@ -40,7 +40,7 @@ def watch() -> None:
 
 
 def code() -> int | None:
-    """Return the interpreter's exit code, or None if it is unknown.
+    """Return the exit code with which the interpreter will exit, or None if it is unknown.
 
     Call this only if no exception ends the program.
     """

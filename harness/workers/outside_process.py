@@ -51,7 +51,7 @@ _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """What this process has already recorded about itself. A forked child starts with a new state."""
+    """Which events this process has already recorded. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -107,7 +107,7 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends. Do nothing if its start was not recorded. Never raises."""
+    """Record how this process ends, unless its start was not recorded. Never raises."""
     state = _here()
     if not state.started or state.ended:
         return
@@ -214,8 +214,7 @@ def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-# -- wrappers for functions in other modules, applied when they are imported
-# ------------------------------------
+# -- wrappers for functions in other modules, applied when the modules are imported -------------------------
 def wrap_group(module: ModuleType) -> None:
     """Record the rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
     distributed: Any = module
@@ -274,7 +273,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add the identity of the process that logged the points to each upload (`pluto.sync.process`)."""
+    """Add to each upload the identity of the process that logged its points (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 

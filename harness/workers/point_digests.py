@@ -27,7 +27,7 @@ MAX_ROWS = 50_000
 MAX_METRICS = 10_000
 """Maximum number of metrics with digests. For all further metrics, only the points are counted."""
 MAX_NODES = 2048
-"""Maximum number of digests per metric. Above it, the digests of pairs of neighbouring nodes are added."""
+"""Maximum number of digests per metric. Beyond it, each pair of neighbouring nodes is merged into one."""
 MAX_ALL_NODES = 100_000
 MASK = (1 << 128) - 1
 NAN = float("nan")
@@ -35,7 +35,7 @@ _ROW = Struct("<qd")
 
 
 def start(metric: str, block: int) -> Any:
-    """Return a leaf's hash object before the first point."""
+    """Return the hash object for a leaf without points."""
     return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
 
 

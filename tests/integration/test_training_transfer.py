@@ -312,7 +312,7 @@ def test_a_torn_best_is_no_run(
     there = tmp_path / "other" / "train"
     there.parent.mkdir()
     found = transferred(server, "down", there, url)
-    assert "best.txt names epoch-0001-step-00000010, which is not whole there" in found["error"]
+    assert "best.txt names epoch-0001-step-00000010, which is not intact in the bucket" in found["error"]
     assert not list(there.parent.iterdir())
 
 

@@ -280,7 +280,7 @@ def test_a_smoke_test_that_learns_nothing_fails(run: Run, tmp_path: Path) -> Non
     """Contract: exit code 1, and the words say why."""
     ran = run(tmp_path, "training.train", "--lr", "0", ranks=2)
     assert ran.code != 0
-    assert "it did not learn" in ran.out
+    assert "the model did not learn" in ran.out
 
 
 # -- trackers ----------------------------------------------------------------------------------------------

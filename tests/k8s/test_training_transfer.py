@@ -163,7 +163,7 @@ def test_a_run_on_the_volume_stays(train: Train, server: S3Server, volumes: str)
     checks(train(12, upload=url, volumes=volumes))
     outcome = train(24, resume_from=url, volumes=volumes)
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "training.resume_from_failed")
-    assert "/out/train is there already, and is never replaced" in outcome.verdict.explanation
+    assert "/out/train already exists, and is never replaced" in outcome.verdict.explanation
     assert not list(outcome.bundle.glob("logs/train-llm-*"))
 
 

@@ -27,12 +27,12 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""How long, in seconds, the supervisor of a failed command waits for new code after `--watch` last renewed
-the wait."""
+"""Seconds for which the supervisor of a failed command waits for new code. `--watch` renews the wait while it
+is running."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""How long a failed sync is retried, in seconds. The controller lets pods wait just as long for code."""
+"""Seconds for which a failed sync is retried. The controller lets pods wait for code for the same time."""
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
@@ -64,7 +64,7 @@ class Attached:
     _cut: str = ""
 
     def stay(self) -> int:
-        """Return the job's exit code once it has ended. Ctrl-C detaches and does not change the job."""
+        """Wait until the job ends, and return its exit code. Ctrl-C detaches without changing the job."""
         try:
             while True:
                 try:

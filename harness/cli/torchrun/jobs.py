@@ -48,7 +48,7 @@ def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
-    """Return `named`, or else the namespace of the kubeconfig's context."""
+    """Return `named` if it is not None, otherwise the namespace of the kubeconfig's context."""
     return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 
@@ -150,7 +150,7 @@ class Jobs:
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
-        """Return 0 if the job succeeded, or else the exit code of the trainer that failed first."""
+        """Return 0 if the job succeeded, otherwise the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
         ended = [

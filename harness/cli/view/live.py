@@ -186,9 +186,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks on a node, from its process records if there are any, or else by node order.
+        """Return the ranks on a node, from its process records if there are any, otherwise by node order.
 
-        -1 stands for an unknown rank, if the rank expected by node order is recorded on another node.
+        -1 stands for an unknown rank: the rank expected by node order is recorded on another node.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))

@@ -1,4 +1,4 @@
-"""Show a running matrix on a terminal: its table with finished and running cells, below the progress."""
+"""Show a running matrix on a terminal: progress lines above a table of finished and running cells."""
 
 from __future__ import annotations
 

@@ -1,41 +1,41 @@
 # Functions for the steps in grammar.yaml. `k` is kubectl for the cluster (see random/generator.py).
 
-running() { # NODE LABEL VALUE: the ids of its running containers whose label is so, and not the pods' own
+running() { # NODE LABEL VALUE: print the ids of the node's running containers with this label, without sandboxes
   local kind='labels."io.cri-containerd.kind"==container' each
   for each in $(docker exec "$1" ctr -n k8s.io containers ls -q "$kind,labels.\"io.kubernetes.$2\"==$3"); do
     docker exec "$1" ctr -n k8s.io tasks ls | awk -v id="$each" '$1 == id && $3 != "STOPPED" { print id }'
   done
 }
 
-container() { # NODE POD: the id of its container
+container() { # NODE POD: print the id of the pod's container
   running "$1" pod.name "$2"
 }
 
-static() { # NODE NAME: the id of the container of a static pod, such as the API server
+static() { # NODE NAME: print the id of a static pod's container, such as the API server's
   running "$1" container.name "$2"
 }
 
-task() { # NODE ID pause|resume|kill
+task() { # NODE ID pause|resume|kill: pause, resume or kill the container with this id
   if [ "$3" = kill ]; then set -- "$1" "$2" kill --signal SIGKILL; fi
   docker exec "$1" ctr -n k8s.io tasks "${@:3}" "$2"
 }
 
-first_process() { # NODE POD: its process id on the node
+first_process() { # NODE POD: print the pid, on the node, of the pod's first process
   docker exec "$1" ctr -n k8s.io tasks ls | awk -v id="$(container "$1" "$2")" '$1 == id { print $2 }'
 }
 
-hit() { # NODE POD PATTERN SIGNAL: signal the processes of the pod whose command line is like this
+hit() { # NODE POD PATTERN SIGNAL: send a signal to the pod's processes whose command line matches the pattern
   local found
   found=$(docker exec "$1" pgrep --ns "$(first_process "$1" "$2")" --nslist pid --full -- "$3")
-  # shellcheck disable=SC2086 # one argument for each process
+  # shellcheck disable=SC2086 # each pid is a separate argument
   docker exec "$1" kill -s "$4" $found
 }
 
-link() { # NODE POD up|down: the pod's network
+link() { # NODE POD up|down: enable or disable the pod's network interface
   docker exec "$1" nsenter --target "$(first_process "$1" "$2")" --net ip link set eth0 "$3"
 }
 
-cut() { # NODE: its network
+cut() { # NODE: drop all of the node's network traffic
   local chain
   for chain in INPUT FORWARD; do docker exec "$1" iptables -I $chain -i eth0 -j DROP; done
   for chain in OUTPUT FORWARD; do docker exec "$1" iptables -I $chain -o eth0 -j DROP; done
@@ -50,25 +50,25 @@ mend() { # NODE: undo `cut`
 }
 
 thaw() { # NODE: undo `docker pause`
-  docker unpause "$1" 2>/dev/null || true # it may run already
+  docker unpause "$1" 2>/dev/null || true # it may not be paused
 }
 
-scale() { # NAMESPACE REPLICAS: every Deployment of it
+scale() { # NAMESPACE REPLICAS: scale every Deployment in the namespace
   k scale -n "$1" deployment --all --replicas="$2"
 }
 
-anew() { # NAMESPACE: its pods are made again; one that lost its lease again and again waits for minutes
+anew() { # NAMESPACE: recreate its pods, because a controller that keeps losing its lease backs off for minutes
   k delete pods -n "$1" --all --wait=false
 }
 
-tracker() { # kill|pause|resume: its container
+tracker() { # kill|pause|resume: kill, pause or resume the tracker's container
   local of=(-n harness-system -l app.kubernetes.io/name=tracker) pod node
   pod=$(k get pod "${of[@]}" -o jsonpath='{.items[0].metadata.name}')
   node=$(k get pod "${of[@]}" -o jsonpath='{.items[0].spec.nodeName}')
   task "$node" "$(container "$node" "$pod")" "$1"
 }
 
-settle() { # wait until the cluster serves as before
+settle() { # wait until all nodes, controllers and DaemonSets of the cluster are ready again
   until k get --raw /readyz >/dev/null; do sleep 1; done
   k wait --for=condition=Ready node --all --timeout=90s
   local namespace
@@ -78,9 +78,9 @@ settle() { # wait until the cluster serves as before
   k rollout status -n kube-system daemonset --timeout=120s
 }
 
-# For the network-* faults, whose pods wait for a gate to open (netcheck.yaml).
+# Functions for the network-* faults, whose pods wait until a file exists (the gate in netcheck.yaml).
 
-open_gate() { # NAMESPACE POD...: netcheck begins in these pods
+open_gate() { # NAMESPACE POD...: let netcheck start in these pods
   local each waiting=()
   for each in "${@:2}"; do
     k exec -n "$1" "$each" -- touch /tmp/open &
@@ -89,20 +89,20 @@ open_gate() { # NAMESPACE POD...: netcheck begins in these pods
   for each in "${waiting[@]}"; do wait "$each"; done
 }
 
-inside() { # NODE POD COMMAND...: with the node's tools, in the pod's network
+inside() { # NODE POD COMMAND...: run a command of the node in the pod's network namespace
   docker exec -i "$1" nsenter --target "$(first_process "$1" "$2")" --net "${@:3}"
 }
 
-address() { # NAMESPACE POD
+address() { # NAMESPACE POD: print the pod's IP address
   k get pod -n "$1" "$2" -o jsonpath='{.status.podIP}'
 }
 
-deselect() { # NAMESPACE POD: the Service does not select it, and no endpoint is left
+deselect() { # NAMESPACE POD: remove the pod from the Service, and wait until its endpoint is gone
   k label pod -n "$1" "$2" app-
   while k get endpointslices -n "$1" -o jsonpath='{..targetRef.name}' | grep -qw "$2"; do sleep 0.2; done
 }
 
-publish() { # NAMESPACE FAMILY ENDPOINTS: records of the Service that no controller makes
+publish() { # NAMESPACE FAMILY ENDPOINTS: create an EndpointSlice for the Service without a controller
   k apply -f - <<END
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -113,14 +113,14 @@ ports: [{name: rendezvous, port: 29500}]
 END
 }
 
-forbid() { # NODE CHAIN OWN RULE...: a rule in the node, in a chain of its own that CHAIN goes through first
-  docker exec "$1" iptables -N "$3" 2>/dev/null || true # it may be there
+forbid() { # NODE CHAIN OWN RULE...: add an iptables rule to the new chain OWN, to which CHAIN jumps first
+  docker exec "$1" iptables -N "$3" 2>/dev/null || true # it may exist
   docker exec "$1" iptables -C "$2" -j "$3" 2>/dev/null || docker exec "$1" iptables -I "$2" -j "$3"
   docker exec "$1" iptables -A "$3" "${@:4}"
 }
 
 allow() { # NODE CHAIN OWN: undo `forbid`
   while docker exec "$1" iptables -D "$2" -j "$3" 2>/dev/null; do :; done
-  docker exec "$1" iptables -F "$3" 2>/dev/null || true # it may be gone
+  docker exec "$1" iptables -F "$3" 2>/dev/null || true # it may not exist
   docker exec "$1" iptables -X "$3" 2>/dev/null || true
 }

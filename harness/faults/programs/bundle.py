@@ -43,8 +43,8 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""Maximum duration of a launch in seconds. torchrun waits up to 300 s for a failed agent before it exits. A
-program that is still running at this deadline is judged at that point."""
+"""Maximum duration of a launch in seconds. torchrun waits up to 300 s for a failed agent before it exits, so
+a program may still be running at this deadline. It is then judged in that state."""
 PROJECT = "programs"
 
 

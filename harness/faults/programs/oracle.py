@@ -156,7 +156,7 @@ class Account:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
     def _missing_number(self, at: Point, any_step: bool) -> str:
-        """Return a description of where a logged number is missing, or ""."""
+        """Return where a logged number is missing, as text, or "" if it is not missing."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
             there = any((name, at[1], at[2]) in points for name in names)

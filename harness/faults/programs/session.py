@@ -37,7 +37,7 @@ runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""The decisions that make a session fail. Other misses are only counted, as long as they are frequent."""
+"""The decisions that make a session fail. Other misses are still frequent, so they are only counted."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 

@@ -17,7 +17,7 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """The converter for {name:int} in a route's path. Starlette's own fails on more than 4300 digits."""
+    """The converter for {name:int} in a route's path. Starlette's own converter fails on over 4300 digits."""
 
     regex = "[0-9]{1,19}"
 

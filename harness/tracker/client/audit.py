@@ -63,7 +63,10 @@ class AuditReader(Protocol):
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the rejected write requests that named one of these runs or no run, or [] if unknown."""
+        """Return the rejected write requests that named one of these runs, or no run.
+
+        Returns [] if the tracker does not record rejected requests.
+        """
 
 
 class EmbeddedAudit:

@@ -21,7 +21,8 @@ Found = dict[str, Any]
 LONGEST = 1 << 18
 """The maximum number of characters read from one message."""
 TOTAL, SHORT = 1 << 22, 1 << 11
-"""The maximum number of characters read from all messages on a page, and after that from each message."""
+"""A page reads at most TOTAL characters of its messages. Of each message after that, it reads at most SHORT
+characters."""
 SHOWN_MOST = 10_000
 """The maximum number of characters shown per line."""
 _OVERLAP = 1000

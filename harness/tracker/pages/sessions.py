@@ -77,7 +77,7 @@ class Links:
         return made
 
     def take(self, secret: str) -> bool:
-        """Return whether a secret is valid, and invalidate the secret."""
+        """Invalidate a secret, and return whether it was valid."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
 

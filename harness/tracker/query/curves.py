@@ -43,7 +43,7 @@ class Bucket:
 class Curve:
     """A downsampled series.
 
-    `points` is the number of points before downsampling. `exact` is whether each bucket has a single step.
+    `points` is the number of points before downsampling. `exact` is true if each bucket has a single step.
     `older` is the number of rows that are hidden by a newer row for the same step. `far` contains the number
     of points omitted because they are far from all others, and the first and the last step of these points.
     """

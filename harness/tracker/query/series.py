@@ -215,6 +215,6 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # The operator ** would raise OverflowError.
+        "VARIANCE": found["stddev"] * found["stddev"],  # ** would raise OverflowError; * returns infinity.
     }[aggregation]
     return float(value)

@@ -56,7 +56,7 @@ class Scope(Enum):
     RUN_ID = "runId"
     RUN_IDS = "runIds"
     PROJECT = "projectName"
-    """The project in the query."""
+    """The query parameter with the project."""
     SENDER = "X-Run-Id"
     """The header that clients send with rows and files."""
 

@@ -2,8 +2,8 @@
 
 The client sends its key with every request. The key of a project or a launch contains its scope and an HMAC
 of the scope, so no other key can be derived from it. A launch key identifies the launch that sent a request.
-The client's headers cannot, because launches can have the same names and steps, and even the same address
-behind a proxy.
+The client's headers do not identify the launch, because several launches can have the same names and steps,
+and even the same address behind a proxy.
 """
 
 from __future__ import annotations

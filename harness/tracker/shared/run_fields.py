@@ -64,7 +64,7 @@ def document(body: Mapping[str, Any], name: str) -> Any:
 
 
 def moment(body: Mapping[str, Any], name: str) -> str | None:
-    """Return the time in a field with milliseconds, or None if it is missing.
+    """Return the time in a field that contains milliseconds, or None if the field is missing.
 
     Raises Refused 400 if the field is not an integer.
     """

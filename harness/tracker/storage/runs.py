@@ -37,8 +37,8 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
     """Return the run with the given project and external id, and whether it existed. Create it if necessary.
 
-    In a new database, run ids start at the current Unix time, so that clients that used a lost database
-    cannot write to runs in the new one.
+    In a new database, run ids start at the current Unix time. A client with a run id from a lost database
+    therefore cannot write to a run in the new database.
     """
     grant, existing = attach.sender.grant, None
     if grant.project not in {None, new.project}:

@@ -56,7 +56,7 @@ def _serve_trial(line: Line, message: dict[str, Any]) -> None:
 
 
 class Trial:
-    """This node's part in one trial."""
+    """One trial on this node: starts the node's processes and collects their results."""
 
     def __init__(self, line: Line, message: dict[str, Any]) -> None:
         self._line, self._message = line, message

@@ -1,4 +1,4 @@
-"""Measure the bandwidth of memory and copies (host to GPU, GPU to host, GPU to GPU), and verify the data."""
+"""Measure memory and copy bandwidth (host to GPU, GPU to host, GPU to GPU), and verify the copied data."""
 
 from __future__ import annotations
 

@@ -64,6 +64,6 @@ class Check:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict in the order FAIL, UNKNOWN, WARN, PASS, or UNKNOWN without any verdicts."""
+    """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS. Without verdicts, return UNKNOWN."""
     seen = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in seen), "UNKNOWN")

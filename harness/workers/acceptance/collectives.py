@@ -50,7 +50,7 @@ def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N % of the values."""
+    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N% of the values."""
     ordered = sorted(seconds)
     at = {
         name: max(0, -(-len(ordered) * share // 100) - 1)
@@ -68,7 +68,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield a buffer's indices in order, PART at a time, as int64 (float32 is inexact above 2²⁴)."""
+    """Yield a buffer's indices in order, in chunks of PART, as int64 (float32 is inexact above 2²⁴)."""
     import torch
 
     whole = buffer.numel()
@@ -86,8 +86,8 @@ class Exchange:
 
     `fresh` generates the data, `run` exchanges it, and `wrong` counts the wrong elements. Element i on rank r
     is (i mod PERIOD) × weight(r) + the iteration number. Data from a different iteration, rank or position is
-    therefore detected as wrong. Data is generated and compared PART elements at a time, so that a rank needs
-    little more memory than two payload-sized buffers (BUFFERS).
+    therefore detected as wrong. Data is generated and compared in chunks of PART elements, so that a rank
+    needs little more memory than two payload-sized buffers (BUFFERS).
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:

@@ -13,11 +13,11 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """Raised if a test needs a feature that this PyTorch lacks. The message names the required version."""
+    """Raised if this PyTorch is too old for a test. The message names the feature and required version."""
 
 
 def lacks(what: str, version: str) -> LackingError:
-    """Return the error for a feature that was added in PyTorch `version`."""
+    """Return a LackingError for the feature `what`, which was added in PyTorch `version`."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")

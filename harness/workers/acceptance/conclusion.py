@@ -38,7 +38,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes that neither passed nor were found to be bad, and the reason."""
+    """Nodes about which the search reached no verdict, and the reason."""
 
     nodes: Group
     reason: str

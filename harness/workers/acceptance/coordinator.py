@@ -28,7 +28,7 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """Seconds within which a trial's processes must join, and then within which they must exchange data."""
+    """Timeout in seconds for a trial's processes to join, and then again for their data exchange."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -75,7 +75,7 @@ class Coordinator:
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Pending responses. A group's other nodes start when its first node has sent its port.
+        # Nodes that have not responded yet. When a group's first node has sent its port, the others start.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }

@@ -130,7 +130,7 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """Exit the process. Before that, the lowest rank that is alive reports which ranks are to blame."""
+        """Exit the process. The lowest rank that is alive first reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
@@ -146,7 +146,7 @@ class Rank:
             os._exit(code)
 
     def _accuse(self, diagnosis: Diagnosis) -> None:
-        """Write the report instead of rank 0."""
+        """Write the report with the diagnosis, in place of rank 0."""
         self._emitter.framed, self._emitter.report_dir = True, self._options.report_dir
         about = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ def uuid(text: str) -> str:
 
 
 def of(smi: Smi | None, device: Device) -> Gpu | None:
-    """Return what nvidia-smi reports about a device, or None.
+    """Return nvidia-smi's data about a device, or None if nvidia-smi does not list the device.
 
     GPUs are matched by UUID, because PyTorch may number them differently.
     """

@@ -111,7 +111,7 @@ class Emitter:
     def _counted(self) -> str:
         count = Counter(check.verdict for check in self.checks)
         by_verdict = ", ".join(f"{count[verdict]} {verdict}" for verdict in EXIT if count[verdict])
-        return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no check was made"
+        return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no checks were run"
 
     def _remark(self) -> str:
         return "" if self.device == "cuda" else "; no GPU was tested: this is no acceptance of a GPU"

@@ -158,7 +158,7 @@ class Exchanges(OneRank):
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare the times that the ranks need for the same work, which does not involve communication."""
+        """Compare how long each rank takes for the same work, which requires no communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return
@@ -174,7 +174,7 @@ class Exchanges(OneRank):
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the seconds for the fastest of 12 matrix products, which other processes disturbed least."""
+        """Return the duration of the fastest of 12 matrix products in seconds, the least disturbed one."""
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192

@@ -168,7 +168,7 @@ def _count(
 
 
 def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
-    """Judge a PCIe link property. It matters less for a GPU that transfers its data over NVLink-C2C."""
+    """Judge the PCIe link's width or generation. It matters less for a GPU that uses NVLink-C2C instead."""
     if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)

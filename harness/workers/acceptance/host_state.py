@@ -90,7 +90,7 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 def clock() -> Check:
     """Judge the host's clock by the kernel's clock state.
 
-    It must not be earlier than the image's build time.
+    The clock must be synchronised, and not earlier than the image's build time.
     """
     built = Path(__file__).stat().st_mtime
     try:

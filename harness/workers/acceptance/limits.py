@@ -35,7 +35,7 @@ RELATIONS = (">=", "<=", "==")
 
 @dataclass(frozen=True)
 class Row:
-    """A row in limits.toml. `value` is the value in the source; `limit` is the value that passes."""
+    """A row in limits.toml. `value` is the source's value; `limit` is the value to reach."""
 
     model: str
     """Case-insensitive pattern for the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""

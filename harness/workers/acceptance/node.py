@@ -16,7 +16,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node, with what is known about it so far. `extra` contains additional fields for its report."""
+    """One node under test. `extra` contains additional fields for its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
@@ -126,7 +126,7 @@ class Node:
                 yield from gpu_state.under_load(gpu, self.limits, **device.where)
 
     def fair(self, step: Step) -> Step:
-        """Return a step that does not judge the speed of shared GPUs, because others may be using them."""
+        """Wrap a step so that it does not judge the speed of shared GPUs, which other processes may use."""
 
         def make() -> Iterator[Check]:
             for check in step.make():

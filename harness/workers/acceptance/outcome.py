@@ -14,7 +14,7 @@ FIGURES = 4
 SHARE = 0.67
 """Fraction of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
 CPU_SHARE = 0.02
-"""The fraction for CPUs, which is lower because other processes use them too.
+"""The value of SHARE for CPUs. It is lower because other processes use them too.
 
 Trials on healthy nodes went down to 0.14 of the median.
 """

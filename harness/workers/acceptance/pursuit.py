@@ -13,8 +13,8 @@ def challenge(
 ) -> Search[dict[int, Group]]:
     """Return candidate → the partners with which it failed.
 
-    Each candidate is tested with `needed` partners, and with `needed` more if it failed with one of them. The
-    tests stop when it has failed with `needed` partners, because not all of these can be bad.
+    Each candidate is tested with `needed` partners. If it fails with one of them, it is tested with up to
+    `needed` more, until it has failed with `needed` partners, because not all of these can be bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:

@@ -98,11 +98,11 @@ class Runner:
             self.emitter.say(step.unknown(_words(error)))
             return
         if not count:
-            self.emitter.say(step.unknown("the step made no check"))
+            self.emitter.say(step.unknown("the step returned no check"))
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Within the block, a thread watches for signals and the deadline. A GPU may block the main thread.
+        """Within the block, watch for signals and the deadline in a thread, as a GPU may block the main one.
 
         The interpreter writes each signal number to a pipe, even while the main thread is blocked.
         """

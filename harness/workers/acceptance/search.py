@@ -39,7 +39,7 @@ HOPELESS = 8
 CANDIDATES = 32
 """Maximum number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""Upper limit for the default `bound`. Pairing the suspects with each other takes as many rounds."""
+"""Upper limit for the default `bound`. Pairing that many suspects with each other takes as many rounds."""
 SAMPLE = 4
 """Number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3

@@ -1,7 +1,7 @@
 """Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
-Each field is parsed to its value, to NOT_SUPPORTED if nvidia-smi prints N/A, to Unreadable if it prints
-anything else instead of a value, such as "[Unknown Error]", or to None if it does not print the field. Field
+A field is NOT_SUPPORTED if nvidia-smi prints N/A, and None if nvidia-smi does not print the field. If
+nvidia-smi prints other text instead of a value, such as "[Unknown Error]", the field is Unreadable. Field
 names differ between driver versions, so old and new names are accepted. Text around the XML document is kept,
 because nvidia-smi prints warnings about a GPU before or after the document. If the document is truncated or
 not valid XML, the GPUs with complete elements are still parsed. All functions are pure.
@@ -62,7 +62,7 @@ class Gpu:
     persistence: Word = None
     mig: Word = None
     virtualization: Word = None
-    """None, Pass-Through, VGPU or Host VGPU."""
+    """The virtualization mode: None, Pass-Through, VGPU or Host VGPU."""
     c2c: Word = None
     """Whether NVLink-C2C connects the GPU to a Grace CPU."""
     ecc_mode: Word = None
@@ -204,9 +204,9 @@ def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
 
 
 def _tails(element: ElementTree.Element) -> list[str]:
-    """Return the text between the elements inside an element.
+    """Return the text between an element's child elements.
 
-    It is a message that does not belong to a field.
+    nvidia-smi prints messages there that do not belong to a field.
     """
     texts = []
     for child in element.iter():

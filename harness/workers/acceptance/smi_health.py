@@ -1,4 +1,4 @@
-"""Judge nvidia-smi's exit code, and what it printed in addition to the values: warnings, errors, lost GPUs.
+"""Judge nvidia-smi's exit code, and the warnings, errors and lost GPUs that it prints besides the values.
 
 nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
 exit code. Scripts that read only the values overlook this. All functions are pure.

@@ -19,7 +19,7 @@ def ask(*arguments: str, seconds: float = SECONDS) -> tuple[str, int]:
     """Run nvidia-smi. Return its output, including stderr, and its exit code.
 
     Raises FileNotFoundError if nvidia-smi is missing, and TimeoutError if it does not finish in time. A
-    process that is waiting in the driver cannot be killed, so it is left behind.
+    process that hangs in the driver cannot be killed, so it is left running.
     """
     command = shutil.which("nvidia-smi")
     if command is None:

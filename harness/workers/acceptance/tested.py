@@ -52,7 +52,7 @@ class Tested:
         return any(nodes <= other for other in self._good)
 
     def failed(self, group: Iterable[int]) -> bool:
-        """Return whether exactly this group was bad at least once."""
+        """Return whether this exact group was bad at least once."""
         return frozenset(group) in self._bad
 
     def bad(self) -> list[Group]:
@@ -60,7 +60,7 @@ class Tested:
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
-        """Record one outcome. A group is good after `repeats` good outcomes without a bad one in between."""
+        """Record one outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
         self.outcomes.append((group, outcome))
         if outcome == "bad":
             self._counted[group] = 0

@@ -19,7 +19,7 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
         import torch
         import torch.distributed as dist
     except ImportError as error:
-        return unknown("all-reduce", f"PyTorch is not here: {error}")
+        return unknown("all-reduce", f"PyTorch cannot be imported: {error}")
     began, made = time.monotonic(), not dist.is_initialized()
     cuda = torch.cuda.is_available()
     try:

@@ -30,8 +30,8 @@ WARM_UP = 0.3
 """The initial fraction of a stream during which bytes are not counted."""
 PINGS = 100
 SLOW = 0.2
-"""A link is slow if its rate is below this fraction of the usual rate. A busy CPU has less effect than
-that."""
+"""A link is slow if its rate is below this fraction of the usual rate. A busy CPU alone does not reduce the
+rate that far."""
 COMPARABLE = 0.5
 """While the machine is busy, a pair that reaches this fraction of other pairs' rates is not slow."""
 REFERENCES = 2
@@ -61,7 +61,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Any) -> Measured:
-        """Return a measurement from JSON data. If the data have a different format, `error` is set."""
+        """Return a measurement from JSON data. If the data has a different format, `error` is set."""
         try:
             return cls(**data)
         except TypeError:
@@ -161,7 +161,7 @@ def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) ->
 
 
 def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
-    """Return the highest ratio of current to usual rate over all pairs, capped at 1."""
+    """Measure `pairs` again, and return the highest ratio of current to usual rate, capped at 1."""
     measured = {pair: ask(pair, seconds) for pair in pairs}
     shares = [each.rate / found[pair].rate for pair, each in measured.items() if not each.error]
     return max(1e-3, min(1.0, max(shares))) if shares else 1.0

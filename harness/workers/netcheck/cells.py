@@ -38,7 +38,7 @@ def past(cell: Cell, step: str) -> bool:
 
 
 def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, as dns.old_address if the DNS returned an address that the rank does not have."""
+    """Return the cell. Its outcome is dns.old_address if DNS returned an address that is not the rank's."""
     known = _addresses(receiver, at)
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
     if not silent or not known or cell.address in known or not cell.address:
@@ -48,7 +48,7 @@ def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
 
 
 def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report]) -> Cell:
-    """Return the cell, as tcp.rejected if a firewall imitates another failure.
+    """Return the cell. Its outcome is tcp.rejected if a firewall caused the failure.
 
     A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
     own report shows that it is listening, and a connection in the opposite direction shows that there is a

@@ -131,7 +131,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return a finding for each rank that does not match its index in the list of peers or exists twice."""
+    """Return a finding for each rank that exists twice or is not at its index in the list of peers."""
     said: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -200,8 +200,8 @@ def _bad(
 def _master(reports: Sequence[Report]) -> list[Finding]:
     """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query the DNS.
 
-    If none of the job's ranks has the address and none responds there, the result is unknown. It may be the
-    address of a Service that does not forward netcheck's ports.
+    If none of the job's ranks has the address and none responds there, the result is unknown. The
+    address may belong to a Service that does not forward netcheck's ports.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}

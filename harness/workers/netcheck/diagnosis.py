@@ -55,7 +55,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Diagnosis:
-        """Return the diagnosis that `as_dict` converted to data, after a round trip through JSON."""
+        """Return a diagnosis from the data that `as_dict` returned, also after a round trip through JSON."""
         rows = {int(s): {int(r): Cell(**cell) for r, cell in row.items()} for s, row in data["rows"].items()}
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         tuples = {name: tuple(data[name]) for name in ("ranks", "missing")}

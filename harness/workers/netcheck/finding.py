@@ -137,7 +137,7 @@ class Finding:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Return the finding that `as_dict` converted to data."""
+        """Return a finding from the data that `as_dict` returned."""
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
 

@@ -45,7 +45,7 @@ class Hello:
     instance: str
     clock: float = 0.0
     bound: str = ""
-    """The address on which gloo or NCCL would listen, or "" if unknown. `why` is the reason."""
+    """The address on which gloo or NCCL would listen, or "" if unknown. `why` explains how it was chosen."""
     why: str = ""
 
 
@@ -99,7 +99,10 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Receive one message before the monotonic time `ends`. Return its kind and body. Raises like `call`."""
+    """Receive one message before the monotonic time `ends`, and return its kind and body.
+
+    Raises the same errors as `call`.
+    """
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")

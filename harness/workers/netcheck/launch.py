@@ -65,7 +65,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
         import torch
         import torch.distributed as dist
     except ImportError as error:
-        raise RuntimeError(f"unknown: PyTorch is not here: {error}") from None
+        raise RuntimeError(f"unknown: PyTorch cannot be imported: {error}") from None
     if not dist.is_initialized():
         wait_for_rank_0(ready)
         cuda = torch.cuda.is_available()

@@ -104,7 +104,7 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Merge the patterns of each kind that covers whole rows or columns. Return all patterns."""
+    """Return all patterns. Patterns of the same kind are merged if they cover whole rows or columns."""
     alike: dict[str, list[Pattern]] = {}
     for pattern in patterns:
         # Only these kinds are merged, so all other patterns get a unique key.

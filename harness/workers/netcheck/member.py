@@ -37,7 +37,7 @@ SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
 """Seconds after the last rank's first report until a failure is final. DNS records may appear late, and
 cached negative answers expire."""
 SETTLED = 1.6
-"""Seconds until any other failure is final. A retry takes less time than this."""
+"""Seconds until a failure that is not in SETTLE is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM = 5.0

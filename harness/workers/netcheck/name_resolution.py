@@ -112,7 +112,7 @@ class Names:
     _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
-        """Resolve a name once, without leaving a negative answer in a cache that other programs would get."""
+        """Resolve a name once, without leaving a negative answer for other programs in a DNS cache."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:

@@ -215,7 +215,7 @@ class Probe:
         return self._bound(cell, there) if cell.outcome == OK else cell
 
     def _bound(self, cell: Cell, there: Hello) -> Cell:
-        """Return the cell, or a failed one if the peer does not respond where gloo or NCCL would listen."""
+        """Return the cell, or a failed cell if the peer does not respond at its gloo or NCCL address."""
         if there.bound in ("", cell.address) or there.instance == self._own.instance:
             return cell
         reached = connect(there.bound, cell.port, QUICK)
@@ -230,7 +230,7 @@ class Probe:
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return the cell. Subclasses return a failed one if it does not meet their requirements."""
+        """Return the cell. Subclasses return a failed cell if the cell does not meet their requirements."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:

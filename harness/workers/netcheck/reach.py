@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout in seconds. To distinguish a missing machine from a filter, it exceeds an ARP or NDP lookup (3 × 1
-s)."""
+"""Timeout in seconds. It is longer than an ARP or NDP lookup (3 × 1 s), which distinguishes a missing machine
+from a filter."""
 THERE_SECONDS = 0.5
 """Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
@@ -110,7 +110,10 @@ def cause_of(error: OSError) -> str:
 
 
 def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: int | None = None) -> Reached:
-    """Connect within `seconds`. `segment` is the maximum TCP segment size in both directions, in bytes."""
+    """Open a TCP connection within `seconds`. Return it, or the cause if it cannot be opened.
+
+    `segment` is the maximum TCP segment size in both directions, in bytes.
+    """
     began = time.monotonic()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
@@ -191,7 +194,7 @@ def _is_there(address: str) -> bool:
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
-    """Connect and disconnect. Return None on success, otherwise the errno, or 0 without a valid response."""
+    """Connect and disconnect. Return None on success, 0 without a valid response, otherwise the errno."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -200,7 +203,7 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall may also refuse a connection with "port unreachable". The machine need not exist
-            # then.
+            # A firewall may also refuse a connection with "port unreachable", even for a machine
+            # that does not exist.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

@@ -52,9 +52,9 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return the report that `as_dict` converted to data, after a round trip through JSON.
+        """Return a report from the data that `as_dict` returned, also after a round trip through JSON.
 
-        Raises KeyError or TypeError if the data are not a report.
+        Raises KeyError or TypeError if the data is not a report.
         """
         parsed = {
             "row": {int(place): Cell(**cell) for place, cell in data["row"].items()},

@@ -118,7 +118,7 @@ def check_names(
 
 
 def _nccl_value(variables: Mapping[str, str]) -> str:
-    """Return NCCL_SOCKET_IFNAME, or "" if it has fewer than two characters, because NCCL then ignores it."""
+    """Return NCCL_SOCKET_IFNAME, or "" if it is shorter than two characters, which NCCL ignores."""
     given = variables.get(NCCL, "")
     return given if len(given) > 1 else ""
 

@@ -26,7 +26,10 @@ _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
-    """Return facts about this process's environment. None means unknown, "" means a missing package."""
+    """Return the properties of this process's environment that `compare` needs.
+
+    None means that a value is unknown, and "" that the package is not installed.
+    """
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": _version("torch"),
@@ -94,7 +97,7 @@ def compare(
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
-    """Return a finding about clocks that differ too much from the median, including rank 0's clock."""
+    """Return a finding that blames the ranks whose clocks differ too much from the median of all clocks."""
     middle = median(offset for offset, _ in offsets.values())
     off = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS

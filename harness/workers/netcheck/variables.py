@@ -148,7 +148,7 @@ class _Reader:
         )
 
     def _formed(self, declared: int | None) -> int | None:
-        """Return the number of nodes that an elastic torchrun started with, or `declared` for other jobs."""
+        """Return the number of nodes with which an elastic torchrun started, otherwise `declared`."""
         _, given = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
         return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared

@@ -126,7 +126,7 @@ def _best(run: Path, data: Path) -> Found | None:
         stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
-    except Exception as error:  # as above, or val.jsonl is missing
+    except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing
         found["why"] = f"{type(error).__name__}: {error}"[:500]
     return found
 

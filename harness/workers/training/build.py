@@ -14,7 +14,7 @@ from .texts import Tokenizer
 
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
-    """Return the tokenizer that the options name, or else the byte tokenizer."""
+    """Return the tokenizer that the options name, or the byte tokenizer if they name none."""
     _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
@@ -23,7 +23,7 @@ def tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 
 def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
-    """Return the Hugging Face model that the options name, or else the small GPT."""
+    """Return the Hugging Face model that the options name, or the small GPT if they name none."""
     _use_token()
     folder = options.model_local_dir or options.model
     if folder is not None:

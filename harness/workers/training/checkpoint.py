@@ -88,7 +88,7 @@ class Unreadable(Torn):
 class Unusable(ValueError):
     """Raised if a run cannot be resumed.
 
-    A retry would fail too. The message gives the reason and the remedy.
+    A retry would fail too. The message names the reason and the remedy.
     """
 
 
@@ -128,7 +128,7 @@ def verified(folder: Path) -> Manifest:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return a run's newest intact checkpoint, or None. Pass the defects of newer ones to `say`.
+    """Return a run's newest intact checkpoint, or None. Report defects of newer ones through `say`.
 
     Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
     """
@@ -226,7 +226,7 @@ def best(run: Path) -> Path | None:
 
 
 def pointers(run: Path) -> dict[str, Path]:
-    """Return the checkpoints that `best` and best.txt name, keyed by pointer name. The link comes first."""
+    """Return pointer name → checkpoint for `best` and best.txt, in this order."""
     names: dict[str, str] = {}
     with suppress(OSError):
         names[BEST] = Path(os.readlink(run / BEST)).name
@@ -259,7 +259,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder or a link to one. NFS keeps files that are still open; `tidy` removes them later."""
+    """Remove a folder, or a link to a folder. NFS keeps open files; `tidy` removes them later."""
     if path.is_symlink():
         path.unlink()
     else:

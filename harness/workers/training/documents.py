@@ -131,7 +131,7 @@ def _require_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise ValueError(f"{path}: expected a file, found a link that leads nowhere") from None
+        raise ValueError(f"{path}: expected a file, found a broken link") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError(f"{path}: expected a file, found a loop of links") from None
@@ -221,7 +221,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Return a file's decompressed content. Raises _Unsupported if no module can decompress it."""
+    """Return a file's decompressed content. Raises _Unsupported if no installed module can decompress it."""
     head = file.peek(4)
     if head.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file))

@@ -19,7 +19,10 @@ from .sender import Point
 TAG = "training.id"
 """Tag that identifies the run. Rank 0 uses it to find the run again, and other ranks to find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""MLflow's limits per request. LONGEST_PARAM is the lowest limit among its storage backends."""
+"""Maximum values per request, params per request, and characters per param.
+
+The last is the lowest limit among MLflow's storage backends.
+"""
 CREATED_SECONDS = 30.0
 """Seconds for which the other ranks wait for rank 0's run before they report an error."""
 
@@ -46,7 +49,7 @@ class Mlflow:
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
         self._name, self._rank, self._config, self._identity = run, rank, config, identity
-        # MLflow's defaults are 120 s and 7 retries per request. Here, Sender does the retries.
+        # MLflow's defaults are 120 s and 7 retries per request, but Sender already retries.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         self._client: Any = None

@@ -113,7 +113,7 @@ class Bucket:
         restart: Callable[[], object],
         limit: int | None = None,
     ) -> tuple[int, str]:
-        """Pass an object's content to `take` piece by piece. Return its size in bytes and SHA-256 digest.
+        """Pass an object's content to `take` in chunks. Return its size in bytes and SHA-256 digest.
 
         If the connection breaks, call `restart`, and read the object again from the beginning.
         """

@@ -120,7 +120,7 @@ class Pluto:
         return self._last_row
 
     def _see_to_uploader(self, waiting: int, before: int) -> None:
-        """Reconnect with a new queue if the uploader has died, because nothing else restarts it."""
+        """Reconnect with a new queue if the uploader has exited, because nothing else restarts it."""
         if not waiting or waiting < before:
             self._progress = time.monotonic()
         if time.monotonic() - self._progress < STALLED_SECONDS:

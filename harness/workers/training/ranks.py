@@ -43,7 +43,7 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once per pod, because `kubectl logs job/NAME` shows only one of the pods."""
+        """Print a line once per pod, because `kubectl logs job/NAME` shows the log of only one pod."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
@@ -123,7 +123,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     sometimes forever (observed with 3 ranks on one host), and torchrun would not notice that this rank has
     finished.
     """
-    reason = "options or data are refused, as its log shows"
+    reason = "the options or the data are invalid; see the rank's log"
     try:
         code = record(main)()
         if dist.is_initialized():
@@ -169,9 +169,7 @@ def same_bits() -> None:
 def _give_up(seconds: float) -> None:
     """Exit the process, so that torchrun restarts all ranks."""
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    _print(
-        f"[DDP] rank {rank}: {world} ranks have not met in {seconds:.0f} s; torchrun may start them again\n"
-    )
+    _print(f"[DDP] rank {rank}: {world} ranks did not all join within {seconds:.0f} s; torchrun may retry\n")
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes, and repair what was lost if the run was copied.
+"""Find the checkpoint from which a run resumes, and repair links and files that a copy of the run lacks.
 
 A run may have been copied with `cp`, `kubectl cp`, rsync or an object store. Such a copy may lack symlinks,
 or contain a folder or a text file instead, and its files may belong to a different user. Defects are repaired
@@ -57,7 +57,7 @@ def _not_writable(path: Path, error: OSError | None) -> str:
         found = path.stat()
     except OSError:
         existing = next((each for each in path.parents if each.is_dir()), path)
-        broken = f"{path} is a link that leads nowhere" if path.is_symlink() else ""
+        broken = f"{path} is a broken link" if path.is_symlink() else ""
         reason = broken or f"{error.strerror if error else 'it cannot be read'} in {existing}"
         return f"{expected}; found: {reason}. Remove it, or name another run"
     if not stat.S_ISDIR(found.st_mode):
@@ -129,13 +129,13 @@ def _replace_best(run: Path, say: Say) -> None:
     original = run / manifest.name
     if _intact(original):
         checkpoint.discard(path)
-        say(f"{path} was a copy of {manifest.name}, and is a link again")
+        say(f"{path} was a copy of {manifest.name}, and has been replaced with a link to it")
         return
     if original.exists():
         checkpoint.discard(original)
     path.rename(original)
     checkpoint.flush(run)
-    say(f"{path} was the only whole copy of {manifest.name}, which has its name again")
+    say(f"{path} was the only intact copy of {manifest.name}, and has been renamed to that name")
 
 
 def _files(folder: Path) -> set[str]:

@@ -153,7 +153,7 @@ class RunLock:
     def _stale(self) -> Owner | str | None:
         """Return the owner if it has stopped writing, or None if there is no lock file.
 
-        If the file does not name an owner, returns a text for the message. Raises Unusable if the owner's
+        If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
         heartbeat changes.
         """
         first, polls, reported = self._read(), 0, False
@@ -172,8 +172,8 @@ class RunLock:
                 return None
             if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not reported:
                 self._say(
-                    f"{self._path.parent} is locked by {first or 'an unknown writer'}; its heartbeat is "
-                    f"awaited for {STALE_SECONDS:.0f} s"
+                    f"{self._path.parent} is locked by {first or 'an unknown writer'}; waiting up to "
+                    f"{STALE_SECONDS:.0f} s for its heartbeat"
                 )
                 reported = True
             time.sleep(POLL_SECONDS)

@@ -68,7 +68,7 @@ class Sender:
             return list(self._points)
 
     def wait(self, again: bool = False) -> bool:
-        """Wait until all points are acknowledged. Return whether they are.
+        """Wait until all points are acknowledged. Return whether all of them are.
 
         `seconds` limits the total time of consecutive waits. Once this time has been used up, further calls
         return immediately until the tracker acknowledges a point. If `again` is true, the limit is reset
@@ -93,7 +93,7 @@ class Sender:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # The thread may be in a request until the client's timeout. The process need not wait that long.
+        # The thread may be blocked in a request until the client times out. Do not delay the exit for that.
         self._thread.join(self.seconds if ok else 1.0)
         if not self._thread.is_alive():
             self.client.close(ok and not self._points)
@@ -125,7 +125,7 @@ class Sender:
                     self._changed.wait_for(lambda: self._ended, pause)
 
     def _tell(self, trouble: str) -> None:
-        """Report once when an error occurs, and once when it is over."""
+        """Report once when the tracker stops accepting points, and once when it accepts them again."""
         name, before = self.client.name, self._trouble
         with self._changed:
             self._trouble = trouble

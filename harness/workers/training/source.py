@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         (options.out_dir / f"{name}.jsonl").write_text(lines)
     known = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
     (options.out_dir / "source.json").write_text(json.dumps(known))
-    print(f"{options.out_dir}: {known['entropy']:.4f} nats a byte; val.jsonl {known['val']:.4f}")
+    print(f"{options.out_dir}: {known['entropy']:.4f} nats per byte; val.jsonl {known['val']:.4f}")
     return 0
 
 

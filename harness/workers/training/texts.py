@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
     size: int
     end: int
-    """The token that is added after each document."""
+    """The id of the token that is added after each document."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -96,7 +96,7 @@ def read(
     whole: bool = False,
     memory: int | None = None,
 ) -> Stream:
-    """Return the tokens in a split's files. If `whole` is true, there must be a full-length sequence.
+    """Return the tokens in a split's files. If `whole` is true, a full-length sequence is required.
 
     `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the file name and, for
     an invalid line, its number.

@@ -195,4 +195,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Print nothing. Ranks other than 0 use this function, because rank 0 prints the text."""
+    """Print nothing. Ranks other than rank 0 use this function, because rank 0 prints the same text."""

@@ -104,7 +104,7 @@ def _end(ranks: Ranks, model: nn.Module, began: float, loss: float) -> int:
     if not same:
         ranks.tell("DONE", f"the ranks have different weights: {' '.join(one[:12] for one in weights)}")
     if not learned:
-        ranks.tell("DONE", f"it did not learn: at most {LEARNED * began:.4f} is expected")
+        ranks.tell("DONE", f"the model did not learn: expected a loss of at most {LEARNED * began:.4f}")
     return 0 if learned and same else 1
 
 

@@ -117,7 +117,7 @@ class Trainer:
 
     # -- one step ----------------------------------------------------------------------------------------
     def _one_step(self) -> None:
-        """Train for one step on all ranks, and log the loss, the mean over all tokens in the batch."""
+        """Train for one step on all ranks, and log the mean loss over all tokens in the batch."""
         options, ranks = self.options, self.ranks
         epoch, place = divmod(self.step, self.per_epoch)
         chosen = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)

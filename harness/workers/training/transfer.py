@@ -237,7 +237,7 @@ class Stored:
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
     """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
 
-    Pass the defects of other checkpoints to `say`. Raises Failed if a request fails.
+    Report the defects of other checkpoints through `say`. Raises Failed if a request fails.
     """
     there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
     names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
@@ -269,7 +269,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
 def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
     """Download a run, and return a summary. After an error, all downloaded files are removed."""
     if os.path.lexists(run):
-        raise Failed(f"{run} is there already, and is never replaced: name another run, or resume that one")
+        raise Failed(f"{run} already exists, and is never replaced: use another run name, or resume that run")
     bucket_name, prefix = located(url)
     bucket = Bucket(bucket_name, environment)
     torn: list[str] = []
@@ -340,7 +340,7 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
         why = f": {'; '.join(torn)}" if torn else ""
         raise Failed(f"s3://{bucket.name}/{prefix} holds no whole checkpoint{why}")
     if best and best not in {one.manifest.name for one in brought}:
-        raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not whole there")
+        raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not intact in the bucket")
     return brought
 
 

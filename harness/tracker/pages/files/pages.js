@@ -88,7 +88,7 @@
     return first === last ? `${name} ${told(first)}` : `${name}s ${told(first)}–${told(last)}`;
   }
 
-  // Powers of ten within the range, thinned out. If there are fewer than two, round numbers.
+  // At most about six powers of ten within the range. If there are fewer than two, round numbers instead.
   function logTicks(low, high) {
     const found = [];
     for (let at = Math.ceil(low - 1e-9); at <= high + 1e-9; at += 1) found.push(at);
@@ -156,7 +156,7 @@
           if (last !== null) pairs.push(["last", last]);
           if (first === null && last === null && !all) pairs.push(["fit", 1]);
           const found = await ask("/pages/curves", pairs);
-          if (before !== asked()) return; // loaded again below
+          if (before !== asked()) return; // the selection has changed, so the curves are loaded again
           found.series.forEach((data, index) => { part[index].data = data; });
         }
         this.root.dataset.drawn = `${first}-${last}`;
@@ -325,12 +325,12 @@
       this.readout.textContent = this.note || "";
     }
 
-    // What lies under a finger, also beside the curves.
+    // The step or time under a finger, even outside the plot.
     under(x) {
       return this.scale.begin + ((x - this.canvas.getBoundingClientRect().left - PAD.left) / this.scale.inner) * this.scale.span;
     }
 
-    // The points under two fingers stay the same as when the second finger touched the screen.
+    // Zoom so that each of two fingers stays on the point that it touched at first.
     pinched([from, to]) {
       const { left, right, inner } = this.pinch, near = this.canvas.getBoundingClientRect().left + PAD.left;
       if (to - from < 10 || right <= left) return;
@@ -377,7 +377,7 @@
         const end = this.step(event), [from, to] = [this.brush, end].sort((a, b) => a - b);
         this.away();
         if (this.scale.x(to) - this.scale.x(from) > 5) zoom(from, to);
-        else if (event.pointerType === "touch") this.point(end); // a tap reads the values
+        else if (event.pointerType === "touch") this.point(end); // a tap shows the values
       });
       this.canvas.addEventListener("pointercancel", (event) => { if (!lifted(event)) this.away(); }); // the page scrolls
       this.canvas.addEventListener("dblclick", () => zoom(null, null));

@@ -150,6 +150,6 @@ def test_a_limit_that_is_none_is_refused(job: pytest.MonkeyPatch, given: str) ->
 
 
 def test_launch_without_pytorch_proves_nothing(job: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="unknown: PyTorch is not here"):
+    with pytest.raises(RuntimeError, match="unknown: PyTorch cannot be imported"):
         netcheck.launch_from_torch()
     assert netcheck.self_test().status == "unknown"

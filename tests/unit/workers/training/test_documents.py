@@ -238,7 +238,7 @@ def _socket(path: Path) -> None:
         (_socket, "a socket"),
         (lambda path: path.symlink_to("/dev/null"), "a device"),
         (lambda path: path.symlink_to(path.name), "a loop of links"),
-        (lambda path: path.symlink_to("nowhere"), "a link that leads nowhere"),
+        (lambda path: path.symlink_to("nowhere"), "a broken link"),
     ],
 )
 @pytest.mark.parametrize("name", ["train.jsonl", "train/a.jsonl"])
