@@ -52,7 +52,7 @@ nightly: images browser tools ## the tests that both leave out, without the faul
 	$(BIN)/pytest tests/unit --hypothesis-profile=nightly
 	HARNESS_FRESH=true $(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
-# SHARD=2/4 is the second of four parts that take equally long. Its table is a part too.
+# SHARD=2/5 is the second of five parts that take equally long. Its table is a part too.
 faults: images ## every fault on a real cluster (90 minutes), or those of SHARD=I/N; their table and recorded bundles
 	@mkdir -p runs
 	$(BIN)/harness faults --record tests/recorded \
