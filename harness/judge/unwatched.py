@@ -53,7 +53,7 @@ def _gone(case: Case) -> list[int]:
 
 
 def _watched(case: Case, finding: Finding) -> bool:
-    """Return whether the harness was attached when this happened, or since the job started."""
+    """Return whether the harness was attached when the cause occurred, or since the job started."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
         return True  # The container was inspected in this state.
     since, created = case.since, seconds(case.manifest.launched_at)

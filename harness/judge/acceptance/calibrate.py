@@ -18,12 +18,12 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Fraction of the baseline that still passes. Good nodes differ less from each other than from the vendor's
-peak values."""
+"""Fraction of the baseline that a value must reach. Good nodes differ less from each other than from the
+vendor's peak values."""
 FROM_NODES = 4
 """Minimum number of nodes. With fewer nodes, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Fraction of the values that must remain. If more values are dropped, the nodes are not equally fast."""
+"""Minimum fraction of the values that must remain. If fewer remain, the nodes are not equally fast."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Judge a whole cluster's acceptance tests: every check on every GPU of every node.
 
 A node passes if its report is complete and every check in the report passed. Missing results are UNKNOWN: a
-node that did not report, a check that only other nodes reported, or a report that was cut off. Pods print
+node that did not report, a check that only other nodes reported, or an incomplete report. Pods print
 each check twice, so that losing a single record never improves a verdict.
 """
 

@@ -24,7 +24,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pods (node indexes) that caused the failures. `text` names the node common to all, or is "".
+    """The pods (node indexes) that caused the failures. `text` names the node that they share, or is "".
 
     `rejects` means that the node rejected connections. The kernel rate-limits ICMP messages, so some rejected
     connections received no response.
@@ -52,7 +52,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     accused = {rank for pattern in patterns for rank in pattern.accused}
     rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
-        # A healthy pod on that node may be the sender of a failed connection, but no pattern accuses it.
+        # A healthy pod on that node can also have failed connections, but no pattern accuses it.
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:

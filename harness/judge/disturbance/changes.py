@@ -55,7 +55,7 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended. The harness then deletes its objects."""
+    """Return when the launch began and when the wait ended, after which the harness deletes its objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 
