@@ -48,12 +48,12 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return how many seconds netcheck waits for missing ranks. Less than `rendezvous`."""
+        """Return how many seconds netcheck waits for missing ranks, which is less than `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return how many seconds a rank may make no progress. Two thirds of its peers' timeout."""
+        """Return how many seconds a rank may make no progress: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property

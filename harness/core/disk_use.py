@@ -16,7 +16,7 @@ def bytes_used(path: Path) -> int:
         # os.scandir is used because pathlib takes a second for a cache of 50 000 files.
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with suppress(OSError):  # the file or folder has been removed in the meantime
+                with suppress(OSError):  # The file or directory was removed in the meantime.
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(Path(entry.path))

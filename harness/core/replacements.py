@@ -34,7 +34,7 @@ _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
-"""NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 is also accepted."""
+"""Matches NAME=SPEC, and requirements such as NAME==1.0 or NAME>=1.0."""
 
 _DAY: Final = re.compile(r"(?P<base>.*\.dev)(?P<day>20\d{6})")
 _OF_DAY: Final = {
@@ -53,7 +53,7 @@ Kind = Literal["versions", "wheel", "source", "git"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A Python package that replaces the one in a lock file, or a replacement version of JobSet or Kueue."""
+    """A replacement for a Python package in a lock file, or for the version of JobSet or Kueue."""
 
     name: str
     """The package's normalized name."""

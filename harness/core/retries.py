@@ -1,4 +1,4 @@
-"""Set a timeout for API server requests, and retry requests that got no response."""
+"""Set a default timeout for API server requests, and retry requests that did not get a response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # an unreadable certificate file is reported by each connection
+        with suppress(OSError):  # Each connection reports an unreadable certificate file.
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody

@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 64
 """Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # must come first, because it starts with the byte order mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",  # UTF-32's byte order mark starts with UTF-16's, so it must come first.
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",

@@ -1,4 +1,4 @@
-"""Parse the last log line written by the init process in a rank's container, which has the exit code."""
+"""Parse the log line in which the init process of a rank's container reports the command's exit code."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, or None if there is none."""
+        """Return the recorded verdict, or None if no verdict was recorded."""
         return self._bundle.recorded_verdict
 
     @cached_property
@@ -221,8 +221,8 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
     """Remove the bundles that exceed `keep`, except the target of `latest` and the bundles in `spare`.
 
     A bundle is removed only if the harness created it, its verdict is PASS, and no process is writing to it.
-    Symbolic links and bundles that were renamed, damaged or cut off are kept. Raises HarnessError if the
-    operating system does not allow the removal.
+    Symbolic links, renamed or damaged bundles, and bundles whose writer was killed are kept. Raises
+    HarnessError if the operating system does not allow the removal.
     """
     if keep.last is None:
         return []

@@ -47,7 +47,7 @@ class ProgressListener(Protocol):
     """
 
     def manifest(self, manifest: Manifest) -> None:
-        """Handle a changed manifest, for example after a stage began or ended or the job was launched."""
+        """Handle a manifest change, for example when a stage starts or ends, or when the job is launched."""
 
     def observed(self, kind: str, observation: Observation) -> None:
         """Handle one watch event."""
@@ -290,7 +290,8 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close all files. A later write reopens its file."""
-        with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
+        # Buffered points remain only if tracker/summary.json is missing. They then prove nothing.
+        with contextlib.suppress(HarnessError):
             self.points.flush()
         with self._lock:
             for file in self._files.values():

@@ -16,7 +16,7 @@ TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
 
 
 class TrainedCheckpoint(Record):
-    """A folder named like a checkpoint. The checkpoint in it may be incomplete."""
+    """A directory whose name is that of a checkpoint. The checkpoint in it may be incomplete."""
 
     name: str
     whole: bool

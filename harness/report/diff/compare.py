@@ -44,7 +44,7 @@ class Timing(Record):
 
 
 class PointCounts(Record):
-    """Row counts for one rank and metric in one bundle: rows logged, and rows in the run (`kept`).
+    """The number of rows logged by one rank for one metric, and how many of them are in the run (`kept`).
 
     `missing` describes the steps missing from the run, and `only` the steps logged only in this bundle.
     """

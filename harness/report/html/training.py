@@ -60,7 +60,7 @@ class View:
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
-    """Return the section for a bundle, or None if it has no training. `facts` comes from curves.metrics."""
+    """Return the section for a bundle, or None if it has no training. Pass curves.metrics as `facts`."""
     audit = bundle.training_audit
     if audit is None:
         return None
