@@ -1,4 +1,4 @@
-"""Measure the disk space used by a folder."""
+"""Measure the disk space used by a directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def bytes_used(path: Path) -> int:
-    """Return the disk space used by a folder in bytes, as counted by `du`. Symlinks are not followed."""
+    """Return the disk space used by a directory in bytes, as counted by `du`. Symlinks are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512

@@ -118,7 +118,7 @@ class Kube:
     def _without_files(self, document: Object, context: str) -> Object:
         """Return a kubeconfig with its certificates and key in in-memory files.
 
-        By default, the client writes them to the temporary folder, where they remain if the process is
+        By default, the client writes them to the temporary directory, where they remain if the process is
         killed.
         """
         if not hasattr(os, "memfd_create"):

@@ -36,7 +36,7 @@ class Hold:
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`, a folder or a file. A missing file is created.
+    """Lock `path`, a directory or a file. A missing file is created.
 
     If another process holds the lock, `waiting` is called before this process waits for it. If the holder
     removes the file before releasing the lock, a waiting process locks a new file at the same path.

@@ -64,7 +64,7 @@ class Replacement:
     """For `versions`: the version specifiers, such as `==0.0.28`, or the release tag of a controller. Empty
     means the latest version."""
     path: Path = Path()
-    """For the other kinds: the wheel, sdist, folder or Git repository."""
+    """For the other kinds: the wheel, sdist, directory or Git repository."""
     ref: str = ""
     """For `git`: the branch, tag or commit."""
 

@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}
 
 
 class NotRegularError(OSError):
-    """Raised if a path is a folder, pipe, socket or device rather than a regular file."""
+    """Raised if a path is a directory, pipe, socket or device rather than a regular file."""
 
 
 class _Wrong(Exception):
@@ -93,7 +93,7 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # imported here, because most folders do not have a settings file
+    import tomllib  # imported here, because most directories do not have a settings file
 
     try:
         return tomllib.loads(text)

@@ -257,7 +257,7 @@ class BundleWriter:
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
-        """Redact, in place, files that another program wrote to a folder in the bundle."""
+        """Redact, in place, files that another program wrote to a directory in the bundle."""
         for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")

@@ -5,8 +5,8 @@ policy or a webhook.
 
 Such an event is a Warning about an object whose controller creates pods, with a reason that means that an
 object could not be created. The event's message determines only whether another attempt can succeed, and
-which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message is
-final.
+which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message
+is final.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The evidence bundle: the folder that the launch code writes and the judge reads.
+"""The evidence bundle: the directory that the launch code writes and the judge reads.
 
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched, with which versions, and how long each stage took
@@ -181,7 +181,7 @@ class SentCode(Record):
     mounted: list[str] = []
     """The paths in `files` that are mounted into the container rather than being in the image."""
     whole: list[str] = []
-    """Folders to which only the harness adds files. Code in these folders must not run unless it is listed in
+    """Directories to which only the harness adds files. Code in them must not run unless it is listed in
     `files`."""
     image: str = ""
     """The image in the pod spec."""

@@ -66,7 +66,7 @@ class TrainingAudit(Record):
     checkpoints: list[TrainedCheckpoint] = []
     """The checkpoints, by step."""
     leftovers: list[str] = []
-    """Folders with checkpoints that were not completely written. Resumed training does not read them."""
+    """Directories with checkpoints that were not completely written. Resumed training does not read them."""
     best: BestCheckpoint | None = None
     order: dict[str, int] = {}
     """The values that determine the data order: seed, batch, sequences, context."""
