@@ -1,4 +1,4 @@
-"""Nested deadlines. Inner deadlines expire first, so that their owners can report the reason.
+"""Nested deadlines. The innermost deadline expires first, so that the component that set it gives the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 

@@ -63,7 +63,7 @@ def bounded_int(digits: str) -> int:
 
 
 def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return a message if the value is not an integer from 1 to `most`, or None otherwise.
+    """Return a message if the value is not an integer from 1 to `most`, otherwise None.
 
     `unit` is a plural noun for the message, such as "nodes".
     """
@@ -75,7 +75,7 @@ def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
-    """Return a message if there are too many ranks per node or in total, or None otherwise."""
+    """Return a message if there are too many ranks per node or in total, otherwise None."""
     if per_node > MAX_PROCESSES:
         return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; found {shown(per_node)}"
     if nodes * per_node > MAX_RANKS:
@@ -87,13 +87,13 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
 
 
 def text_problem(field: str, text: str, most: int) -> str | None:
-    """Return a message if the text has more than `most` bytes in UTF-8, or None otherwise."""
+    """Return a message if the text has more than `most` bytes in UTF-8, otherwise None."""
     size = len(text.encode(errors="replace"))
     return f"{field}: at most {most} bytes; found {size}" if size > most else None
 
 
 def image_problem(field: str, image: str) -> str | None:
-    """Return a message if the image name is too long or contains invalid characters, or None otherwise."""
+    """Return a message if the image name is too long or contains invalid characters, otherwise None."""
     if len(image) > MAX_IMAGE:
         return f"{field}: at most {MAX_IMAGE} characters; found {len(image)}"
     if not _IMAGE.fullmatch(image):

@@ -20,7 +20,7 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""How long to retry requests without a response, in seconds, in case the API server is restarting."""
+"""For how many seconds requests without a response are retried, as the API server may be restarting."""
 PAUSE_SECONDS = 0.5
 """Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]

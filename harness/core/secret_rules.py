@@ -210,7 +210,7 @@ HINTS = (
     r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
     rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
-"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few others."""
+"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few texts without one."""
 
 
 def spans(text: str) -> list[Span]:

@@ -1,4 +1,4 @@
-"""A launch as the judge sees it: its bundle, pods and ranks, and when the harness stopped waiting."""
+"""The launch to be judged: its bundle, pods and ranks, and when the harness stopped waiting."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STARTED_SECONDS = 5.0
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
 """Causes that often result from a change in the cluster."""
 _WAITING = ("queue", "admission")
-"""Families of causes that may be temporary while a job waits. _CAN_PASS lists those for scheduling."""
+"""Families of causes that may be temporary while a job waits. _CAN_PASS lists the scheduling causes."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
 """Checks that are conclusive only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")

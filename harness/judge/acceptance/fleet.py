@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict on a cluster. `nodes` lists nodes without a report first, then the others, worst first.
+    """The verdict on a cluster. `nodes` lists nodes without a report first, then the rest, worst first.
 
     `checks` are the results that concern all nodes: missing reports, differing versions, and collectives.
     """

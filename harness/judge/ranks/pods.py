@@ -331,7 +331,7 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running when the wait ended, and sentences about the longest silent rank."""
+    """Return the ranks still running when the wait ended, and sentences about the rank silent for longest."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 class Change(Record):
-    """A value that differs between the two bundles or that only one of them has."""
+    """A value that differs between the two bundles, or that is in only one of them."""
 
     what: str
     a: str | None
