@@ -15,7 +15,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
 """Maximum number of concurrent calls. Each call needs a connection to the API server."""
-_WHY = "what ran beside it failed"
+_WHY = "a concurrent task failed"
 
 
 @contextmanager

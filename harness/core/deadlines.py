@@ -26,8 +26,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.wait < MIN_WAIT:
             raise UsageError(
-                f"the wait of a launch is {self.wait:g} s; at least {MIN_WAIT:g} s are needed",
-                hint="raise --wait or HARNESS_WAIT_SECONDS: the deadlines inside it need head-room",
+                f"expected a wait of at least {MIN_WAIT:g} s, found {self.wait:g} s",
+                hint="raise --wait or HARNESS_WAIT_SECONDS, because the inner deadlines must be shorter",
             )
 
     @property

@@ -73,7 +73,9 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
         answer = again(super().request, method, url, headers, body, post_params, timeout)
         self.answered(method, url, int(answer.status))
         if lost:
-            self.retried(f"{method} {url.partition('?')[0]}", f"{lost[0]}; answered at try {len(lost) + 1}")
+            self.retried(
+                f"{method} {url.partition('?')[0]}", f"{lost[0]}; succeeded on attempt {len(lost) + 1}"
+            )
         return answer
 
 

@@ -190,7 +190,7 @@ class LogFollower:
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._gap(life, f"could not be read to its end{why}")
+        self._gap(life, f"could not be read to the end{why}")
 
     def _gap(self, life: Life, why: str) -> None:
         if life not in self._whole:

@@ -217,7 +217,7 @@ class LaunchObserver:
     def _over(self) -> str | None:
         """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self._end_deadline is not None and self._end_deadline.passed:
-            return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
+            return f"one pod reported the overall result, but others still run {TELL_SECONDS:.0f} s later"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
