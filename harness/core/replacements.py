@@ -44,8 +44,10 @@ _OF_DAY: Final = {
     "<": "<{0}000000",
     ">": ">{0}235959",
 }
-"""A nightly version ends with its build time, such as dev20261001031956. A day stands for all builds on that
-day. Otherwise, PEP 440 would order dev20261001 before all nightlies, because it is a smaller number.
+"""For each operator before a day, such as dev20261001, the version specifiers for all builds on that day.
+
+Nightly versions end with their build time, such as dev20261001031956. According to PEP 440, dev20261001 would
+precede all nightly versions, because it is a smaller number.
 """
 
 Kind = Literal["versions", "wheel", "source", "git"]
@@ -143,7 +145,7 @@ def _versions(spec: str) -> str | None:
 
 
 def _of_day(specifier: str) -> str:
-    """If a specifier ends with a day, return version specifiers for all builds on that day."""
+    """Return a specifier. If it ends with a day, replace the day with all builds on that day."""
     operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
     day = _DAY.fullmatch(specifier.removeprefix(operator))
     return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])

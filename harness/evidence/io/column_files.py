@@ -93,7 +93,7 @@ class _Sender:
 
 
 Whose = tuple[int, str | None, str | None, str | None]
-"""A point's (run, sender, peer, launch)."""
+"""The origin of a point: (run, sender, peer, launch)."""
 
 
 @dataclass
