@@ -25,7 +25,7 @@ class Clock:
         return self.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def stamp(self) -> str:
-        """Return the current UTC time in a format for folder names: 20260102T030405Z."""
+        """Return the current UTC time in a format for directory names: 20260102T030405Z."""
         return f"{self.utc():%Y%m%dT%H%M%SZ}"
 
 

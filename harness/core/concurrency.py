@@ -1,4 +1,4 @@
-"""Run functions concurrently: one alongside a block, many short ones, or ones that can hang."""
+"""Run functions in threads: one during a `with` block, many short functions, or functions that may hang."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
 """Maximum number of concurrent calls. Each call needs a connection to the API server."""
-_WHY = "what ran beside it failed"
+_WHY = "a concurrent task failed"
 
 
 @contextmanager
 def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
     """Run `what` in a thread during the block, and wait for it when the block ends.
 
-    If `what` or the block raises, all programs that this process is waiting for are killed. The first error
-    is raised.
+    If `what` or the block raises, all programs that this process is waiting for are killed. The error that
+    occurred first is raised.
     """
 
     def guarded() -> T:

@@ -1,4 +1,4 @@
-"""Nested deadlines. Inner deadlines expire first, so that their owners can report the reason.
+"""Nested deadlines. The innermost deadline expires first, so that the component that set it gives the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
@@ -26,8 +26,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.wait < MIN_WAIT:
             raise UsageError(
-                f"the wait of a launch is {self.wait:g} s; at least {MIN_WAIT:g} s are needed",
-                hint="raise --wait or HARNESS_WAIT_SECONDS: the deadlines inside it need head-room",
+                f"expected a wait of at least {MIN_WAIT:g} s, found {self.wait:g} s",
+                hint="raise --wait or HARNESS_WAIT_SECONDS, because the inner deadlines must be shorter",
             )
 
     @property
@@ -48,12 +48,12 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return how many seconds netcheck waits for missing ranks. Less than `rendezvous`."""
+        """Return how many seconds netcheck waits for missing ranks, which is less than `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return how many seconds a rank may make no progress. Two thirds of its peers' timeout."""
+        """Return how many seconds a rank may make no progress: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property

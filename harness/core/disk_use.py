@@ -1,4 +1,4 @@
-"""Measure the disk space used by a folder."""
+"""Measure the disk space used by a directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def bytes_used(path: Path) -> int:
-    """Return the disk space used by a folder in bytes, as counted by `du`. Symlinks are not followed."""
+    """Return the disk space used by a directory in bytes, as counted by `du`. Symlinks are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512
@@ -16,7 +16,7 @@ def bytes_used(path: Path) -> int:
         # os.scandir is used because pathlib takes a second for a cache of 50 000 files.
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with suppress(OSError):  # the file or folder has been removed in the meantime
+                with suppress(OSError):  # The file or directory was removed in the meantime.
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(Path(entry.path))

@@ -22,8 +22,8 @@ _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` li
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     """Return the context `wanted`, or the file's current context if `wanted` is None.
 
-    Also checks the size of the context's token, certificate and key files, which the Kubernetes client does
-    not do. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
+    Also checks the sizes of the context's token, certificate and key files. The Kubernetes client does not
+    limit them. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
     file's contexts.
     """
     document = document_of(kubeconfig)

@@ -118,7 +118,7 @@ class Kube:
     def _without_files(self, document: Object, context: str) -> Object:
         """Return a kubeconfig with its certificates and key in in-memory files.
 
-        By default, the client writes them to the temporary folder, where they remain if the process is
+        By default, the client writes them to the temporary directory, where they remain if the process is
         killed.
         """
         if not hasattr(os, "memfd_create"):
@@ -348,7 +348,7 @@ def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, *
     stream = watcher or watch.Watch()
     for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
         if event is None:
-            raise ProtocolError("a line of the watch was cut")
+            raise ProtocolError("the watch ended in the middle of a line")
         yield event
 
 
@@ -376,13 +376,13 @@ def request_error(error: Exception) -> HarnessError | None:
         )
     if no_response:
         return HarnessError(
-            f"expected the API server to answer, but saw {reason_of(error)}",
+            f"expected the API server to answer, but got {reason_of(error)}",
             hint="check with `harness status` and `docker ps` that the control plane runs",
             cause="cluster.unreachable",
         )
     if isinstance(error, ApiException):
         return HarnessError(
-            f"expected the API server to accept a request, but saw {reason_of(error)}",
+            f"expected the API server to accept a request, but got {reason_of(error)}",
             hint="`harness preflight` shows missing permissions and components",
             cause="cluster.forbidden" if error.status in (401, 403) else "cluster.unhealthy",
         )

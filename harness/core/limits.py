@@ -63,42 +63,42 @@ def bounded_int(digits: str) -> int:
 
 
 def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return a message if the value is not an integer from 1 to `most`, or None otherwise.
+    """Return a message if the value is not an integer from 1 to `most`, otherwise None.
 
     `unit` is a plural noun for the message, such as "nodes".
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        return f"{field}: a whole number from 1 on; seen {shown(value)}"
+        return f"{field}: expected a positive whole number, found {shown(value)}"
     if value > most:
-        return f"{field}: at most {most} {unit} can be launched; seen {shown(value)}"
+        return f"{field}: at most {most} {unit} can be launched; found {shown(value)}"
     return None
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
-    """Return a message if there are too many ranks per node or in total, or None otherwise."""
+    """Return a message if there are too many ranks per node or in total, otherwise None."""
     if per_node > MAX_PROCESSES:
-        return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; seen {shown(per_node)}"
+        return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; found {shown(per_node)}"
     if nodes * per_node > MAX_RANKS:
         return (
             f"{nodes} nodes × {per_node} processes: at most {MAX_RANKS} ranks can be launched; "
-            f"seen {nodes * per_node}"
+            f"found {nodes * per_node}"
         )
     return None
 
 
 def text_problem(field: str, text: str, most: int) -> str | None:
-    """Return a message if the text has more than `most` bytes in UTF-8, or None otherwise."""
+    """Return a message if the text has more than `most` bytes in UTF-8, otherwise None."""
     size = len(text.encode(errors="replace"))
-    return f"{field}: at most {most} bytes; seen {size}" if size > most else None
+    return f"{field}: at most {most} bytes; found {size}" if size > most else None
 
 
 def image_problem(field: str, image: str) -> str | None:
-    """Return a message if the image name is too long or contains invalid characters, or None otherwise."""
+    """Return a message if the image name is too long or contains invalid characters, otherwise None."""
     if len(image) > MAX_IMAGE:
-        return f"{field}: at most {MAX_IMAGE} characters; seen {len(image)}"
+        return f"{field}: at most {MAX_IMAGE} characters; found {len(image)}"
     if not _IMAGE.fullmatch(image):
         return (
-            f"{field}: an image name can contain only letters, digits and . _ - + / : @; seen {shown(image)}"
+            f"{field}: an image name can contain only letters, digits and . _ - + / : @; found {shown(image)}"
         )
     return None
 
@@ -110,9 +110,9 @@ def environment_problems(field: str, variables: list[tuple[str, str]]) -> Iterat
     """
     for name, value in variables:
         if len(name) > MAX_VARIABLE_NAME:
-            yield f"{field}: a name has at most {MAX_VARIABLE_NAME} characters; seen {len(name)}"
+            yield f"{field}: a name has at most {MAX_VARIABLE_NAME} characters; found {len(name)}"
         elif problem := text_problem(f"{field}.{name}", value, MAX_VARIABLE_BYTES):
             yield problem
     total = sum(len(name) + len(value.encode(errors="replace")) for name, value in variables)
     if total > MAX_ENVIRONMENT_BYTES:
-        yield f"{field}: names and values have at most {MAX_ENVIRONMENT_BYTES} bytes together; seen {total}"
+        yield f"{field}: names and values have at most {MAX_ENVIRONMENT_BYTES} bytes in total; found {total}"

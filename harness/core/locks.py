@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 changing = threading.Lock()
-"""Held while a program is being started, so that no descriptor that it inherits is closed meanwhile."""
+"""Held while a child process is started, so that the descriptors that it inherits are not closed."""
 _descriptors: set[int] = set()
 
 
@@ -36,7 +36,7 @@ class Hold:
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`, a folder or a file. A missing file is created.
+    """Lock `path`, a directory or a file. A missing file is created.
 
     If another process holds the lock, `waiting` is called before this process waits for it. If the holder
     removes the file before releasing the lock, a waiting process locks a new file at the same path.
@@ -93,5 +93,5 @@ def in_use(path: Path) -> bool:
 
 
 def inherited() -> tuple[int, ...]:
-    """Return the descriptors of all locks held by this process."""
+    """Return the file descriptors of all locks held by this process, to pass them to child processes."""
     return tuple(_descriptors)

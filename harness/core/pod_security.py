@@ -83,9 +83,9 @@ def _confine(own: Object, given: Object) -> None:
 
 
 def _make_writable(spec: Object, container: Object) -> None:
-    """Add a writable /tmp and home folder, and a user name.
+    """Add a writable /tmp and home directory, and a user name.
 
-    The user is not in the image's /etc/passwd, and torch needs a user name for its cache folder.
+    The user is not in the image's /etc/passwd, and torch needs a user name for its cache directory.
     """
     context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
     mounts = container.get("volumeMounts") or []

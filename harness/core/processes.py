@@ -48,7 +48,8 @@ def environment(
     """Return a copy of this process's environment, with `changes` applied, to pass to another program.
 
     The value None removes a variable. `only` limits the inherited variables to the given names. `without`
-    excludes names with the given prefixes. If a proxy is set, NO_PROXY includes the loopback addresses.
+    excludes names that start with the given prefixes. If a proxy is set, the loopback addresses are added to
+    NO_PROXY.
     """
     kept = {
         name: value
@@ -167,10 +168,10 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Defer signals until after the block.
+    """Defer signals until the end of the block, in which a program is started.
 
-    A signal handler that ran while a program was being started could not kill it, because it would not know
-    the process yet.
+    A signal handler that runs while the program is being started cannot kill it, because the process is not
+    yet in `_running`.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}

@@ -34,7 +34,7 @@ _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
-"""NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 is also accepted."""
+"""Matches NAME=SPEC, and requirements such as NAME==1.0 or NAME>=1.0."""
 
 _DAY: Final = re.compile(r"(?P<base>.*\.dev)(?P<day>20\d{6})")
 _OF_DAY: Final = {
@@ -44,8 +44,10 @@ _OF_DAY: Final = {
     "<": "<{0}000000",
     ">": ">{0}235959",
 }
-"""A nightly version ends with its build time, such as dev20261001031956. A day stands for all builds on that
-day. Otherwise, PEP 440 would order dev20261001 before all nightlies, because it is a smaller number.
+"""For each operator before a day, such as dev20261001, the version specifiers for all builds on that day.
+
+Nightly versions end with their build time, such as dev20261001031956. According to PEP 440, dev20261001 would
+precede all nightly versions, because it is a smaller number.
 """
 
 Kind = Literal["versions", "wheel", "source", "git"]
@@ -53,7 +55,7 @@ Kind = Literal["versions", "wheel", "source", "git"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A Python package that replaces the one in a lock file, or a replacement version of JobSet or Kueue."""
+    """A replacement for a Python package in a lock file, or for the version of JobSet or Kueue."""
 
     name: str
     """The package's normalized name."""
@@ -64,7 +66,7 @@ class Replacement:
     """For `versions`: the version specifiers, such as `==0.0.28`, or the release tag of a controller. Empty
     means the latest version."""
     path: Path = Path()
-    """For the other kinds: the wheel, sdist, folder or Git repository."""
+    """For the other kinds: the wheel, sdist, directory or Git repository."""
     ref: str = ""
     """For `git`: the branch, tag or commit."""
 
@@ -156,7 +158,7 @@ def _versions(spec: str) -> str | None:
 
 
 def _of_day(specifier: str) -> str:
-    """If a specifier ends with a day, return version specifiers for all builds on that day."""
+    """Return a specifier. If it ends with a day, replace the day with all builds on that day."""
     operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
     day = _DAY.fullmatch(specifier.removeprefix(operator))
     return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])

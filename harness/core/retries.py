@@ -1,4 +1,4 @@
-"""Set a timeout for API server requests, and retry requests that got no response."""
+"""Set a default timeout for API server requests, and retry requests that did not get a response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""How long to retry requests without a response, in seconds, in case the API server is restarting."""
+"""For how many seconds requests without a response are retried, as the API server may be restarting."""
 PAUSE_SECONDS = 0.5
 """Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]
@@ -40,7 +40,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # an unreadable certificate file is reported by each connection
+        with suppress(OSError):  # Each connection reports an unreadable certificate file.
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -73,7 +73,9 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
         answer = again(super().request, method, url, headers, body, post_params, timeout)
         self.answered(method, url, int(answer.status))
         if lost:
-            self.retried(f"{method} {url.partition('?')[0]}", f"{lost[0]}; answered at try {len(lost) + 1}")
+            self.retried(
+                f"{method} {url.partition('?')[0]}", f"{lost[0]}; succeeded on attempt {len(lost) + 1}"
+            )
         return answer
 
 

@@ -1,4 +1,4 @@
-"""Rules that recognize secrets unknown to the launch, by the name preceding a value or by the value's format.
+"""Rules that recognize secrets that the launch does not know, by a value's name or by its format.
 
 These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds
 known secrets in all their encodings. This module needs only the standard library, because the tracker's image
@@ -23,7 +23,7 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What the kubelet or a program writes at the start of a line: times, ranks or levels. Also valid in RE2."""
+"""A line prefix written by the kubelet or a program: a time, rank or log level. Also valid in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 """A line ending, including as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
@@ -211,7 +211,7 @@ HINTS = (
     r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
     rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
-"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few others."""
+"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few texts without one."""
 
 
 def spans(text: str) -> list[Span]:

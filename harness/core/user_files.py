@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 64
 """Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # must come first, because it starts with the byte order mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",  # UTF-32's byte order mark starts with UTF-16's, so it must come first.
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}
 
 
 class NotRegularError(OSError):
-    """Raised if a path is a folder, pipe, socket or device rather than a regular file."""
+    """Raised if a path is a directory, pipe, socket or device rather than a regular file."""
 
 
 class _Wrong(Exception):
@@ -93,7 +93,7 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # imported here, because most folders do not have a settings file
+    import tomllib  # imported here, because most directories do not have a settings file
 
     try:
         return tomllib.loads(text)

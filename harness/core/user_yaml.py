@@ -62,7 +62,7 @@ _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
 def yaml_documents(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> list[Any]:
-    """Return the documents in a YAML file. Empty documents are None. Raises UsageError."""
+    """Return the documents in a YAML file, with None for empty documents. Raises UsageError."""
     return yaml_texts(read_text(path, what, hint=hint, most=most), f"{what} {path}", hint=hint)
 
 
@@ -164,7 +164,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
 
 
 def _place(text: str, mark: Any) -> str:
-    """Format a position. A position beyond the last line becomes the end of the last line."""
+    """Format a position. A position beyond the last line is reported as the end of the last line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

@@ -1,4 +1,4 @@
-"""Check that folders are writable before the harness creates objects that it must record there."""
+"""Check that directories are writable before the harness creates objects that it must record there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prove(folder: Path, setting: str) -> None:
     """Create and remove a file in `folder` or, if it does not exist, in its closest existing parent.
 
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
-    `setting`, the option or variable by which the user can choose another folder.
+    `setting`, the option or variable by which the user can choose another directory.
     """
     place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:

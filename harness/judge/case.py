@@ -1,4 +1,4 @@
-"""A launch as the judge sees it: its bundle, pods and ranks, and when the harness stopped waiting."""
+"""The launch to be judged: its bundle, pods and ranks, and when the harness stopped waiting."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def terminal(
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
     """Return the pod as if its container had terminated with its command, as in other workloads.
 
-    If the command is still running at `until`, the pod's history is cut off at that time.
+    If the command is still running at `until`, the pod's history ends at that time.
     """
     end = _exit(bundle, pod, until)
     if end is None:
@@ -411,7 +411,7 @@ class Case:
         """Return whether the harness gave up although every rank's container was running.
 
         The harness gives up before the deadline if a job cannot succeed, for example because a pod cannot be
-        scheduled. Its state can change at the same moment.
+        scheduled. The pod's state can change at the same moment.
         """
         name = self.launch.container
         running = [

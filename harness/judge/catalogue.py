@@ -51,7 +51,7 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""What a check may need, in the order in which a run produces it. Each need includes all earlier needs."""
+"""The evidence that a check can require, in order of creation. Each need includes all earlier needs."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
 """The phases of a run, in order. A cause in an earlier phase explains causes in later phases."""
@@ -60,7 +60,7 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need that checks may have. `missing` explains an unmet need. If it is empty, the check is omitted."""
+    """A need that checks may have. If it is unmet, `missing` is the explanation, or "" to omit the check."""
 
     id: Need
     means: str
@@ -95,7 +95,7 @@ class Entry:
     passes_with: Need | None = None
     """The check can pass only if this need is met, but it can fail without it."""
     objects: tuple[str, ...] = ()
-    """The object kinds that the check cannot do without, named by their evidence files."""
+    """The object kinds that the check requires, named by their evidence files."""
     applies: Applies = "always"
     """The launches to which the check applies. Verdicts on other launches do not list it.
 

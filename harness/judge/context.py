@@ -55,7 +55,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged, according to its own recorder and the one around the Pluto client."""
+        """Return each rank's points, recorded by the worker and by the recorder around the Pluto client."""
         return self.agreement.truths
 
     @cached_property

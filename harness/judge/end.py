@@ -33,7 +33,7 @@ class End:
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
-    """Whether the rank waited in vain for a peer that did not take part."""
+    """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""
     """What the user should do, if that differs from the cause's action in the catalogue."""
     stack: Stack | None = None

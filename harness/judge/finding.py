@@ -30,7 +30,7 @@ class Finding:
     evidence: Texts = ()
     """References into the bundle, in the form file:line."""
     details: Texts = ()
-    """Examples for `head`, or its parts. Only the first LIMIT are shown."""
+    """Examples of the problem in `head`, or its individual items. Only the first LIMIT are shown."""
     why: Texts = ()
     """Additional sentences for the explanation."""
     phase: float = END
@@ -134,5 +134,5 @@ def not_passed(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return an UNKNOWN finding without a cause, for a check that another finding makes impossible."""
+    """Return an UNKNOWN finding without a cause, for a check that another finding makes undecidable."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

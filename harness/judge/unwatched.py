@@ -20,7 +20,7 @@ STARTED_SECONDS = 5.0
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
 """Causes that often result from a change in the cluster."""
 _WAITING = ("queue", "admission")
-"""Families of causes that may be temporary while a job waits. _CAN_PASS lists those for scheduling."""
+"""Families of causes that may be temporary while a job waits. _CAN_PASS lists the scheduling causes."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
 """Checks that are conclusive only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
@@ -86,7 +86,7 @@ def _gone(case: Case) -> list[int]:
 
 
 def _watched(case: Case, finding: Finding) -> bool:
-    """Return whether the harness was attached when this happened, or since the job started."""
+    """Return whether the harness was attached when the cause occurred, or since the job started."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
         return True  # The container was inspected in this state.
     since, created = case.since, seconds(case.manifest.launched_at)

@@ -54,7 +54,7 @@ class Heartbeat:
         """Stop sending requests. If the API server is not responding, report the current gap."""
         self._stop.set()
         with self._lock:
-            self._end("; it did not come back")
+            self._end("; it did not recover")
 
     def _beat(self) -> None:
         while not self._stop.is_set():
@@ -63,5 +63,5 @@ class Heartbeat:
 
     def _end(self, more: str = "") -> None:
         if self._since is not None and not (self._stop.is_set() and not more):
-            self._on_gap(f"{self.silent:.1f} s without an answer ({self._reason}){more}")
+            self._on_gap(f"{self.silent:.1f} s without a response ({self._reason}){more}")
             self._since = None

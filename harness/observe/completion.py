@@ -59,9 +59,8 @@ GRACE = {
 - image: An image cannot be pulled. This is less than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and retries will not help.
 - never: A pod cannot run on any node, even an empty one.
-- others: A pod cannot start, and the state of other pods is still unknown. A busy kubelet may report these
-pods
-  late, and the verdict should name all affected ranks.
+- others: A pod cannot start, and the state of other pods is still unknown. A busy kubelet may report the
+  other pods late, and the verdict should name all affected ranks.
 - controller: A controller is scaled to 0, and the launch makes no progress.
 - idle: The launch makes no progress for any other reason.
 - doubtful: The launch makes no progress. After this time, the observer sends a dry run.
@@ -83,8 +82,7 @@ class CompletionDetector(LaunchState):
 
     kind: str = "JobSet"
     keep_alive: bool = False
-    """Whether containers are kept alive after their command has ended. `exited` is then called when a command
-    ends."""
+    """Whether containers are kept alive after their command has ended. If so, `exited` must be called."""
     scalable: bool = False
     """Whether the number of pods can change during the launch."""
     members: int = 0
@@ -94,7 +92,7 @@ class CompletionDetector(LaunchState):
     admission_seconds: float = 300.0
     """How many seconds Kueue has to admit the job. After that, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Controller actions that the API server refuses because of a cluster rule."""
+    """Controller actions that the API server refuses because of a policy, quota or webhook."""
     failed: dict[str, str] = field(default_factory=dict)
     """The failure recorded by each pod's processes, keyed by pod uid. Removed if ranks are restarted."""
     _ranks: set[str] = field(default_factory=set)
@@ -123,7 +121,7 @@ class CompletionDetector(LaunchState):
     def scaled(self) -> None:
         """Set the expected number of pods to the launched object's replicas.
 
-        If the object is scaled to 0, the previous number is kept.
+        If the object is scaled to 0, the previous number of pods is kept.
         """
         for item in self.all(self.launched):
             self.members = int((item.get("spec") or {}).get("replicas") or 0) or self.members

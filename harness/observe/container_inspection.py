@@ -24,7 +24,7 @@ from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
-"""The folder in which harness/launch/mounts/netcheck.py mounts netcheck."""
+"""The directory at which harness/launch/mounts/netcheck.py mounts netcheck."""
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 ASK_SECONDS = 10

@@ -1,4 +1,4 @@
-"""Parse the last log line written by the init process in a rank's container, which has the exit code."""
+"""Parse the log line in which the init process of a rank's container reports the command's exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 def exit_of(life: Life, line: str, nonce: str) -> ContainerExit | None:
-    """Return the exit reported by a log line, or None for other lines and other launches."""
+    """Return the command's exit that a log line reports, or None for other lines and other launches."""
     match = _EXIT.match(line)
     if not match or match["nonce"] != nonce:
         return None

@@ -9,7 +9,7 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """How far a log has been read: the newest timestamp, and the number of lines with that timestamp."""
+    """The position up to which a log has been read: the newest timestamp, and the number of lines with it."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0

@@ -2,7 +2,7 @@
 
 A thread follows each log, with the kubelet's timestamps, once the container is running or has ended. If the
 connection breaks, the thread rereads the log and skips the lines that it has already read. If a log cannot be
-read to its end, `on_gap` is called. A line without a timestamp is a message from the kubelet: for a container
+read to the end, `on_gap` is called. A line without a timestamp is a message from the kubelet: for a container
 that it has removed, or while containerd is restarting, it responds with 200 and "unable to retrieve container
 logs".
 
@@ -119,7 +119,7 @@ class LogFollower:
         self._whole.add(life)
 
     def finish(self, seconds: float, unreachable: Collection[str] = ()) -> None:
-        """Wait until all logs have been read to their end. A log that takes longer than `seconds` is a gap.
+        """Wait until all logs have been read to the end. A log that takes longer than `seconds` is a gap.
 
         Logs of the pods in `unreachable` are not waited for.
         """
@@ -190,7 +190,7 @@ class LogFollower:
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._gap(life, f"could not be read to its end{why}")
+        self._gap(life, f"could not be read to the end{why}")
 
     def _gap(self, life: Life, why: str) -> None:
         if life not in self._whole:

@@ -1,4 +1,4 @@
-"""Observe one launch, and record its objects, logs, ground truth and gaps in API server responses."""
+"""Observe one launch. Record its objects, logs and ground truth, and gaps in the API server's responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
-"""Time limit for reading logs to their end. It is longer than a pod's termination grace period (30 s)."""
+"""Time limit for reading logs to the end. It is longer than a pod's termination grace period (30 s)."""
 GONE_SECONDS = 45.0
 """After this many seconds without a response, the API server counts as lost.
 
@@ -73,7 +73,7 @@ class LaunchObserver:
         """Create an observer.
 
         `kinds` are the kinds to watch in addition to pods, nodes and events. They include the launched
-        object's kind. `deleted` returns how the cluster was deleted, or None if it still exists.
+        object's kind. `deleted` returns a text on how the cluster was deleted, or None if it exists.
         """
         self._deleted = deleted
         expected = writer.current.expected
@@ -97,7 +97,7 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._doubted = ""
-        """The controller action for which the last dry runs were sent."""
+        """The overdue controller action for which the last dry runs were sent."""
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None
@@ -197,7 +197,7 @@ class LaunchObserver:
                 self.completion.hopeless.add(self._doubted)
 
     def _inspect_late(self) -> None:
-        """Inspect the containers that have not ended, but only once. A process in them may be hanging."""
+        """Inspect the containers that have not ended, because a process may be hanging. Done only once."""
         if not self._looked:
             self._looked = True
             self._inspect(at_end=True)
@@ -217,7 +217,7 @@ class LaunchObserver:
     def _over(self) -> str | None:
         """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self._end_deadline is not None and self._end_deadline.passed:
-            return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
+            return f"one pod reported the overall result, but others still run {TELL_SECONDS:.0f} s later"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
@@ -253,7 +253,7 @@ class LaunchObserver:
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
-        """Read the logs to their end if possible, and write the ground truth found in them."""
+        """Read the logs to the end if possible, and write the ground truth that they contain."""
         unreachable = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, unreachable)
         self.stop()

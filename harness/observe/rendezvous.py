@@ -86,7 +86,7 @@ class RendezvousMonitor:
             )
 
     def _due(self) -> list[Object]:
-        """Return the running pods if all pods have run for the time limit, or [] otherwise."""
+        """Return the running pods if all pods have run for the time limit, otherwise []."""
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []

@@ -25,7 +25,7 @@ from harness.evidence.schema.bundle import Observation
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
 _REFUSED = (401, 403, 404, 405)
-"""HTTP statuses for which a retry cannot succeed."""
+"""HTTP statuses after which a list or watch request is not retried, because it would fail again."""
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 _RECORDED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 """The metadata fields recorded for metadata-only kinds. Annotations are omitted, because an annotation can

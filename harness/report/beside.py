@@ -30,7 +30,7 @@ ctrf.json and junit.xml record whether report.html exists, so they are written a
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
     """Write all FILES to the bundle, and fleet.json if there were acceptance tests.
 
-    If a file cannot be written, the others are still written. Returns the errors by file name.
+    If a file cannot be written, the remaining files are still written. Returns the errors by file name.
     """
     failed: dict[str, Exception] = {}
     files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})

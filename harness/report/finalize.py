@@ -83,7 +83,7 @@ def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Colle
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove the bundles that should not be kept according to the setting `keep_runs`, except `spare`.
+    """Remove the bundles that exceed the setting `keep_runs`, except those in `spare`.
 
     Failures are reported as progress and do not change the verdict.
     """

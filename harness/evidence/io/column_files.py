@@ -1,6 +1,6 @@
 """Write and read column files, which store large numbers of rows.
 
-A rank's ground truth is written once the rank has ended. The tracker's points are written as they arrive.
+A rank's ground truth is written when the rank has ended. The tracker's points are written as they arrive.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Sender:
 
 
 Whose = tuple[int, str | None, str | None, str | None]
-"""A point's (run, sender, peer, launch)."""
+"""The origin of a point: (run, sender, peer, launch)."""
 
 
 @dataclass
@@ -190,7 +190,7 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A point, or (record, columns) for many points from one sender."""
+"""A single point, or a record with its columns for many points from one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')

@@ -19,7 +19,7 @@ RESERVE_BYTES = 256 * 1024
 
 
 class Disk:
-    """The disk of a bundle. `full` is the error for the first record that did not fit, or None.
+    """The disk that contains a bundle. `full` is the error for the first record that did not fit, or None.
 
     If the disk is full, all methods except `last_words` raise HarnessError with the cause
     run.evidence_disk_full.

@@ -78,7 +78,7 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return `folder` joined with a relative path. Raises ValueError if the path would leave the folder."""
+    """Return `folder` joined with a relative path. Raises ValueError if the result is outside `folder`."""
     path = Path(relative_path)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{relative_path!r} is not a path inside the bundle")

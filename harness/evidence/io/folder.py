@@ -1,4 +1,4 @@
-"""Manage a folder of bundles: list and remove bundles, measure their size, and maintain `latest`.
+"""Manage a directory of bundles: list and remove bundles, measure their size, and maintain `latest`.
 
 A bundle is locked by its writer from `BundleWriter.create` to `release`. If a bundle is not locked and its
 manifest has no end time, its state is "cut off", which means that its writer was killed.
@@ -33,7 +33,7 @@ _DOOMED = ".removing-"
 
 @dataclass(frozen=True)
 class Past:
-    """A bundle in the folder, which may be damaged or belong to a launch that is still running."""
+    """A bundle in the directory, which may be damaged or belong to a launch that is still running."""
 
     path: Path
 
@@ -47,7 +47,7 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, or None if there is none."""
+        """Return the recorded verdict, or None if no verdict was recorded."""
         return self._bundle.recorded_verdict
 
     @cached_property
@@ -109,7 +109,7 @@ class Past:
 
 
 def past(runs_dir: Path) -> list[Past]:
-    """Return all bundles in the folder, oldest first. Symbolic links to bundles are ignored."""
+    """Return all bundles in the directory, oldest first. Symbolic links to bundles are ignored."""
     bundles = [Past(path) for path in _folders(runs_dir)]
     return sorted(bundles, key=lambda one: (one.started, one.path.name))
 
@@ -151,7 +151,7 @@ def sweep(runs_dir: Path) -> None:
 
 
 def name_latest(bundle: Path) -> None:
-    """Point the symlink `latest` in the bundle's parent folder to the bundle.
+    """Point the symlink `latest` in the bundle's parent directory to the bundle.
 
     The symlink is replaced atomically, so it always exists.
     """
@@ -164,7 +164,7 @@ def name_latest(bundle: Path) -> None:
 def mend_latest(runs_dir: Path) -> None:
     """Point `latest` to the newest bundle if its target no longer exists.
 
-    If the folder does not contain any bundles, the symlink is removed.
+    If the directory does not contain any bundles, the symlink is removed.
     """
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
@@ -221,8 +221,8 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
     """Remove the bundles that exceed `keep`, except the target of `latest` and the bundles in `spare`.
 
     A bundle is removed only if the harness created it, its verdict is PASS, and no process is writing to it.
-    Symbolic links and bundles that were renamed, damaged or cut off are kept. Raises HarnessError if the
-    operating system does not allow the removal.
+    Symbolic links, renamed or damaged bundles, and bundles whose writer was killed are kept. Raises
+    HarnessError if the operating system does not allow the removal.
     """
     if keep.last is None:
         return []

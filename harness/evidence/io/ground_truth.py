@@ -1,4 +1,4 @@
-"""Decode log lines into each rank's ground truth, by attempt. A missing frame becomes a gap."""
+"""Decode log lines into each rank's ground truth, by attempt. Each missing frame becomes a TruthGap."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
 
 @dataclass
 class _Attempt:
-    """One attempt's frames by sequence number, and the pod whose log contains them."""
+    """The frames of one attempt, by sequence number, and the pod whose log contains the frames."""
 
     pod: str = ""
     outside: bool = False

@@ -1,7 +1,7 @@
 """Find known secrets in text, in any encoding in which programs print them.
 
-The search covers secrets in plain text, base64, base64url and hex, even if they are encoded twice and at any
-alignment. Before the search, nested escape sequences (%xx, HTML entities, backslashes) are decoded. Line
+The search covers secrets in plain text, base64, base64url and hex, at any alignment and even if they are
+encoded twice. Before the search, nested escape sequences (%xx, HTML entities, backslashes) are decoded. Line
 endings are removed, together with the prefix of the following line, to find secrets that are split across
 lines.
 
@@ -49,7 +49,7 @@ _MAX_QUOTED = 256
 _MAX_SPLIT = 512
 """The maximum number of encoded forms that are searched for across three or more short lines."""
 _MAX_UNFINISHED = 16_384
-"""How many characters at the end of a stream can be held back until the rest of a secret arrives."""
+"""The maximum number of characters that a stream holds back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
 _SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
 """The characters around the parts of a string literal that is split across lines."""
@@ -69,8 +69,8 @@ _ESCAPE = re.compile(
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
 """Like `_ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters that often follow a backslash in logs, so they are not a hint. `_quoted` covers secrets with
-them."""
+"""Characters that often follow a backslash in logs and therefore do not indicate a quoted secret. `_quoted`
+covers secrets that contain them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 

@@ -30,8 +30,8 @@ _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
-"""An environment variable in a pod spec whose value is already replaced, or that refers to a value stored
-elsewhere. All of the harness's pods have variables of both kinds."""
+"""An environment variable in a pod spec whose value is already redacted or is a reference (valueFrom). All of
+the harness's pods have variables of both kinds."""
 _PREFIX = re.compile(secret_rules.PREFIX)
 _NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
@@ -95,7 +95,7 @@ class Redactor:
         return masked(text, found) if found else text
 
     def stream(self) -> RedactedStream:
-        """Return a redactor for text that arrives in parts."""
+        """Return a redactor for text that arrives in chunks."""
         return RedactedStream(self)
 
     def encoded(self, encoded: str) -> str | None:
@@ -136,7 +136,7 @@ class Redactor:
 
 
 class RedactedStream:
-    """Redacts text that arrives in parts as if it had arrived all at once."""
+    """Redacts text that arrives in chunks, with the same result as for the whole text."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

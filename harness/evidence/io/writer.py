@@ -47,7 +47,7 @@ class ProgressListener(Protocol):
     """
 
     def manifest(self, manifest: Manifest) -> None:
-        """Handle a changed manifest, for example after a stage began or ended or the job was launched."""
+        """Handle a manifest change, for example when a stage starts or ends, or when the job is launched."""
 
     def observed(self, kind: str, observation: Observation) -> None:
         """Handle one watch event."""
@@ -257,7 +257,7 @@ class BundleWriter:
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
-        """Redact, in place, files that another program wrote to a folder in the bundle."""
+        """Redact, in place, files that another program wrote to a directory in the bundle."""
         for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")
@@ -290,7 +290,8 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close all files. A later write reopens its file."""
-        with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
+        # Buffered points remain only if tracker/summary.json is missing. They then prove nothing.
+        with contextlib.suppress(HarnessError):
             self.points.flush()
         with self._lock:
             for file in self._files.values():

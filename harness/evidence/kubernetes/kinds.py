@@ -68,7 +68,7 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""Objects around a launch that others can change while it runs (harness/judge/disturbance/changes.py)."""
+"""Objects around a launch that other clients can change during it (harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),

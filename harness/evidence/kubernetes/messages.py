@@ -1,4 +1,4 @@
-"""Map messages from Kueue and the kubelet to causes, and to whether waiting can help.
+"""Map messages from Kueue and the kubelet to a cause, and to whether the harness should keep waiting.
 
 The observer uses these tables to decide when to stop waiting, and the judge uses them to determine causes.
 The messages are those of Kueue 0.19, and of the kubelet and containerd in Kubernetes 1.36.

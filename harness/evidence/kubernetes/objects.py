@@ -15,7 +15,7 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping at a path of keys, or {} if there is none."""
+    """Return the mapping at a path of keys, or {} if the path does not lead to a mapping."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
@@ -127,9 +127,9 @@ class Pod:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """Return the exit code that konduktor wrote to a termination message, and the worker's value.
+    """Return konduktor's exit code and the worker's JSON object from a container's termination message.
 
-    A missing exit code is returned as None, and a missing value as {}.
+    A missing exit code is returned as None, and a missing object as {}.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

@@ -1,9 +1,12 @@
-"""Find events about a launch's pods or Jobs that the API server refused to create, and the rule responsible.
+"""Find events about pods or Jobs that the API server refused to create, and the policy that refused them.
+
+In the code, such a policy is called a rule: a Pod Security Standard, a quota, a LimitRange, an admission
+policy or a webhook.
 
 Such an event is a Warning about an object whose controller creates pods, with a reason that means that an
 object could not be created. The event's message determines only whether another attempt can succeed, and
-which rule caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message is
-final.
+which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message
+is final.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _PASSING = (
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
 """Denials by the JobSet and Kueue webhooks, which deny a pod or Job until they have read its owner."""
 POD_SECURITY = "Pod Security Standard"
-"""The kind reported for Pod Security admission rules."""
+"""The kind that is returned for a refusal by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -74,14 +77,14 @@ class Refusal:
 
     @property
     def rule(self) -> tuple[str, str] | None:
-        """Return the kind and name of the rule that caused the refusal, or None if the rule is not known.
+        """Return the kind and name of the policy, quota or webhook that refused the object, or None.
 
         For a LimitRange, the name is "", because the message does not contain it.
         """
         return rule_of(self.message)
 
     def kubectl_arguments(self, namespace: str) -> str | None:
-        """Return the arguments for a kubectl command that shows the rule, or None if it is not known."""
+        """Return the arguments for a kubectl command that shows the `rule`, or None if it is unknown."""
         rule = _rule(self.message)
         if rule is None:
             return None
@@ -94,13 +97,13 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return the kind and name of the rule in a message from the API server, or None."""
+    """Return the kind and name of the policy, quota or webhook in an API server refusal, or None."""
     rule = _rule(message)
     return rule[:2] if rule else None
 
 
 def by_rule(message: str) -> bool:
-    """Return whether, according to the message, a cluster rule or access control refused a request.
+    """Return whether, according to the message, a policy, quota, webhook or RBAC refused a request.
 
     The JobSet and Kueue webhooks do not count, because they deny objects without the fields that these
     controllers set.
@@ -139,7 +142,7 @@ def refusal(event: object) -> Refusal | None:
 def final(message: str) -> bool:
     """Return whether, according to the message, another attempt would be refused too.
 
-    The text of a rule is written by users, so its wording is not interpreted.
+    Users write the text of policies and webhook denials, so its wording is not interpreted.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False

@@ -22,8 +22,8 @@ In measurements, a waiting agent, which polls, used 0 to 3 ticks, and several ti
 A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""If an agent's terminated children used more CPU ticks than this, they were ranks. For agents waiting for
-other agents, 0 ticks were measured."""
+"""If an agent's terminated child processes used more CPU ticks than this, they were ranks. Agents that only
+waited for other agents were measured at 0 ticks."""
 
 
 @dataclass(frozen=True)

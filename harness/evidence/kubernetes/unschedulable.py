@@ -195,7 +195,7 @@ def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
 
 
 def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
-    """Format an amount, such as "2.5 cpu", "29Gi memory" or "8 nvidia.com/gpu"."""
+    """Format an amount with its resource, such as "2.5 cpu", "29Gi memory" or "8 nvidia.com/gpu"."""
     text = f"{amount.normalize():f}"
     if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
         size, unit_name = (2**30, "Gi") if amount >= 2**30 // 2 else (2**20, "Mi")

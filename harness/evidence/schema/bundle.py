@@ -1,4 +1,4 @@
-"""The evidence bundle: the folder that the launch code writes and the judge reads.
+"""The evidence bundle: the directory that the launch code writes and the judge reads.
 
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched, with which versions, and how long each stage took
@@ -14,27 +14,27 @@
       processes.jsonl      ProcessLine: the processes in ranks' containers, the rank and world size of each
                            process, and how the process ended
       dry-runs.jsonl       DryRun: the API server's response for an object that a controller did not create
-      device-holders.jsonl DeviceHolder: the pods that hold the devices a pod of the launch waits for
+      device-holders.jsonl DeviceHolder: pods with devices that one of the launch's pods is waiting for
       exits.jsonl          ContainerExit: how ranks' commands ended in containers that are kept alive
       logs/<pod>-<container>.log   the complete log, each line as "<RFC 3339 time> <line>"
       truth/<rank>.jsonl   the rank's own record of the points it logged. Each attempt has TruthStart,
                            TruthCode …, TruthRow …, TruthRewrite …, TruthBlock …, TruthClient, TruthCode …,
                            then TruthEnd
       truth/<rank>.columns, tracker/points.columns
-                           many rows in columns; a line of kind "columns" refers to them (columns.py)
-      truth/<rank>.outside.jsonl   the same record by the recorder around Pluto's client, if the worker
-                           also records by itself
+                           large numbers of rows; a line of kind "columns" refers to them (columns.py)
+      truth/<rank>.outside.jsonl   the same, written by the recorder around the Pluto client, if the worker
+                           also writes its own record
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
                            TrackerRun, Attachment, Point, RunWriter
-      tracker/summary.json TrackerSummary: counts, so that a truncated file is noticed
-      controllers/, kind/  logs of controllers; the `kind export logs` of a cluster that failed
+      tracker/summary.json TrackerSummary: record counts, to detect truncated files
+      controllers/, kind/  logs of controllers; output of `kind export logs` for a failed cluster
       verdict.json         Verdict
-      report.html          a report of the bundle for people (harness/report/html/page.py); no judge reads it
+      report.html          a page for people (harness/report/html/page.py); no judge reads it
       ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
                            no judge reads them
 
 Times are RFC 3339 UTC strings unless the field's name ends in _ms (milliseconds since the epoch) or seconds.
-Each record is written as soon as it exists, so a bundle is readable even if its writer was killed.
+Each record is written as soon as it exists, so a bundle is readable even if the harness was killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ tests each node by itself, and "ddp" tests collective operations across all node
 
 
 class Stage(Record):
-    """A timed part of a launch. `error` is set if an error in this stage ended the launch."""
+    """A stage of a launch, with its duration. `error` is set if an error in this stage ended the launch."""
 
     name: str
     started_at: str
@@ -184,7 +184,7 @@ class SentCode(Record):
     mounted: list[str] = []
     """The paths in `files` that are mounted into the container rather than being in the image."""
     whole: list[str] = []
-    """Folders to which only the harness adds files. Code in these folders must not run unless it is listed in
+    """Directories to which only the harness adds files. Code in them must not run unless it is listed in
     `files`."""
     image: str = ""
     """The image in the pod spec."""
@@ -220,7 +220,7 @@ class Retry(Record):
 
 
 class DiskUse(Record):
-    """Something that uses space on a disk that was full."""
+    """One of the largest users of space on a full disk."""
 
     what: str
     bytes: int

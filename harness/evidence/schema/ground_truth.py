@@ -99,7 +99,7 @@ class TruthEnd(Record):
 
 
 class TruthClient(Record):
-    """The steps in the queue of the rank's Pluto client, by metric (harness/workers/client_state.py).
+    """The steps of each metric in the rank's Pluto client's queue (harness/workers/client_state.py).
 
     `whole` is true if the client has not deleted any points from the queue. In that case, a point that is
     neither in `sent` nor in `unsent` never reached the client. If `whole` is false, such a point might have
@@ -196,7 +196,7 @@ class TruthRewrite(Record):
 
 
 class TruthBatching(Record):
-    """The start of batching. From here on, the log can lack the last rows if the rank is killed."""
+    """The start of batching. From here on, the log may not contain the last rows if the rank is killed."""
 
     kind: Literal["batching"] = "batching"
     rows: int

@@ -59,7 +59,7 @@ class NetcheckDiagnosis(Record):
     """The sender's result for each sender and receiver. Senders whose results did not arrive are absent."""
     nodes: int
     rank: int
-    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed the others."""
+    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed other ranks."""
     whole: bool
     """Whether the diagnosis covers all pairs. If not, rank 0 did not provide a verdict, and `rows` contains a
     single rank's results."""

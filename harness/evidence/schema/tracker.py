@@ -79,7 +79,7 @@ class RunWriter(Record):
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. By a claim, a launch announces before it starts that it will write to this run
+    graph or claim. With a claim, a launch announces before it starts that it will write to this run
     (harness/tracker/storage/claims.py).
     """
     launch: str | None = None

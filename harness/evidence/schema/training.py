@@ -16,7 +16,7 @@ TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
 
 
 class TrainedCheckpoint(Record):
-    """A folder named like a checkpoint. The checkpoint in it may be incomplete."""
+    """A directory whose name is that of a checkpoint. The checkpoint in it may be incomplete."""
 
     name: str
     whole: bool
@@ -66,7 +66,7 @@ class TrainingAudit(Record):
     checkpoints: list[TrainedCheckpoint] = []
     """The checkpoints, by step."""
     leftovers: list[str] = []
-    """Folders with checkpoints that were not completely written. Resumed training does not read them."""
+    """Directories with checkpoints that were not completely written. Resumed training does not read them."""
     best: BestCheckpoint | None = None
     order: dict[str, int] = {}
     """The values that determine the data order: seed, batch, sequences, context."""

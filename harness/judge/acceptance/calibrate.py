@@ -18,12 +18,12 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Fraction of the baseline that still passes. Good nodes differ less from each other than from the vendor's
-peak values."""
+"""Fraction of the baseline that a value must reach. Good nodes differ less from each other than from the
+vendor's peak values."""
 FROM_NODES = 4
 """Minimum number of nodes. With fewer nodes, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Fraction of the values that must remain. If more values are dropped, the nodes are not equally fast."""
+"""Minimum fraction of the values that must remain. If fewer remain, the nodes are not equally fast."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
         what = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
-            refused.append(f"{what}: figures of {len(nodes)} nodes, but {FROM_NODES} are needed")
+            refused.append(f"{what}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
             continue
         agreeing = stable(values, share)
         if len(agreeing) < LEAST * len(values):
-            refused.append(f"{what}: only {len(agreeing)} of {len(values)} figures agree with each other")
+            refused.append(f"{what}: only {len(agreeing)} of {len(values)} values agree with each other")
             continue
         rows.append(
             Baseline(
@@ -116,11 +116,11 @@ def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHA
     limits.
     """
     if not calibration.rows:
-        raise ValueError("; ".join(calibration.refused) or "the fleet reported no figures")
-    lines = [f"# Calibrated from {_plain(bundle)} on {date}: {share:g} of the mean of figures that agree."]
+        raise ValueError("; ".join(calibration.refused) or "the nodes did not report any measured values")
+    lines = [f"# Calibrated from {_plain(bundle)} on {date}: {share:g} × the mean of the values that agree."]
     lines += [f"# No limit: {_plain(reason)}" for reason in calibration.refused]
     for row in calibration.rows:
-        dropped = f", {row.dropped} of {row.figures} figures dropped" if row.dropped else ""
+        dropped = f", {row.dropped} of {row.figures} values dropped" if row.dropped else ""
         source = f"calibrated from {bundle} on {date}, {row.nodes} nodes{dropped}"
         lines += [
             "",
@@ -172,6 +172,6 @@ def summary(calibration: Calibration) -> Iterable[str]:
     """Yield one line for each baseline and one for each check without a baseline."""
     for row in calibration.rows:
         dropped = f", {row.dropped} dropped" if row.dropped else ""
-        figures = f"{row.figures} figures of {row.nodes} nodes{dropped}"
+        figures = f"{row.figures} values from {row.nodes} nodes{dropped}"
         yield f"{row.check} on {row.model}: {row.value:.4g} {row.unit} ({figures})"
     yield from (f"no limit: {reason}" for reason in calibration.refused)

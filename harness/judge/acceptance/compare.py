@@ -84,7 +84,7 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median for `total` nodes if only `values` are known. None is infinite."""
+    """Return the highest possible median of `total` nodes if only `values` are known. None is infinity."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle

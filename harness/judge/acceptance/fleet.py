@@ -1,7 +1,7 @@
 """Judge a whole cluster's acceptance tests: every check on every GPU of every node.
 
 A node passes if its report is complete and every check in the report passed. Missing results are UNKNOWN: a
-node that did not report, a check that only other nodes reported, or a report that was cut off. Pods print
+node that did not report, a check that only other nodes reported, or an incomplete report. Pods print
 each check twice, so that losing a single record never improves a verdict.
 """
 
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict on a cluster. `nodes` lists nodes without a report first, then the others, worst first.
+    """The verdict on a cluster. `nodes` lists nodes without a report first, then the rest, worst first.
 
     `checks` are the results that concern all nodes: missing reports, differing versions, and collectives.
     """

@@ -101,7 +101,7 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 
 
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return the unchanged checks from all groups, which concern all nodes.
+    """Return one result for each check in the groups' reports, without assigning it to a node.
 
     If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
     """

@@ -27,7 +27,7 @@ do not have them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that is not proved to be at fault itself to the reason.
+    """Return, by node, why a failed node is not proved to be at fault itself.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own.

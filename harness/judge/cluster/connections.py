@@ -56,7 +56,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     accused = {rank for pattern in patterns for rank in pattern.accused}
     rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
-        # A healthy pod on that node may be the sender of a failed connection, but no pattern accuses it.
+        # A healthy pod on that node can also have failed connections, but no pattern accuses it.
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:

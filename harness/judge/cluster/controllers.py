@@ -28,7 +28,7 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the last state of the controller's Deployment if it has no available pods, or None otherwise.
+    """Return the controller Deployment's last state if it has no available pods, otherwise None.
 
     States recorded after the wait do not count.
     """

@@ -33,7 +33,7 @@ def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
 
 
 def _had_ended(case: Case, state: ObjectState) -> bool:
-    """Return whether the container had ended before the deletion, if both are in the same state."""
+    """Return whether the state that shows the deletion also shows that the container had ended before it."""
     for status in items(state.object, "status", "containerStatuses"):
         ended = seconds(mapping(status, "state", "terminated").get("finishedAt"))
         if status.get("name") == case.launch.container and ended is not None:

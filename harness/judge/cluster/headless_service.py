@@ -49,7 +49,7 @@ def problem(case: Case) -> ServiceProblem | None:
 
 
 def healthy(case: Case) -> str | None:
-    """Return a sentence if the Service provably selects and publishes all pods, or None otherwise."""
+    """Return a sentence if the Service provably selects and publishes all pods, otherwise None."""
     names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
     if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
         return None

@@ -43,7 +43,7 @@ def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
 
 
 def best(all_: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
-    """Return the most informative diagnosis: failed ones first, then those that cover all pairs."""
+    """Return the most informative diagnosis. Failures are preferred, then diagnoses that cover all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
     ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
     return ranked[0] if ranked else None
@@ -125,7 +125,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         cause = culprit.instead if culprit.instead and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
-        if cause == "dns.search_path":  # The pods' DNS server has the names, so this stays the cause.
+        if cause == "dns.search_path":  # The DNS server has the names, so dns.search_path remains the cause.
             why = [policy.text]
         else:
             cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]

@@ -28,7 +28,7 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Object kinds for which creation, edits and deletion by others are reported."""
+"""Object kinds for which creation, edits and deletion by other clients are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
 """The possible kinds of the launched object and of the objects that it owns."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
@@ -46,7 +46,7 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 
 
 def changes(case: Case) -> list[Change]:
-    """Return the changes made by others between the launch and the end of the wait, earliest first."""
+    """Return the changes made by other clients between the launch and the end of the wait, earliest first."""
     begin, end = _window(case)
     all_ = [*_written(case), *_deleted(case), *outages(case)]
     # When a watch reconnects, it can record the same event twice.
@@ -55,7 +55,7 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended. The harness then deletes its objects."""
+    """Return when the launch began and when the wait ended, after which the harness deletes its objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 

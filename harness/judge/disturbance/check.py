@@ -43,7 +43,7 @@ TOLD = 8
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
-    """Check `disturbances`: no change made by others explains the finding that would decide the verdict.
+    """Check `disturbances`: no change by another client explains the finding that would decide the verdict.
 
     If a change explains that finding, the change becomes the cause, and the finding is listed as its
     consequence.
@@ -91,7 +91,7 @@ def _before(result: Finding, first: Finding) -> Finding:
 
 
 def _beside(case: Case, changed: list[Change]) -> str:
-    """Return a sentence that lists the changes by others or, if there were none, what was watched."""
+    """Return a sentence that lists other clients' changes or, if there were none, the watched kinds."""
     if changed:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched

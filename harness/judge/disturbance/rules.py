@@ -114,7 +114,7 @@ class Disturbance:
     text: str = ""
     """Text appended to the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """How many seconds after its consequences the change may have been recorded."""
+    """Maximum number of seconds by which the change can be recorded after its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:

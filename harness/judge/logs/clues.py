@@ -73,7 +73,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed", "shm.small")
 """Causes that can end a rank at any time, if its last error matches. Other causes occur only at startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""An error that repeats the previous error, from which it was raised."""
+"""An error that was raised from the previous error and only repeats it."""
 _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )

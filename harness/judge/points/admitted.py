@@ -222,7 +222,7 @@ def _points(found: Differences, problems: dict[int, str], label: str) -> Iterabl
 
 
 def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, str]) -> Finding:
-    """Check `ranks-logged`: at least one rank logged. An attached job does not say which ranks must log."""
+    """Check `ranks-logged`: at least one rank logged. Attached jobs do not declare which ranks log."""
     counts = dict.fromkeys(sorted(ranks), 0)
     for record in usable:
         assert record.summary is not None

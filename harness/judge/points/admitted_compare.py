@@ -97,7 +97,7 @@ class Differences:
     collided: list[tuple[set[int], str]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     open: list[tuple[set[int], str]] = field(default_factory=list)
-    """Questions that cannot be decided, with the reasons."""
+    """Comparisons that cannot be decided, with the reasons."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Agreement:
     apart: dict[int, tuple[Truth, Differences]]
     """For each rank with differences: the wrapping recorder's record and the differences."""
     cut: list[int]
-    """Ranks that were cut off, so that they may have recorded a point without passing it to the client."""
+    """Ranks that were killed, and so may have recorded a point without passing it to the client."""
 
     def finding(self) -> Finding:
         """Check `recorders-agree`: both records of each rank contain the same points."""
@@ -92,7 +92,7 @@ def _other(case: Case, own: Truth) -> Truth | None:
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
-    """Yield the differences between a rank's two records. Beyond the row limit, digests are compared."""
+    """Yield the differences between a rank's two records. Rows past the row limit are compared by digest."""
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not mine and not theirs:

@@ -224,7 +224,7 @@ def _compare_block(
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        result.undecided.append((truth.rank, block))  # Some points replaced others, and it is not known
+        result.undecided.append((truth.rank, block))  # Some points replaced other points, and it is not known
         # which.
         return
     for other in holders:

@@ -42,7 +42,7 @@ DENSE_ROWS, DENSE_MS = 20, 30
 
 @dataclass
 class Attempt:
-    """The record of one attempt of a rank, from its start until it ended or was cut off."""
+    """The record of one attempt of a rank, from its start until it ended or was killed."""
 
     start: TruthStart | None = None
     """The attempt's start frame, or None if the recorder did not mark attempts."""
@@ -69,7 +69,7 @@ class Attempt:
     settings: list[TruthSettings] = field(default_factory=list)
     """The client's settings, one entry per `init`."""
     batch: int = 1
-    """The number of points that the rank wrote per frame while it was recording fast."""
+    """The number of points per frame while the rank was batching points."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder that wraps the client failed, or ""."""
@@ -159,7 +159,7 @@ class Attempt:
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
-        """Like `take`, for all points in columns. `parts` contains the same points grouped by metric.
+        """Count all points in `columns`, as `take` does. `parts` contains the same points by metric.
 
         Per-metric digests are slow to compute, and only attempts with blocks need them.
         """
@@ -182,7 +182,7 @@ class Attempt:
 
     @property
     def dense(self) -> bool:
-        """Return whether points were recorded so fast that some may be lost if the rank was cut off."""
+        """Return whether points were recorded so quickly that some may be lost if the rank was killed."""
         return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
 
     @property
@@ -225,7 +225,7 @@ class Truth:
     lives: list[Life] = field(default_factory=list)
     """The rank's run objects. A mark in `rows` is an index into this list."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
-    """The steps of each metric that a later world without this rank repeated, so the run may lack them."""
+    """The steps per metric that a later world without this rank repeated. The run may not contain them."""
     scaled_down: bool = False
     """Whether the world continued without this rank because scaling removed its pod."""
     incomplete: str = ""
@@ -256,7 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder around the client recorded the points, so that the client got them."""
+        """Return whether the recorder around the client, rather than the worker, recorded the points."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
@@ -398,20 +398,20 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) for each of the rank's processes in the pod. Any may have sent the message."""
+    """Return (count, digest) for each process of the rank in the pod. Any may have written the message."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why points may be missing from an attempt that was cut off, or "" if all are known.
+    """Return why points may be missing from an attempt that was killed, or "" if all points are known.
 
     The attempt's frames have no gap, and a rank writes a point's frame before it logs the point. Therefore,
-    only a rank that recorded very fast can have logged points without a frame. Such points are still known if
-    the next attempt starts at a step that the interrupted attempt had recorded, because it then logs them
-    again. Up to one frame of points (beyond the row limit, one block) may be missing, so the next attempt
-    must have logged at least that many further points.
+    only a rank that was batching points can have logged points without a frame. If the next attempt starts
+    at a step that this attempt had recorded, it logs the missing points again, so they are known. Up to one
+    frame of points may be missing, or one block beyond the row limit, so the next attempt must have logged at
+    least that many further points.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -445,7 +445,7 @@ _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has tim
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return the rest of a sentence: the error from the recorder around the client, or why none ran."""
+    """Return a clause with the error from the recorder around the client, or why no such recorder ran."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()

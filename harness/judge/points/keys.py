@@ -162,8 +162,8 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not last and not attempt.is_child:
-            continue  # An attempt that was cut off can only lack omissions, which are recorded after the
-            # call.
+            continue  # In an attempt that was killed, only omissions can be missing: they are recorded
+            # after the call.
         if account is None:
             return "its recorder closed no account"
         if account.unseen:

@@ -185,7 +185,7 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that ended a rank, or ""."""
-    if at == float("inf"):  # If a process's end was not recorded, it was no later than the container's end.
+    if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")

@@ -25,7 +25,7 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        # In a snapshot without processes, the container was either paused or gone. The latter is ignored.
+        # A snapshot without processes counts only if the container was paused. Otherwise, it had ended.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]

@@ -331,7 +331,7 @@ def ends(case: Case) -> dict[int, End]:
 
 
 def first(bad: list[End]) -> End:
-    """Return the End that explains the others: one of the earliest that was not caused by another End."""
+    """Return the first failure: one of the earliest Ends that were not caused by another End."""
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 

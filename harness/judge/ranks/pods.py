@@ -111,7 +111,7 @@ _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each 
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return an earlier pod of the StatefulSet that was never Ready and so blocks the pod, or None."""
+    """Return an earlier pod of the StatefulSet that blocks this node's pod by never being Ready, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -125,7 +125,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding if a cluster rule rejects the pods every time they are created, or None otherwise."""
+    """Return a finding if a policy, quota or webhook rejects the pods on every attempt, otherwise None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
@@ -334,7 +334,7 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running when the wait ended, and sentences about the longest silent rank."""
+    """Return the ranks still running when the wait ended, and sentences about the rank silent for longest."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -1,8 +1,7 @@
 """Judge whether every process that contacted the tracker was recorded (check `processes`).
 
 The tracker stores the process named in each request. If a request from this launch does not name a process,
-it came
-from a process that ran without the recorder. What else that process did is unknown, so the check cannot pass.
+the process ran without the recorder. What else that process did is unknown, so the check cannot pass.
 """
 
 from __future__ import annotations

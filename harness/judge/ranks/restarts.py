@@ -2,7 +2,7 @@
 
 A job allows restarts through torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or
 the pod's restartPolicy. Kueue may also evict the job and admit it again. Any other restart means that the job
-was disturbed. The run is then not the one that was launched, even if no points are missing.
+was disturbed. The launch then does not pass, even if no points are missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find commands that a run script or a supervisor retried after failures until they succeeded.
 
-Such a script does not hide the failure, because it reacts to it. A loop over seeds or folds also runs the
+Such a script reacts to the failure and therefore does not hide it. A loop over seeds or folds also runs the
 same command several times, but it does not retry the command, because it continues in the same way after a
 failure as after a success.
 """

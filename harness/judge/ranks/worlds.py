@@ -53,7 +53,7 @@ def _refs(case: Case) -> list[str]:
 
 
 def alone(case: Case, index: int) -> bool:
-    """Return whether a node's ranks formed their own world."""
+    """Return whether a node's ranks formed a world without the other nodes' ranks."""
     pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
     return any(is_each(size, {rank for rank, world in pairs if world == size}) for size in sizes)

@@ -16,7 +16,7 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum fraction of steps at which a rank with a different seed deviates. Others can match by chance."""
+"""Minimum fraction of steps at which a rank with a different seed deviates. The rest can match by chance."""
 LOOKED = 3
 """The number of each rank's deviating steps that are compared with earlier steps."""
 Sums = tuple[float, float, float]

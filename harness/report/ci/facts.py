@@ -1,4 +1,4 @@
-"""The description of a launch that is reported to CI in JUnit properties, CTRF and the job summary."""
+"""Describe a launch for CI: in JUnit properties, in CTRF and in the job summary."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def active(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """Return a line that creates an annotation. `where` can set title, file and line. None is omitted."""
+    """Return a line that creates an annotation. `where` sets title, file and line; None is omitted."""
     properties = ",".join(
         f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
     )

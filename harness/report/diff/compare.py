@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 class Change(Record):
-    """A value that differs between the two bundles or that only one of them has."""
+    """A value that differs between the two bundles, or that is in only one of them."""
 
     what: str
     a: str | None
@@ -44,7 +44,7 @@ class Timing(Record):
 
 
 class PointCounts(Record):
-    """Row counts for one rank and metric in one bundle: rows logged, and rows in the run (`kept`).
+    """The number of rows logged by one rank for one metric, and how many of them are in the run (`kept`).
 
     `missing` describes the steps missing from the run, and `only` the steps logged only in this bundle.
     """

@@ -1,4 +1,4 @@
-"""For each metric, count the points logged by each rank and the points in the run, and draw the curves."""
+"""For each metric, count each rank's logged points and those that are in the run, and draw the curves."""
 
 from __future__ import annotations
 

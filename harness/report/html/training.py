@@ -60,7 +60,7 @@ class View:
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
-    """Return the section for a bundle, or None if it has no training. `facts` comes from curves.metrics."""
+    """Return the section for a bundle, or None if it has no training. Pass curves.metrics as `facts`."""
     audit = bundle.training_audit
     if audit is None:
         return None
@@ -106,7 +106,7 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
         path(trained),
         path(evaluated),
         [Mark(x(step), y(loss), f"step {step}: validation loss {loss:.6g}") for step, loss in evaluated],
-        [Mark(x(step), TOP, f"went on at step {step}") for step in resumed],
+        [Mark(x(step), TOP, f"resumed at step {step}") for step in resumed],
         None if floor is None else Mark(LEFT, y(floor), f"entropy of the texts {floor:.4g}"),
         [Mark(LEFT, y(value), f"{value:g}") for value in _round(low, high)],
         [Mark(x(step), HEIGHT, f"{step:g}") for step in _round(0, last)],

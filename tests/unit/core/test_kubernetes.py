@@ -42,7 +42,7 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
     """A paused control plane accepts connections and answers nothing."""
     server, kube = serve(lambda asked: "frozen")
     with (
-        pytest.raises(HarnessError, match=r"server to answer, but saw ReadTimeoutError") as raised,
+        pytest.raises(HarnessError, match=r"server to answer, but got ReadTimeoutError") as raised,
         reached(),
     ):
         kube.fetch("/api/v1/nodes")
@@ -83,7 +83,7 @@ def test_a_brief_server_outage_is_a_reported_retry(serve: Serve) -> None:
     kube.api.call_api("GET", f"http://127.0.0.1:{server.port}/api/v1/pods?limit=1")
     assert [what for what, _ in told] == [f"GET http://127.0.0.1:{server.port}/api/v1/pods"]
     assert told[0][1].startswith("ProtocolError")
-    assert told[0][1].endswith("answered at try 3")
+    assert told[0][1].endswith("succeeded on attempt 3")
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
@@ -125,7 +125,7 @@ def test_a_gap_is_told_when_it_is_over(serve: Serve) -> None:
     assert (heart.ask(), heart.silent) == (True, 0.0)
     heart.stop()
     assert len(gaps) == 1
-    assert "without an answer (ProtocolError" in gaps[0]
+    assert "without a response (ProtocolError" in gaps[0]
 
 
 def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
@@ -136,7 +136,7 @@ def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
     heart.stop()
     heart.stop()
     assert len(gaps) == 1
-    assert gaps[0].endswith("(HTTP 500); it did not come back")
+    assert gaps[0].endswith("(HTTP 500); it did not recover")
 
 
 def test_a_truncated_watch_line_is_a_broken_connection() -> None:

@@ -88,16 +88,16 @@ def test_the_file_is_one_that_limits_reads(tmp_path: Path) -> None:
 
 def test_a_dropped_figure_is_said() -> None:
     nodes = changed(healthy(5), 0, scale=0.5)
-    assert "2 of 10 figures dropped" in toml(baselines(judged_fleet(nodes)), **SHIPPED)
+    assert "2 of 10 values dropped" in toml(baselines(judged_fleet(nodes)), **SHIPPED)
 
 
 def test_few_nodes_make_no_limit() -> None:
     """Contract: there is no file then, and no pass by the shipped limits in its name."""
     found = baselines(judged_fleet(healthy(3)))
     assert found.rows == ()
-    with pytest.raises(ValueError, match="figures of 3 nodes, but 4 are needed"):
+    with pytest.raises(ValueError, match="measured on 3 nodes, but 4 are required"):
         toml(found, **SHIPPED)
-    with pytest.raises(ValueError, match="no figures"):
+    with pytest.raises(ValueError, match="any measured values"):
         toml(Calibration((), ()), **SHIPPED)
 
 

@@ -173,7 +173,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "value", "said"),
     [
-        ("statefulset", "spec/replicas", 0, "spec.replicas: a whole number from 1 on"),
+        ("statefulset", "spec/replicas", 0, "spec.replicas: expected a positive whole number"),
         ("statefulset", "spec/serviceName", None, "spec.serviceName"),
         (
             "statefulset",
@@ -192,14 +192,14 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/replicas",
             1_000_000_000,
-            "at most 10000 pods can be launched; seen 1000000000",
+            "at most 10000 pods can be launched; found 1000000000",
         ),
         ("indexed-job", "spec/completions", 99_999, "spec.completions: at most 10000 pods"),
         (
             "statefulset",
             "spec/template/spec/containers/0/args/0",
             "torchrun --nproc-per-node=4096 x.py",
-            "--nproc_per_node: at most 1024 processes per node; seen 4096",
+            "--nproc_per_node: at most 1024 processes per node; found 4096",
         ),
         (
             "statefulset",
@@ -257,7 +257,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("statefulset", "spec/template/spec/containers", [], "at least one container"),
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: expected Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: expected 2"),
-        ("indexed-job", "spec/completions", None, "spec.completions: a whole number"),
+        ("indexed-job", "spec/completions", None, "spec.completions: expected a positive whole number"),
         ("indexed-job", "spec/suspend", True, "spec.suspend: nothing resumes a Job without a queue"),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (

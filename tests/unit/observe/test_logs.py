@@ -151,14 +151,14 @@ def test_a_kubelet_restart_does_not_end_the_log(follow: Start) -> None:
 @pytest.mark.parametrize("answer", [body(GONE), "reset"])
 def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) -> None:
     why = ": ProtocolError" if answer == "reset" else ""
-    assert follow(answer).finish() == ([], [f"p-c: could not be read to its end{why}"])
+    assert follow(answer).finish() == ([], [f"p-c: could not be read to the end{why}"])
 
 
 def test_a_kubelet_that_is_not_reached_is_named(follow: Start) -> None:
     """Contract: the gap repeats what the API server says of the kubelet."""
     rows, gaps = follow(refused(b"502 Bad Gateway")).finish()
     assert rows == []
-    assert gaps[0].startswith("p-c: could not be read to its end: HTTP 502: ")
+    assert gaps[0].startswith("p-c: could not be read to the end: HTTP 502: ")
 
 
 def test_a_follower_that_fails_leaves_a_gap(follow: Start) -> None:

@@ -111,7 +111,7 @@ def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch
         lambda _, pod, __: answers.get(pod["metadata"]["name"]) or frozen.wait(),
     )
     assert made.reason() is None
-    assert [one.error for one in made.recorded] == [None, "no answer within 0.2 s"]
+    assert [one.error for one in made.recorded] == [None, "no response within 0.2 s"]
     frozen.set()
 
 

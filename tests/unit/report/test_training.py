@@ -45,14 +45,14 @@ def test_the_curves_of_a_resumed_training(killed: Bundle) -> None:
     """Contract: both losses, the step at which it went on, the entropy below them, `best` by its name."""
     training = seen(killed)
     assert training.curves is not None
-    assert [mark.text for mark in training.curves.resumed] == ["went on at step 12"]
+    assert [mark.text for mark in training.curves.resumed] == ["resumed at step 12"]
     assert [mark.text.partition(":")[0] for mark in training.curves.points] == ["step 31", "step 63"]
     assert training.curves.trained.count("L") == 63
     assert training.curves.floor is not None
     assert training.curves.floor.y > max(mark.y for mark in training.curves.points)
     assert [one.name for one, best in training.checkpoints if best] == ["epoch-0002-step-00000064"]
     page = render(killed, judge(killed))
-    assert "went on at step 12" in page
+    assert "resumed at step 12" in page
     assert "epoch-0000-step-00000012" in page
 
 

@@ -33,20 +33,20 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"name": "x" * 41}, "at most 40 lower-case letters"),
         ({"num_nodes": 0}, "num_nodes"),
         ({"num_nodes": True}, "num_nodes"),
-        ({"num_nodes": "two"}, "seen 'two'"),
-        ({"num_nodes": 1_000_000_000}, "num_nodes: at most 1000 nodes can be launched; seen 1000000000"),
-        ({"num_nodes": 99_999}, "num_nodes: at most 1000 nodes can be launched; seen 99999"),
-        ({"num_nodes": 10**5000}, "seen a number of more than 4300 digits"),
+        ({"num_nodes": "two"}, "found 'two'"),
+        ({"num_nodes": 1_000_000_000}, "num_nodes: at most 1000 nodes can be launched; found 1000000000"),
+        ({"num_nodes": 99_999}, "num_nodes: at most 1000 nodes can be launched; found 99999"),
+        ({"num_nodes": 10**5000}, "found a number of more than 4300 digits"),
         ({"name": "x" * 10**6}, r"found 'x+… \(1000000 characters\)"),
-        ({"run": "#" * 200_000}, "run: at most 122880 bytes; seen 200000"),
-        ({"envs": {"A" * 300: "1"}}, "envs: a name has at most 255 characters; seen 300"),
-        ({"envs": {"A": "x" * 200_000}}, r"envs\.A: at most 122880 bytes; seen 200000"),
+        ({"run": "#" * 200_000}, "run: at most 122880 bytes; found 200000"),
+        ({"envs": {"A" * 300: "1"}}, "envs: a name has at most 255 characters; found 300"),
+        ({"envs": {"A": "x" * 200_000}}, r"envs\.A: at most 122880 bytes; found 200000"),
         ({"envs": {f"A{n}": "x" * 100_000 for n in range(9)}}, "names and values have at most 524288 bytes"),
         ({f"field{n}": 1 for n in range(10_000)}, "; and more"),
-        ({"resources": {"image_id": "foo: {{ bar }}"}}, r"resources\.image_id: .* seen 'foo: \{\{ bar"),
+        ({"resources": {"image_id": "foo: {{ bar }}"}}, r"resources\.image_id: .* found 'foo: \{\{ bar"),
         (
             {"resources": {"image_id": "a" * 600 + ":1"}},
-            r"resources\.image_id: at most 512 characters; seen 602",
+            r"resources\.image_id: at most 512 characters; found 602",
         ),
         ({"run": "  "}, "run"),
         ({"run": ["torchrun"]}, "found a list"),
@@ -103,9 +103,9 @@ def test_a_file_that_is_no_job(tmp_path: Path, text: str, told: str) -> None:
 
 def test_world_size_counts_processes_per_node(job: JobFile) -> None:
     assert job.with_(num_nodes=3, run="torchrun --nproc-per-node=4 x.py").ranks == 12
-    with pytest.raises(UsageError, match="at most 1024 processes per node; seen 1025"):
+    with pytest.raises(UsageError, match="at most 1024 processes per node; found 1025"):
         job.with_(run="torchrun --nproc_per_node=1025 x.py").ranks  # noqa: B018
-    with pytest.raises(UsageError, match="at most 100000 ranks can be launched; seen 1024000"):
+    with pytest.raises(UsageError, match="at most 100000 ranks can be launched; found 1024000"):
         job.with_(num_nodes=1000, run="torchrun --nproc_per_node=1024 x.py").ranks  # noqa: B018
     with pytest.raises(UsageError, match="at most 1024 processes"):
         job.with_(run=f"torchrun --nproc_per_node={'9' * 5000} x.py").ranks  # noqa: B018
