@@ -116,7 +116,7 @@ class Reader:
             found: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
         except HTTPError as error:
             raise HarnessError(
-                f"expected the API server to answer, but saw {reason_of(error)}",
+                f"expected the API server to answer, but got {reason_of(error)}",
                 hint="check the kubeconfig and its context with `kubectl get pods`",
                 cause="cluster.unreachable",
             ) from error

@@ -68,7 +68,7 @@ def inspect_pods(
     """
     named = {pod["metadata"]["name"]: pod for pod in pods}
     snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], container, network), named)
-    late = f"no answer within {LOOK_SECONDS} s"
+    late = f"no response within {LOOK_SECONDS} s"
     return [snapshots.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
 
 

@@ -254,6 +254,7 @@ PASSES = sorted(
     for name, fault in catalogue().items()
     if fault.expect is not None
     and fault.expect.verdict == "PASS"
+    and fault.job.manifest != "netcheck.yaml"  # Its pods log nothing.
     and Path(f"tests/recorded/{name}.tar.xz").is_file()
 )
 ROOT = tempfile.TemporaryDirectory(prefix="code-")
