@@ -1,7 +1,7 @@
 """Check whether the API server would admit a job's pods, with a dry run in a temporary namespace.
 
-Policies, quotas, limits and webhooks reject the pods and not the job. Without this check, a launch would fail
-only after the job was created.
+Policies, quotas, limits and webhooks reject pods, and not the job that creates them. Without this check, a
+launch would fail only after the job was created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label
 NAMESPACE = "e2e-preflight-"
 """Prefix of the namespace's name.
 
-It begins like the names of launch namespaces, because rules can match names.
+Launch namespaces have the same beginning, so policies that select namespaces by name apply to this one too.
 """
 SECONDS = 10.0
 """Maximum time in seconds until Kubernetes creates the namespace's default objects, e.g. its ServiceAccount.

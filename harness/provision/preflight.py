@@ -87,7 +87,7 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user lacks permission for a check, this is reported as a
+    checks the cluster's admission rules. If the user lacks permission for a check, the requirement has a
     problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [

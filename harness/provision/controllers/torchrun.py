@@ -47,7 +47,7 @@ def _established(definitions: dict[str, Object]) -> str | None:
 
 
 def _unavailable(deployment: Object) -> str | None:
-    """Return why a Deployment is not running its newest pods, or None if it is."""
+    """Return why a Deployment's newest pods are not running and ready, or None if they are."""
     if not deployment:
         return "it is not there"
     status = deployment.get("status") or {}

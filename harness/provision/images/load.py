@@ -98,7 +98,7 @@ def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks."""
+    """Unpack the images that are not in the volume yet."""
     scripts = [unpacked.script(image) for image in images]
     tests = " && ".join(f"test -e {path}" for path in scripts)
     if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:

@@ -86,7 +86,7 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
     """Return the volume's path if nodes can use its layers. Otherwise report the reason and return None.
 
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
-    systems do not support overlayfs. Therefore a container from the node image tries both first.
+    systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
     """
     path, seen = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
@@ -102,7 +102,7 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
 
 def created_at(context: RunContext) -> str:
-    """Return the volume's creation time. A new volume may contain the same layer in a different folder."""
+    """Return the volume's creation time, because a new volume has other folders for the same layers."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
@@ -124,7 +124,7 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks, using the containerd of a node image.
+    """Unpack the images that are not in the volume yet, using the containerd of a node image.
 
     Only one process at a time changes the volume.
 

@@ -1,4 +1,4 @@
-"""Build all missing artefacts.
+"""Build all missing artefacts of the source stack: programs, a Debian root, images and manifests.
 
 The Debian steps mostly wait for disk and network I/O, so they run concurrently with the Go steps.
 """

@@ -113,7 +113,7 @@ class Store:
             result.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Take a folder out of use immediately, by moving it. The caller must hold the lock.
+        """Move a folder out of the store immediately. The caller must hold the lock.
 
         Its files are deleted when this process ends, or by the next build. Deleting 7 GB immediately would
         slow down ext4 for minutes while images are being unpacked.
