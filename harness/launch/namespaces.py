@@ -45,8 +45,8 @@ class NamespaceLeases:
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.
 
-        With `mine_only`, a namespace that never had a lease in this folder belongs to another user, and is
-        never free.
+        If `mine_only` is true, a namespace that never had a lease in this folder counts as another user's,
+        and is never free.
         """
         self._folder = folder
         self._mine_only = mine_only

@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder where the Kubernetes client writes the client key. A killed client leaves it behind."""
+        """The folder to which the Kubernetes client writes the client key, which remains if it is killed."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
