@@ -24,7 +24,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""The time in seconds, during a switch, in which a failed command does not end its pod.
+"""During a switch, a failed command does not end its pod for this many seconds.
 
 The commands do not stop at the same time, and a rank may fail because another rank has stopped.
 """
@@ -44,14 +44,14 @@ class Synced:
     """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The number of files and bytes sent, each summed over all pods."""
+    """The number of bytes sent. Like `files`, it is summed over all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """One job's pods. Connections stay open between syncs, until a pod closes its connection."""
+    """One job's pods. A connection stays open between syncs, until its pod closes it."""
 
     def __init__(
         self,

@@ -27,9 +27,9 @@ CONTENT = ("data", "zdata")
 WORTH = 0.9
 """The maximum ratio of compressed to uncompressed size for sending a piece compressed."""
 PROBE = 4096
-"""How many bytes of a piece are compressed first, to find out whether to compress the whole piece.
+"""How many bytes of a piece are compressed first, to find out whether compression is worthwhile.
 
-Images and weights do not shrink.
+Images and weights, for example, do not get smaller.
 """
 _Answer = TypeVar("_Answer")
 

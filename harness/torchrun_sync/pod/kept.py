@@ -126,7 +126,7 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
             content.finish()
     staged = store.stage()
     if staged != head["tree"]:
-        raise Refused(f"expected the tree {head['tree'][:12]} of what is kept, and it makes {staged[:12]}")
+        raise Refused(f"expected the tree {head['tree'][:12]} in the kept archive, found {staged[:12]}")
     store.switch(head["tree"], head["generation"])
     store.write_ready(ready)
 
