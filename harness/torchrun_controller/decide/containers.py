@@ -21,7 +21,7 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """The time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""How long after the trainers have ended an Event reports the containers that are still running.
+"""The time after the end of the trainers when an Event reports the containers that are still running.
 
 This is a pod's default grace period, within which Kubernetes terminates native sidecars.
 """

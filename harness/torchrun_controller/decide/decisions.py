@@ -135,7 +135,7 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:
-    """Return the current attempt's pods, without terminating pods unless `terminating` is true."""
+    """Return the current attempt's pods. Terminating pods are included only if `terminating` is true."""
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod

@@ -236,7 +236,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so `cd` has an effect."""
+    """Return the trainer's script for `bash -c`. It also runs the setup, so a `cd` there affects torchrun."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]

@@ -1,6 +1,6 @@
-"""The manifests of the etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint.
+"""The manifests of the etcd that jobs with rdzvBackend etcd-v2 and no rdzvEndpoint use.
 
-This module also contains the etcd endpoint check that a pod runs before torchrun.
+This module also contains the check of an etcd endpoint that a pod runs before torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """
@@ -20,7 +20,7 @@ INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
 """The image of etcd 3.5, the last minor version with API v2."""
 SECONDS = 60
-"""How long a pod waits for a response from its etcd."""
+"""How many seconds a pod waits for a response from its etcd."""
 HEADER = (
     "# The etcd in which jobs with rdzvBackend etcd-v2 and no rdzvEndpoint meet. What it knows is lost\n"
     "# with its pod: the ranks of jobs that run then meet anew. It asks for no password.\n"

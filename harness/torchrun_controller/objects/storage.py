@@ -88,7 +88,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return the volume for /dev/shm. Its size is the size per GPU times the number of GPUs, at least 1."""
+    """Return the volume for /dev/shm. Its size is shmSizePerGPU times the number of GPUs (1 without GPUs)."""
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))

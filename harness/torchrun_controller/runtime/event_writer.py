@@ -34,7 +34,7 @@ LATEST = timedelta(minutes=15)
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""How many seconds no Events are posted after the API server has forbidden one."""
+"""After the API server has forbidden an Event, no Events are posted for this many seconds."""
 
 
 ATTEMPTS = 3

@@ -91,10 +91,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 
 
 def progress(before: JobStatus, status: JobStatus) -> bool:
-    """Return whether two statuses differ only in pod counts and in messages about pods.
-
-    Their phase and conditions are otherwise the same.
-    """
+    """Return whether two statuses differ only in pod counts and in messages about pods."""
 
     def facts(of: JobStatus) -> JobStatus:
         conditions = [
