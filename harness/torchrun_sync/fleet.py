@@ -174,7 +174,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod for each store that lacks the tree or contains a modified copy of it."""
+    """Return one pod for each store that does not contain the tree, or contains a modified copy of it."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -190,7 +190,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 def _generation(states: Mapping[str, State], tree: str) -> int:
     """Return the generation to run.
 
-    If only new pods lack the tree, this is the running generation. Otherwise, it is a new one.
+    This is the running generation if only new pods need the tree, otherwise a new generation.
     """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]

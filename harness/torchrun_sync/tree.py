@@ -42,7 +42,7 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """The total size of all files in bytes."""
+        """Return the total size of all files in bytes."""
         return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
 
     def packed(self) -> bytes:

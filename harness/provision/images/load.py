@@ -1,8 +1,8 @@
 """Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
-The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or if an
-image cannot be linked, the image is imported from a tar file. `kind load` would save the image again for each
-node, and it fails on images with attestations (kind issue 3795).
+The harness's clusters mount the volume of unpacked images (unpacked.py). If a node has no such mount, or if
+an image cannot be linked, the image is imported from a tar file. `kind load` is not used, because it would
+save the image again for each node, and it fails on images with attestations (kind issue 3795).
 """
 
 from __future__ import annotations

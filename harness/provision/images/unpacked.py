@@ -76,7 +76,7 @@ def volume(context: RunContext) -> str:
 
 
 def folder(context: RunContext) -> Path:
-    """Return the volume's path on the host, for kind. The volume is created if necessary."""
+    """Return the volume's path on the host, for kind, creating the volume if it does not exist."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())

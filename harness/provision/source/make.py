@@ -205,7 +205,7 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs in a plan, which are compiled on demand. `module` is an empty folder."""
+    """The programs in a plan, which are compiled when needed. `module` is an empty folder."""
 
     making: _Making
     go: Go

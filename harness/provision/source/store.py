@@ -83,7 +83,7 @@ class Store:
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the log folder, which is created if necessary."""
+        """Return the log folder, creating it if it does not exist."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs

@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The path as an entry in `overrides.fields`."""
+        """Return the path as an entry for `overrides.fields`."""
         return self.path.replace("[]", "")
 
     @property
@@ -140,7 +140,7 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 
 
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry that `overrides` lacks for a mount, or []. A job may mount its own volumes.
+    """Return the entry missing from `overrides` for a mount, or []. A job may mount its own volumes.
 
     Other volumes need an entry, because the queue's volumes may be intended only for other containers.
     """
@@ -150,7 +150,7 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry that `overrides` lacks for a source of code, or [].
+    """Return the entry missing from `overrides` for a source of code, or [].
 
     A job may name a claim, or a bucket's Secret. The queue must list these names.
     """

@@ -29,7 +29,7 @@ class Volume:
 
     @property
     def held(self) -> bool:
-        """Whether the claim belongs to the pod `<job>-sync-0` and the job's pods use emptyDir volumes."""
+        """Return whether the claim belongs to the pod `<job>-sync-0`, and the job's pods use emptyDirs."""
         return self.claim is not None and "emptyDir" in self.source
 
 

@@ -41,7 +41,7 @@ class Kind:
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return an object's cached fields, and its API version and kind, which list items lack."""
+        """Return an object's fields to cache, with the API version and kind, which list items do not have."""
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 

@@ -205,8 +205,8 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The API server's message may differ each time, e.g. in a port or a count. Each new message changes the
-        status, which triggers a reconcile.
+        Without this pause, the object might be reconciled continuously: the API server's message may contain
+        e.g. a new port or count, and each new message changes the status, which triggers a reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)

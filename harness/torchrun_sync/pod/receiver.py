@@ -24,7 +24,7 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver sends an ack each time it has received this many bytes."""
+"""The receiver sends an ack after every this many bytes."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
 """The maximum size in bytes of an uncompressed piece of a file."""

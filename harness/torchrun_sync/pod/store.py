@@ -240,7 +240,7 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove contents without a tree, and all trees except `needed` and those that processes run in."""
+        """Remove contents that are in no tree, and trees that are neither `needed` nor used by a process."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
