@@ -43,9 +43,9 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     finally:
         kube.delete("v1", "Namespace", namespace)
     if message is None:
-        return "a dry run of a pod passes every rule"
+        return "the API server admits a pod in a dry run"
     raise HarnessError(
-        f"the API server refuses it: {message}", hint=hint_for(message), cause="launch.pods_refused"
+        f"the API server rejects it: {message}", hint=hint_for(message), cause="launch.pods_refused"
     )
 
 
@@ -53,10 +53,10 @@ def hint_for(message: str) -> str:
     """Return a hint about how to make the cluster admit a rejected pod."""
     rule = refusals.rule_of(message)
     if rule is None:
-        return "see the message of the API server"
+        return "see the API server's message"
     if rule[0] == refusals.POD_SECURITY:
         return ALLOW
-    return f"the rule is {' '.join(filter(None, rule))}"
+    return f"the pod was rejected by {' '.join(filter(None, rule))}"
 
 
 def refused(kube: Kube, namespace: str, spec: Object) -> str | None:

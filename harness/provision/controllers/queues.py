@@ -155,8 +155,8 @@ def admits(kube: Kube, name: str) -> None:
     queue = kube.get(API, "ClusterQueue", name)
     if queue is None:
         raise HarnessError(
-            f"ClusterQueue {name} is not there",
-            hint="`harness down`, then run again: a new cluster gets a new one",
+            f"ClusterQueue {name} does not exist",
+            hint="run `harness down`: the next run creates a cluster with this ClusterQueue",
             cause="queue.cluster_queue_missing",
         )
     active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"

@@ -141,7 +141,7 @@ def _hashes_of(tag: str) -> dict[str, str]:
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
-        return {"": "an image that says nothing"}
+        return {"": "an image without labels"}
 
 
 def _hash(text: bytes) -> str:

@@ -165,7 +165,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     manifest = _inside(container, *CTR, "content", "get", digest)
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
-        raise HarnessError(f"{image.tag} is no single image in containerd", cause=CAUSE)
+        raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     links = [(chain, _layer(container, chain)) for chain in chains]
@@ -272,7 +272,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
         while processes.run(answers, timeout=10, check=False).returncode:
             if time.monotonic() > deadline:
                 raise HarnessError(
-                    "no containerd answers in the volume of images",
+                    "containerd does not respond in the volume of images",
                     hint=_docker("logs", "--tail", "5", name),
                     cause=CAUSE,
                 )

@@ -108,7 +108,7 @@ class KindNodes:
             return f"Docker has no container of the control plane of cluster {self.name}{remaining}"
         state = self.state()
         if state is not None and self._created_at not in ("", state.created_at):
-            return f"cluster {self.name} was made anew at {state.created_at}"
+            return f"cluster {self.name} was created again at {state.created_at}"
         return None
 
     def pools(self) -> list[str]:

@@ -132,7 +132,7 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
     unknown = sorted(set(wanted) - set(parts.programs))
     if unknown:
         raise HarnessError(
-            f"kubeadm {parts.kubernetes} wants images that are not built here: {', '.join(unknown)}",
+            f"kubeadm {parts.kubernetes} requires images that are not built here: {', '.join(unknown)}",
             hint="harness/provision/source/golang.py lists what is built",
             cause=CAUSE,
         )
