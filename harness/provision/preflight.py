@@ -70,7 +70,7 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A launch requirement, with the actual state of the cluster."""
+    """A launch requirement, the cluster's actual state, and the problem if the requirement is not met."""
 
     what: str
     state: str

@@ -1,4 +1,4 @@
-"""Build netcheck as a single Python file, for images without netcheck: `harness netcheck --print-module`.
+"""Build the file that `harness netcheck --print-module` prints: all of netcheck as a single Python module.
 
 The file contains the source of each netcheck module as a string, and imports it from that string as a
 submodule. Therefore the file works under any name and in any package. Run as a script, it does the same as

@@ -54,7 +54,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """How a training's pods use their volumes."""
+    """The mounts of a training's pods, and whether all pods must run on one node because of the volumes."""
 
     mounts: Sequence[claims.Mount] = ()
     one_node: bool = False

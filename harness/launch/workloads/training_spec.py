@@ -67,7 +67,7 @@ class TrainingSpec:
     Tests run a faulty trainer (harness/workers/training/faulty.py).
     """
     options: tuple[str, ...] = ()
-    """Additional trainer options."""
+    """The trainer's options, which the user gives after `--`."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
     """A local folder with the texts (documents.py). None means generated texts with a known entropy."""

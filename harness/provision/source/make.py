@@ -213,7 +213,7 @@ class _Programs:
     compiling: _Compiling | None = None
 
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
-        """Build the missing programs of these modules. `shell` can set another cause for errors."""
+        """Build the missing programs of the modules `names`. `shell` can set another cause for errors."""
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
         for module in missing:

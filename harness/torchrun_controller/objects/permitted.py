@@ -19,7 +19,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
 """The fields that `overrides.allowed` can forbid for all of a queue's jobs."""
 SOURCES = ("zip", "git")
-"""Code sources that need no entry."""
+"""Sources of a job's code that need no entry in the queue's `overrides`."""
 OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."
@@ -31,7 +31,7 @@ class Value(NamedTuple):
     """A value in a spec, with the condition for it from a table in api/permissions.py."""
 
     path: str
-    """The path in the table, e.g. `env[].value`."""
+    """The value's path in the table of conditions, e.g. `env[].value`."""
     shown: str
     """The path for messages. It contains item names, e.g. `env[LR].value`."""
     by: str | None

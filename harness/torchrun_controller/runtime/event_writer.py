@@ -52,7 +52,7 @@ NEVER = _Posted(-1, None)
 
 
 class Recorder:
-    """Posts each of an object's Events once, even if another controller is running."""
+    """Posts each Event about a job or queue only once, even if another controller is running."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic

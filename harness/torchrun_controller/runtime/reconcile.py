@@ -137,9 +137,9 @@ class Reconciler:
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
         self._written: dict[Key, datetime] = {}
-        """The time when a job's status was last written."""
+        """The time when each job's status was last written."""
         self._refused: dict[Key, datetime] = {}
-        """The time when the API server last rejected a job's or queue's pods."""
+        """The time when the API server last rejected the pods of each job or queue."""
 
     def look(self, key: Key) -> float | None:
         """Reconcile an object. Return the seconds until the next reconcile if no event occurs, or None.
