@@ -50,7 +50,7 @@ mkdir -p /var/trial/upper /var/trial/work /var/trial/all
 cd /var/trial
 mount -t overlay overlay -o lowerdir={seen}/trial,upperdir=upper,workdir=work all
 """
-_LINK = """# Links what is not there yet. containerd's garbage collection may strike in between: then again.
+_LINK = """# Link the missing layers, and retry, because containerd's garbage collection may remove one.
 s='ctr -n k8s.io snapshots --snapshotter overlayfs'
 link() {
   case "$known" in *"$1"*) return 0 ;; esac

@@ -125,8 +125,8 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
         version = wanted.get(name, "nothing").rpartition(":")[2]
         if version.lstrip("v").partition("-")[0] != built.lstrip("v"):
             raise HarnessError(
-                f"kubeadm {parts.kubernetes} wants {name} {version}, versions.toml says {built}",
-                hint=f"set {name} in [source] of versions.toml to what kubeadm wants",
+                f"kubeadm {parts.kubernetes} requires {name} {version}, but versions.toml has {built}",
+                hint=f"set {name} in [source] of versions.toml to the version that kubeadm requires",
                 cause=CAUSE,
             )
     unknown = sorted(set(wanted) - set(parts.programs))

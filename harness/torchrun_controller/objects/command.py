@@ -98,8 +98,8 @@ FORWARD_ELASTIC = (
   if [ "$3" = "$child" ]; then ranks="$ranks $1"; fi
 }
 forward() {
-  # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
-  # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
+  # On SIGTERM, torchrun closes the rendezvous, and the remaining nodes could never rendezvous again (torch
+  # 2.6, LocalElasticAgent._shutdown). So torchrun is killed, as with a lost node, and its ranks get SIGTERM.
   ranks=
   own_each started_by_torchrun
   kill -KILL "$child" 2>/dev/null || return 0
