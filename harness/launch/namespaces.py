@@ -63,7 +63,7 @@ class NamespaceLeases:
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
-        """Remove the leases of killed harnesses whose namespaces no longer exist."""
+        """Remove the lease files that killed harnesses left, if their namespaces no longer exist."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
             # A new file may belong to a lease that is being acquired.

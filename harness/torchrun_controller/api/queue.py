@@ -50,7 +50,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A kai-scheduler queue, in the form used in the original operator's code (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, with the fields from the original operator's code (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"

@@ -171,7 +171,7 @@ def restarting(pods: list[Object]) -> Problem:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return the first failed pod and its error, or "". Later failures may be consequences of it."""
+    """Return the name and error of the pod that failed first, or "". It may have caused later failures."""
     for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":

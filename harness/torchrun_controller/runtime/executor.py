@@ -48,7 +48,7 @@ MAX_EVENTS = 1000
 
 @dataclass
 class Cluster:
-    """The cluster, read and written through the API server."""
+    """Reads and writes the cluster's objects through the API server, without the watch caches."""
 
     kube: Kube
     kai: bool = False

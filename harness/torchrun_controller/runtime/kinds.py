@@ -169,7 +169,7 @@ PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
-"""Services are not watched. etcd's Service is read when a job that needs it starts."""
+"""Services are not watched. etcd's Service is read when a job that needs etcd starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(
     "v1",

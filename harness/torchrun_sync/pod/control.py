@@ -111,5 +111,5 @@ class Control:
         return time.monotonic() < float(read_json(self._at("patience.json")).get("until", 0))
 
     def wanted(self) -> dict[str, Any]:
-        """Return the generation and tree to run, or {} before the first sync into this pod."""
+        """Return the generation and tree that the supervisor must run, or {} before this pod's first sync."""
         return read_json(self._at("generation.json"))
