@@ -14,7 +14,7 @@ from harness.settings import Settings
 
 
 def apply(kube: Kube, document: Object) -> Object:
-    """Apply one of a launch's objects. Raises HarnessError, cause launch.rejected."""
+    """Apply one of a launch's objects, and return it. Raises HarnessError, cause launch.rejected."""
     name = f"{document['kind']} {document['metadata']['name']}"
     try:
         return kube.apply(document)
@@ -30,10 +30,10 @@ NAME = "ephemeral-storage"
 
 
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
-    """Limit each container's ephemeral storage in the namespace to the setting or the cluster's default.
+    """Limit the ephemeral storage of each container in the namespace.
 
-    The kubelet evicts a pod that exceeds the limit, and reports the limit. A container's own limit takes
-    precedence.
+    The limit is the user's setting, or else the cluster's default. A limit in a container's own spec takes
+    precedence. The kubelet evicts a pod that exceeds its limit, and reports the limit.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
     if amount is not None and parse_quantity(amount):
@@ -43,8 +43,8 @@ def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> N
 def limit_range(namespace: str, amount: str) -> Object:
     """Return a LimitRange that limits ephemeral storage to `amount`.
 
-    The default request is 0. Otherwise the request would equal the limit. Nodes would then look full, and
-    Kueue would need a quota for this resource.
+    The default request is 0, because it would otherwise equal the limit: nodes would look full, and Kueue
+    would need a quota for this resource.
     """
     one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
     metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}

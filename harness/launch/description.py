@@ -63,7 +63,7 @@ def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
 
 
 def ranks_in(text: str) -> list[int]:
-    """Return the ranks in a string such as "0", "0,4", "0_4" or "0-3". Otherwise, raise UsageError."""
+    """Return the ranks in a string such as "0", "0,4", "0_4" or "0-3". Raises UsageError for other text."""
     ranks: set[int] = set()
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)

@@ -1,8 +1,8 @@
 """Check before a launch whether the ranks have access to a model on the Hugging Face hub.
 
-The hub responds to a request for one of a gated model's files with 401 or 403. The header X-Error-Code
-contains the reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch
-continues, because the ranks might be able to reach it.
+The hub rejects requests for a gated model's files with 401 or 403, and the header X-Error-Code contains the
+reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch continues, because
+the ranks might be able to reach it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HINT = "accept the model's license on the hub, and name the token: --secret hf-
 def check(
     model: str, token: str | None, progress: Progress, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise UsageError if the hub refuses access to the model or does not have the model."""
+    """Raise UsageError if the hub does not have the model, or refuses access to it with this token."""
     if not _MODEL.fullmatch(model):
         raise UsageError(
             f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"
@@ -42,10 +42,10 @@ def check(
         return
     reason = answer.headers.get("X-Error-Code", "")
     if answer.status_code == 404 and reason in ("RepoNotFound", "EntryNotFound"):
-        raise UsageError(f"--model {model}: the hub has no such model", hint="its name there is OWNER/NAME")
+        raise UsageError(f"--model {model}: the hub has no such model", hint="name it as OWNER/NAME")
     if answer.status_code in (401, 403):
         if token is None:
             why = "it is gated or private, and the ranks have no token"
         else:
-            why = "the token of hf-token may not read it"
+            why = "the token in hf-token is not permitted to read it"
         raise UsageError(f"--model {model}: the hub refuses it with {answer.status_code}: {why}", hint=_HINT)

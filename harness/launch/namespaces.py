@@ -45,8 +45,8 @@ class NamespaceLeases:
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.
 
-        With `mine_only`, a namespace that never had a lease in this folder belongs to another user, and is
-        never free.
+        If `mine_only` is true, a namespace that never had a lease in this folder counts as another user's,
+        and is never free.
         """
         self._folder = folder
         self._mine_only = mine_only
@@ -63,7 +63,7 @@ class NamespaceLeases:
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
-        """Remove the leases of killed harnesses whose namespaces no longer exist."""
+        """Remove the lease files that killed harnesses left, if their namespaces no longer exist."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
             # A new file may belong to a lease that is being acquired.

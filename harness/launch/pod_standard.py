@@ -36,9 +36,9 @@ def labels(workload: Workload, settings: Settings) -> dict[str, str]:
 def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, *, dry_run: bool) -> bool:
     """Return whether the launch's new namespace rejects pods that run as root.
 
-    With `dry_run`, a pod dry run also takes into account the cluster's default standard and other rules.
-    Raises HarnessError (cause launch.pods_refused) if the pods that the workload's launcher creates are
-    rejected.
+    If `dry_run` is true, a dry run of a pod also covers the cluster's default standard and other admission
+    rules. Raises HarnessError (cause launch.pods_refused) if the pods that the workload's launcher creates
+    are rejected.
     """
     name = str(namespace["metadata"]["name"])
     enforced = (namespace["metadata"].get("labels") or {}).get(ENFORCE)
@@ -56,9 +56,9 @@ def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, 
 
 
 def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
-    """Return the message with which one of the cluster's rules rejects a pod, or None.
+    """Return the API server's message if one of the cluster's admission rules rejects a pod, otherwise None.
 
-    A rejection by access control (RBAC) does not count, because controllers create a launch's pods.
+    A rejection by RBAC does not count, because it is controllers that create a launch's pods.
     """
     message = pod_rules.refused(kube, namespace, spec)
     return message if message and refusals.rule_of(message) else None

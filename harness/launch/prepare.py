@@ -92,8 +92,8 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # This is not set on a user's cluster, where a PASS would hide that the job cannot start without
-            # it.
+            # HARNESS_CPU_FREQUENCY is not set on a user's cluster, because a PASS would hide that the job
+            # cannot start there without this variable.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},

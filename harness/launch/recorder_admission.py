@@ -35,7 +35,7 @@ class Status:
     with_files: list[str] = field(default_factory=list)
     """Namespaces that contain the recorder's files."""
     outdated: list[str] = field(default_factory=list)
-    """Those of these namespaces whose files have another version."""
+    """Namespaces in `with_files` whose files are of another version."""
     without_files: list[str] = field(default_factory=list)
     """Namespaces that have labels or pods for the recorder, but lack its files."""
     recorded: int = 0
@@ -61,9 +61,9 @@ def require(kube: Kube) -> None:
 
 
 def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
-    """Apply the files, the policy and its bindings. Return the namespaces that received them.
+    """Apply the recorder's files, the policy and its bindings. Return the namespaces that received the files.
 
-    Without `namespaces`, all labelled namespaces receive the files. Raises UsageError or HarnessError.
+    If `namespaces` is empty, all labelled namespaces receive the files. Raises UsageError or HarnessError.
     """
     require(kube)
     with _readable("install the recorder"):

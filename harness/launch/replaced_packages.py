@@ -21,15 +21,15 @@ from harness.settings import Settings
 
 @dataclass(frozen=True)
 class Packages:
-    """The changes that the user's packages cause. They are known before anything is created."""
+    """How the user's packages change a launch. It is resolved before any object is created."""
 
     worker: Change | None = None
     konduktor: tuple[Replaced, ...] = ()
     controllers: tuple[Replaced, ...] = ()
-    """JobSet and Kueue. The cluster was created with these versions."""
+    """The replaced controllers (JobSet, Kueue). The cluster is created with these versions."""
 
     def applied(self, ready: Ready, context: RecordedContext) -> Ready:
-        """Return the cluster with the changed worker image in its nodes, and with the versions in use."""
+        """Load the changed worker image into the nodes. Return `ready` with this image and these versions."""
         if self.worker is not None:
             with context.writer.stage("image with replaced packages"):
                 worker = replaced_image.with_change(ready.worker, self.worker, context)
@@ -85,9 +85,9 @@ def resolved(context: RunContext) -> Packages:
 
 
 def _controller(each: Replacement, context: RunContext) -> Replaced:
-    """Return the record for a replaced controller.
+    """Return the record of a replaced controller.
 
-    Raises UsageError if it is to be built in a version that does not exist.
+    Raises UsageError if the controller would be built from source and its version does not exist.
     """
     settings = context.settings
     locked = source_versions.load(settings.model_copy(update={"replace": {}}))

@@ -1,6 +1,6 @@
 """Record the code that a launch provides for its ranks.
 
-The check `code` compares it with the code that ran.
+The check `code` compares this record with the code that the ranks ran.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from harness.tracker.client.audit import AuditReader, collect
 
 @dataclass
 class Launching:
-    """A prepared launch. The method `clean` removes everything that is not evidence."""
+    """A prepared launch, which can be submitted, cancelled, audited and cleaned up."""
 
     kube: Kube
     namespace: str

@@ -72,7 +72,7 @@ def read(
     environment: Mapping[str, str] = os.environ,
     option: str = "--secret",
 ) -> list[UserSecret]:
-    """Return the requested Secrets. Raises UsageError if a Secret does not exist or lacks a required key.
+    """Return the requested Secrets. Raises UsageError if a Secret or a required key in it does not exist.
 
     `option` is the command-line option that names the Secrets, for the error message.
     """

@@ -51,10 +51,10 @@ class Cluster(Protocol):
         """Return the folder that the cluster's nodes share with this machine, or None if there is none."""
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Load a local image into the nodes, if the harness created them.
+        """Load a local image into the nodes of a cluster that the harness created.
 
-        If this machine lacks the image, the nodes pull it. With `everywhere`, the image is also loaded into
-        nodes that accept no pods.
+        Nodes pull an image that this machine does not have. If `everywhere` is true, the image is also loaded
+        into nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
@@ -78,7 +78,7 @@ class Cluster(Protocol):
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded in the bundle's stages, with its cause. If this call had started to create the
+        A failure is recorded with its cause in the bundle's stages. If the failed call was creating the
         cluster, it also deletes the cluster, unless the cluster is to be kept.
         """
 
@@ -132,7 +132,7 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: Hold
-    """Prevents other processes from removing the cluster, until `leave` is called or this process exits."""
+    """A lock that keeps other processes from removing the cluster, until `leave` or this process exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced."""
 

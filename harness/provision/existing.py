@@ -33,7 +33,7 @@ HINT = "`harness preflight` shows all requirements, and with --install it instal
 
 
 class ExistingCluster:
-    """A cluster that the harness did not create. Missing requirements are reported, not installed."""
+    """A cluster that the harness did not create. Launches report missing requirements and install nothing."""
 
     owns_namespaces = False
     """Other machines also launch on the cluster, so a namespace without a lock on this machine is theirs."""

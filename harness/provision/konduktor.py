@@ -155,7 +155,7 @@ def _run(*command: str) -> None:
     except ToolError as error:
         output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
-            f"{_pinned(LOCK)} is not there and could not be installed: {output}",
+            f"{_pinned(LOCK)} is missing and could not be installed: {output}",
             hint="konduktor comes from PyPI: check the package index of pip, then run again",
             cause=MISSING,
         ) from None

@@ -2,7 +2,7 @@
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
     taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proved to be faulty
-    annotation  pluto-e2e-harness/before-acceptance: this label and taint before the first mark
+    annotation  pluto-e2e-harness/before-acceptance: the values of label and taint before the first mark
 
 Other fields of a node are not changed. Each change includes the node's resourceVersion, so that the API
 server rejects the change after a concurrent write. The harness then reads the node again and repeats the

@@ -1,7 +1,7 @@
 """Check whether the API server would admit a job's pods, with a dry run in a temporary namespace.
 
-Policies, quotas, limits and webhooks reject the pods and not the job. Without this check, a launch would fail
-only after the job was created.
+Policies, quotas, limits and webhooks reject pods, and not the job that creates them. Without this check, a
+launch would fail only after the job was created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label
 NAMESPACE = "e2e-preflight-"
 """Prefix of the namespace's name.
 
-It begins like the names of launch namespaces, because rules can match names.
+Launch namespaces have the same beginning, so policies that select namespaces by name apply to this one too.
 """
 SECONDS = 10.0
 """Maximum time in seconds until Kubernetes creates the namespace's default objects, e.g. its ServiceAccount.
@@ -43,9 +43,9 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     finally:
         kube.delete("v1", "Namespace", namespace)
     if message is None:
-        return "a dry run of a pod passes every rule"
+        return "the API server admits a pod in a dry run"
     raise HarnessError(
-        f"the API server refuses it: {message}", hint=hint_for(message), cause="launch.pods_refused"
+        f"the API server rejects it: {message}", hint=hint_for(message), cause="launch.pods_refused"
     )
 
 
@@ -53,10 +53,10 @@ def hint_for(message: str) -> str:
     """Return a hint about how to make the cluster admit a rejected pod."""
     rule = refusals.rule_of(message)
     if rule is None:
-        return "see the message of the API server"
+        return "see the API server's message"
     if rule[0] == refusals.POD_SECURITY:
         return ALLOW
-    return f"the rule is {' '.join(filter(None, rule))}"
+    return f"the pod was rejected by {' '.join(filter(None, rule))}"
 
 
 def refused(kube: Kube, namespace: str, spec: Object) -> str | None:

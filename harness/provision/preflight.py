@@ -70,7 +70,7 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A launch requirement, with the actual state of the cluster."""
+    """A launch requirement, the cluster's actual state, and the problem if the requirement is not met."""
 
     what: str
     state: str
@@ -87,7 +87,7 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user lacks permission for a check, this is reported as a
+    checks the cluster's admission rules. If the user lacks permission for a check, the requirement has a
     problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
@@ -116,7 +116,7 @@ def _tested(what: str, test: Callable[[], str]) -> Requirement:
     except ApiException as error:
         if error.status not in (401, 403):
             raise
-        text = f"may not be looked at: HTTP {error.status}"
+        text = f"cannot be read: HTTP {error.status}"
         return Requirement(what, text, HarnessError(text, hint="ask for the permission", cause=FORBIDDEN))
 
 
@@ -130,10 +130,10 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
             cause="cluster.unhealthy",
         )
     if job is not None:
-        return f"{len(require_node(kube, job, settings))} take pods of this job"
+        return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
     free = f"{len(open_) - len(tainted)} take pods"
-    return f"{free}; with a toleration also others: {by_reason(tainted.items())}" if tainted else free
+    return f"{free}; more with a toleration: {by_reason(tainted.items())}" if tainted else free
 
 
 def _rights(kube: Kube) -> str:
@@ -210,7 +210,7 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
             error.hint = f"nodes have {', '.join(others)}: HARNESS_WORKER_IMAGE names one of them"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
-    return f"{wanted}{secret}; whether the nodes can pull it shows when the pods start"
+    return f"{wanted}{secret}; it is pulled only when the pods start"
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:

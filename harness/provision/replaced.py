@@ -61,7 +61,7 @@ class Change:
     """A requirements file that gives each package's version and hashes, or the path of its wheel."""
     replaced: tuple[Replaced, ...]
     changed: tuple[str, ...]
-    """Names of all packages that differ from the lock: the replaced ones and their new dependencies."""
+    """Names of all packages that differ from the lock: the replaced packages and their new dependencies."""
 
     @property
     def key(self) -> str:

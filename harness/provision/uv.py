@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def uv() -> str | None:
-    """Return the path of uv, from this interpreter's folder or PATH. If uv is missing, return None."""
+    """Return the path of uv in this interpreter's folder or on PATH, or None if uv is not installed."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")

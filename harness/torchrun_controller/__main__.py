@@ -77,7 +77,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the namespace for the Lease: `asked`, or the pod's namespace, or that in the manifests."""
+    """Return the Lease's namespace: `asked`, else the pod's namespace, else torchrun-system."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
@@ -119,7 +119,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def _lead(
     asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait until this process holds the Lease, and reconcile for as long as it does."""
+    """Wait for the Lease, and reconcile while this process holds it. Return the exit code."""
     lost, watching = threading.Event(), threading.Event()
 
     def tried(answered: bool) -> None:

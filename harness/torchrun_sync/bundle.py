@@ -38,10 +38,10 @@ length, digest, came = int(sys.argv[1]), sys.argv[2], b""
 while len(came) < length:
     piece = os.read(0, length - len(came))
     if not piece:
-        sys.exit("the program was cut after %d of %d bytes" % (len(came), length))
+        sys.exit("received only %d of %d bytes of the program" % (len(came), length))
     came += piece
 if hashlib.sha256(came).hexdigest() != digest:
-    sys.exit("the program came with another hash than it was sent with")
+    sys.exit("the received program does not match its SHA-256")
 signal.alarm(0)
 run(json.loads(zlib.decompress(came)), sys.argv[3:])
 """

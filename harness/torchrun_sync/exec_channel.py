@@ -78,7 +78,11 @@ class ExecChannel:
         return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise the error for a command that has ended. `status` is the exec status from the API server."""
+        """Raise the error that matches the exec status of a finished command, from the API server.
+
+        Raises ContainerGone if the container is not running, PodRefused if the receiver cannot start there,
+        and Cut otherwise.
+        """
         try:
             message = str(json.loads(status).get("message", ""))
         except ValueError:
@@ -94,7 +98,7 @@ class ExecChannel:
 
     def _last_lines(self) -> str:
         lines = self._stderr.decode(errors="replace").strip().splitlines()[-3:]
-        return f"; it said: {' / '.join(lines)}" if lines else ""
+        return f"; its last output: {' / '.join(lines)}" if lines else ""
 
 
 def opening(kube: Kube, namespace: str, pod: str, container: str, root: str, control: str) -> Open:
@@ -129,7 +133,7 @@ def _socket(
             raise ContainerGone(text) from None
         if error.status_code >= 500:
             raise Cut(text) from None
-        raise PodRefused(text, hint="may you `create` pods/exec? does the pod run?") from None
+        raise PodRefused(text, hint="check that you may `create` pods/exec and that the pod runs") from None
     except (WebSocketException, OSError) as error:
         raise Cut(f"{pod}: no exec stream: {error or type(error).__name__}") from None
     return socket

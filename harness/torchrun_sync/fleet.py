@@ -24,7 +24,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""The time in seconds, during a switch, in which a failed command does not end its pod.
+"""During a switch, a failed command does not end its pod for this many seconds.
 
 The commands do not stop at the same time, and a rank may fail because another rank has stopped.
 """
@@ -44,14 +44,14 @@ class Synced:
     """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The number of files and bytes sent, each summed over all pods."""
+    """The number of bytes sent. Like `files`, it is summed over all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """One job's pods. Connections stay open between syncs, until a pod closes its connection."""
+    """One job's pods. A connection stays open between syncs, until its pod closes it."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod for each store that lacks the tree or contains a modified copy of it."""
+    """Return one pod for each store that does not contain the tree, or contains a modified copy of it."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -190,7 +190,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 def _generation(states: Mapping[str, State], tree: str) -> int:
     """Return the generation to run.
 
-    If only new pods lack the tree, this is the running generation. Otherwise, it is a new one.
+    This is the running generation if only new pods need the tree, otherwise a new generation.
     """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]

@@ -1,8 +1,8 @@
 """List the files in a git work tree as git does: tracked files, and untracked files that are not ignored.
 
-In git, ignore rules have no effect on tracked files, and rules are read not only from .gitignore files in the
-folder, but also from the folders above, .git/info/exclude, and the user's global file. Only git itself knows
-all of these rules.
+In git, ignore rules have no effect on tracked files. Git reads rules not only from .gitignore files in the
+folder, but also from the folders above it, .git/info/exclude, and the user's global file. Therefore this
+module runs git to list the files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GitFiles:
         object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
 
     def is_tracked(self, path: str) -> bool:
-        """Return whether git tracks a file, or anything in a folder, whose path then ends with a slash."""
+        """Return whether git tracks a file, or any file in a folder. Folder paths end with a slash."""
         if path.endswith("/"):
             return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
         return path in self.tracked
@@ -84,11 +84,11 @@ def git_files(folder: Path) -> GitFiles:
     listed = tracked or untracked or submodules or repositories
     if not listed and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
-    # If git lists nothing, the folder may be inside an ignored folder, for which this command fails.
+    # If git lists no files, the folder may be inside an ignored folder, for which this command fails.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if listed else []
-    # Git also lists a folder that is not itself ignored if all its files are, but then it lists these files,
-    # too.
+    # If all files in a folder are ignored, git lists the folder even if the folder itself is not ignored. It
+    # then lists these files too.
     inside = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
     return GitFiles(

@@ -50,7 +50,7 @@ class Ignored:
             self._by_folder[folder] = spec
 
     def decision(self, path: str) -> bool | None:
-        """Return whether the nearest .gitignore with a rule for a path ignores it, or None without one."""
+        """Return whether the nearest .gitignore with a matching rule ignores a path, or None without one."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])

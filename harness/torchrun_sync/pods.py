@@ -31,7 +31,7 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the pod's running container to sync into, or None, e.g. if the pod is terminating."""
+    """Return the pod's running container to sync into. None if there is none, e.g. in a terminating pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None

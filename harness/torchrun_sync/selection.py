@@ -64,7 +64,7 @@ class _ByFiles:
 
 
 class _Whole:
-    """A folder that .torchrunignore includes again."""
+    """The rules for a folder that .torchrunignore includes again: all of its content is sent."""
 
     def enter(self, folder: str) -> None:
         pass

@@ -27,9 +27,9 @@ CONTENT = ("data", "zdata")
 WORTH = 0.9
 """The maximum ratio of compressed to uncompressed size for sending a piece compressed."""
 PROBE = 4096
-"""How many bytes of a piece are compressed first, to find out whether to compress the whole piece.
+"""How many bytes of a piece are compressed first, to find out whether compression is worthwhile.
 
-Images and weights do not shrink.
+Images and weights, for example, do not get smaller.
 """
 _Answer = TypeVar("_Answer")
 
@@ -101,7 +101,7 @@ class Sender:
         return self._tried(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
-        """Let a command that fails within `seconds` wait for new code. Return the supervisor's status."""
+        """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
         response = self._tried(
             lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
         )

@@ -1,4 +1,4 @@
-"""Scan a folder for a sync, and return its entries with digests, without excluded files."""
+"""Scan a folder for a sync, and return the entries of its selected files, with their digests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """The total size of all files in bytes."""
+        """Return the total size of all files in bytes."""
         return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
 
     def packed(self) -> bytes:
@@ -107,7 +107,10 @@ class Walker:
         return tree
 
     def stamps(self) -> dict[str, Stamp | str]:
-        """Return a stamp or mode for each path, without reading files. It changes if the tree changes."""
+        """Return each file's stamp and each folder's mode, keyed by path. Files are not read.
+
+        The result changes whenever the tree changes.
+        """
         return {
             path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
             for path, status in Selection(self.top).walk()

@@ -24,7 +24,13 @@ from harness.torchrun_controller.runtime.executor import STRICT
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 ANSWERED_SECONDS = 60.0
-PASSING = ("is being made", "is being checked", "are being made", "has not seen its LocalQueue", "waits for")
+PASSING = (
+    "is being created",
+    "is being checked",
+    "are being created",
+    "has not seen its LocalQueue",
+    "waits for",
+)
 """Of messages that another one follows."""
 Describe = Callable[[str], dict[str, str]]
 OVERRIDES = {

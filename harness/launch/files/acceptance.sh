@@ -1,6 +1,6 @@
 # Run the acceptance tests from their mount (harness/launch/workloads/acceptance.py), with any Python 3.9 or
-# later that has torch. The arguments are those of Python, after -m. The reports are written to
-# $ACCEPT_REPORTS.
+# later that has torch. The arguments are a module and its options, as after `python -m`. The reports are
+# written to $ACCEPT_REPORTS.
 cd "${0%/*}" || exit 2
 # The worker image contains the same files with their bytecode. Mounted files would be compiled again in every
 # pod.

@@ -74,7 +74,10 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """Return the world size, or an estimate if the script computes it. Raises UsageError if invalid."""
+        """Return the world size, or an estimate if the script computes it.
+
+        Raises UsageError for an invalid number of ranks.
+        """
         if self._processes.wrong:
             raise UsageError(
                 f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "

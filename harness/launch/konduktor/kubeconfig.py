@@ -20,7 +20,7 @@ _PROGRAMS = ("exec", "auth-provider")
 def for_launch(kube: Kube, namespace: str) -> Object:
     """Return the kubeconfig for a launch.
 
-    Raises HarnessError, cause cluster.kubeconfig, if the user's file lacks the context, cluster or user.
+    Raises HarnessError (cause cluster.kubeconfig) if the user's file has no such context, cluster or user.
     """
     document = document_of(kube.kubeconfig)
     wanted = str(kube.context or document.get("current-context"))

@@ -42,11 +42,11 @@ import contextlib, gc, importlib, json, runpy, sys
 gc.disable()
 libraries, *sys.argv = sys.argv[1:]
 for name in libraries.split(","):
-    with contextlib.suppress(Exception):  # konduktor's program says so itself
+    with contextlib.suppress(Exception):  # konduktor itself reports this error
         importlib.import_module(name)
-gc.freeze()  # else the interpreter's end looks through a million objects that all go with it: 0.3 s
+gc.freeze()  # otherwise, the interpreter's exit scans a million objects, which takes 0.3 s
 gc.enable()
-if line := sys.stdin.readline():  # else the harness has ended
+if line := sys.stdin.readline():  # otherwise, the harness has exited
     if proxy := json.loads(line):  # konduktor's Kubernetes client reads neither variables nor proxy-url
         from kubernetes.client import Configuration
 
@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder where the Kubernetes client writes the client key. A killed client leaves it behind."""
+        """The folder to which the Kubernetes client writes the client key, which remains if it is killed."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

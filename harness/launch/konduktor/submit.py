@@ -1,8 +1,8 @@
 """Launch through the konduktor CLI, and find the JobSet that it created.
 
 konduktor runs with its own HOME and config, and without its image check (launch_process.py). It also gets a
-schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a name and
-exits with 0. Therefore the JobSet is found by the launch's label.
+schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a job name
+and exits with 0. Therefore the JobSet is found by the launch's label.
 """
 
 from __future__ import annotations

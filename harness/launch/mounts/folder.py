@@ -35,7 +35,7 @@ class MountedFolder:
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Return the folder, split into folders whose ConfigMaps each have at most `most` bytes of JSON.
+        """Split the folder's files into folders whose ConfigMaps each have at most `most` bytes of JSON.
 
         `kubectl apply` stores a copy of each object in an annotation, which is limited to 262144 bytes.
         """

@@ -1,6 +1,6 @@
 """Find unknown fields and values of the wrong type in a pod, using the Kubernetes client's models.
 
-The API server also rejects these, but only after the cluster and a namespace have been created.
+The API server also rejects such pods, but only after the cluster and a namespace have been created.
 """
 
 from __future__ import annotations

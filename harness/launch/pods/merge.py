@@ -25,7 +25,7 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Keys that identify a list item."""
+"""Fields that identify an item of a list in a pod, such as a container's name."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
 """Paths that the file can change. It can also change containers' requests and limits, except for GPUs."""
 

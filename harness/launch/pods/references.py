@@ -48,8 +48,8 @@ def pull_secrets(
     """Return the Secrets in imagePullSecrets, so that the launch can copy them into its namespace.
 
     They are read from `namespace`, by default the namespace of the kubeconfig's context. `ours`, the pull
-    Secret from the settings, is not included, because it is copied in any case. Raises UsageError if a Secret
-    is missing.
+    Secret from the settings, is omitted, because every launch copies it. Raises UsageError if a Secret is
+    missing.
     """
     created = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]

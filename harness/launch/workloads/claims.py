@@ -120,7 +120,7 @@ def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Itera
 
 
 def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims in the namespace `theirs` that the pods mount, without missing optional claims.
+    """Return the claims in the namespace `theirs` that the pods mount. Missing optional claims are omitted.
 
     `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
     or has no suitable access mode.
@@ -154,7 +154,7 @@ def _instead(mount: Mount, theirs: str) -> str:
 
 
 def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount that `writers` pods write. Raises UsageError if there is none."""
+    """Return the access mode for a mount that `writers` pods write to. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)

@@ -24,7 +24,7 @@ class Request:
     resource: str
     count: int
     whole: bool
-    """Whether the labels of all nodes prove that GPUs are not shared."""
+    """Whether the labels of all nodes prove that their GPUs are not shared."""
 
 
 def of(nodes: Sequence[Object], requested: int | None) -> Request:

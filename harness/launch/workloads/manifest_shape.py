@@ -1,7 +1,7 @@
 """Check the types and lengths of the manifest fields that the harness reads.
 
-In the pod template, the types of all fields are checked (pods/fields.py). The API server checks the
-manifest's other fields.
+In the pod template, the types of all fields are checked (pods/fields.py). The other fields of the manifest
+are left to the API server.
 """
 
 from __future__ import annotations

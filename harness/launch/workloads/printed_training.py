@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create, because the file lacks them, and the pods' mounts."""
+        """Return the claims and volumes to create (those not in the file), and the pods' mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)

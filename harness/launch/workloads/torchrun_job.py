@@ -47,7 +47,7 @@ if [ "$HARNESS_NETCHECK" = before ]; then
   case $checked in 0 | 3) ;; *) exit 90 ;; esac
 fi
 """
-"""The commands that run before the job's own setupCommand, as in files/worker_init.sh for other workloads."""
+"""Commands that run before the job's own setupCommand, as files/worker_init.sh does for other workloads."""
 
 
 @dataclass(frozen=True)

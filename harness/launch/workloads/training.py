@@ -54,7 +54,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """How a training's pods use their volumes."""
+    """The mounts of a training's pods, and whether all pods must run on one node because of the volumes."""
 
     mounts: Sequence[claims.Mount] = ()
     one_node: bool = False
@@ -149,7 +149,7 @@ class Training:
 
     @property
     def pod_standard(self) -> Standard | None:
-        """Return "baseline" if the pods run as the image's user where the namespace permits it."""
+        """Return "baseline" if the pods run as the image's user, otherwise the standard of the base class."""
         standard: Standard | None = super().pod_standard  # type: ignore[misc] # of PlainWorkload
         return "baseline" if standard and self._as_images_user else standard
 
@@ -323,7 +323,9 @@ def check_tracking(envs: Mapping[str, str]) -> None:
 def check_gloo(envs: Mapping[str, str]) -> None:
     """Raise UsageError if the variable for gloo, the CPU backend, does not name a valid interface."""
     if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
-        raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
+        raise UsageError(
+            f"{GLOO}: {why}", hint="omit it: gloo uses the interface that has the pod's IP address"
+        )
 
 
 def manifests(

@@ -103,7 +103,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "containers": [container],
         "volumes": [*claims.pod_volumes(used), *script_volumes],
     }
-    pod_security.harden(spec, root=True)  # the ranks' user, who wrote the files
+    pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
     affinity = _beside(surroundings) if volumes.one_node else {}
     if not affinity and (theirs := mapping(volumes.ranks, "affinity", "nodeAffinity")):
         affinity = {"nodeAffinity": theirs}

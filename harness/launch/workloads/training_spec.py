@@ -67,7 +67,7 @@ class TrainingSpec:
     Tests run a faulty trainer (harness/workers/training/faulty.py).
     """
     options: tuple[str, ...] = ()
-    """Additional trainer options."""
+    """The trainer's options, which the user gives after `--`."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
     """A local folder with the texts (documents.py). None means generated texts with a known entropy."""
@@ -175,7 +175,7 @@ class TrainingSpec:
         self._fits_memory(tokens if bytes_ else 0)
 
     def _fits_memory(self, tokens: int) -> None:
-        """Raise UsageError if a pod's ranks lack the memory for the byte tokenizer's tokens."""
+        """Raise UsageError if a pod's memory is too small for its ranks' tokens (byte tokenizer)."""
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return

@@ -75,9 +75,9 @@ def wait_available(
 
 
 def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
-    """Return why containers in the namespace are not running, e.g. because an image cannot be pulled.
+    """Return a message for each waiting container in the namespace, with its pod, image and reason.
 
-    If `reasons` is given, other reasons are ignored.
+    If `reasons` is given, containers that wait for any other reason are omitted.
     """
     waiting_pods = []
     for pod in kube.objects("v1", "Pod", namespace):

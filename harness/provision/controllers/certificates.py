@@ -24,7 +24,7 @@ AUTHORITY_DAYS = SERVER_DAYS = 3650
 """Validity in days, as for cert-controller's own certificate authority.
 
 On a user's cluster, the controllers renew certificates 90 days before they expire. In a kind cluster, they do
-not renew them (quick.alone).
+not renew them (fast_start.alone).
 """
 
 
@@ -90,7 +90,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for certificates valid since an hour ago, because a node's clock can be behind."""
+    """Return a builder of certificates that became valid an hour ago, because a node's clock can be slow."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

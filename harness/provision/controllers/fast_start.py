@@ -17,8 +17,7 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
-"""Volumes in the published Deployments. If Kueue creates certificates, it writes them into the second volume.
-"""
+"""Volume names in the published Deployments. Kueue writes certificates that it creates to `visibility`."""
 _METRICS = "/etc/kueue/metrics/certs"
 """The path where Kueue expects its metrics certificates if it does not create them itself."""
 _API_SERVER = (
@@ -34,9 +33,9 @@ _VALUES = ("default", "enum", "example")
 
 
 def quick(document: Object) -> Object:
-    """Return the object in the form that is applied to a new cluster.
+    """Return an object of a published manifest, changed for a new harness cluster.
 
-    Deployments, CRDs and the controllers' configurations are changed.
+    Only Deployments, CRDs and the controllers' configurations are changed.
     """
     changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: alone}
     change = changes.get(document["kind"])
@@ -77,10 +76,9 @@ def _mount_certificates(spec: Object) -> None:
 def alone(configuration: Object) -> Object:
     """Return a controller's configuration for a single replica with certificates that already exist.
 
-    Without leader election, the controller continues immediately after a pause. With it, the controller would
-    wait 15 s until the old lease has expired. If Kueue manages its own certificates, it starts twice: first
-    to create them, and 2 s later to serve. The existing certificates are valid for longer than any cluster
-    lives (certificates.SERVER_DAYS).
+    Without leader election, the controller continues immediately after a pause. Otherwise, it would wait 15 s
+    for the old lease to expire. If Kueue manages its own certificates, it starts twice: first to create them,
+    and 2 s later to serve. The existing certificates outlive any cluster (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration

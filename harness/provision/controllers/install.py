@@ -30,7 +30,7 @@ from harness.provision.controllers.webhooks import probes, prove
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
-"""Kinds that make the API server call a controller. Until the controller serves, requests fail or wait."""
+"""Kinds that make the API server call a controller. Until the controller serves, such calls fail or wait."""
 ONCE_SECONDS = 1.0
 """Timeout in seconds for a single Deployment check."""
 Change = Callable[[Object], Object]
@@ -178,7 +178,7 @@ def renew(kube: Kube, started: datetime) -> None:
 def prove_again(kube: Kube, seconds: float = 60) -> None:
     """Check that controllers which served before still serve.
 
-    Raises HarnessError (cause controllers.*), without waiting if a failure cannot recover by itself.
+    Raises HarnessError (cause controllers.*). It does not wait for a failure that cannot recover by itself.
     """
     if _serve_now(kube):
         return
@@ -189,12 +189,12 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether both controllers serve. All parts are checked once, concurrently."""
+    """Return whether both controllers serve. Their APIs, Deployments and webhooks are checked once."""
     tests: list[Callable[[], object]] = [*checks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
         together(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # The caller then waits for each part, or reports the part that fails.
+        return False  # The caller then waits for each component, and reports any that fails.
     return True

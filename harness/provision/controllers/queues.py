@@ -20,7 +20,7 @@ API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
 CLUSTER_QUEUE = "cluster-queue"
 FRAMEWORKS = {"JobSet": "jobset.x-k8s.io/jobset", "Job": "batch/job", "StatefulSet": "statefulset"}
-"""Maps a kind to its name in Kueue's configuration."""
+"""Maps a kind of workload to its name in Kueue's configuration, in integrations.frameworks."""
 MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
@@ -47,10 +47,10 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return a CPU request with which all `pods` fit into `quota` on one node, in steps of 10m.
+    """Return the largest CPU request, in steps of 10m, with which all `pods` fit into `quota` on one node.
 
-    Returns None if the pods fit with their own request. Also returns None if a single pod requests more than
-    the node has, because that job is too big and must fail for that reason.
+    Returns None if the pods fit with their own `request`. Also returns None if `request` exceeds the CPUs of
+    the node, because such a job must fail for that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if request > share > 0 and request <= node else None
@@ -59,8 +59,8 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
 def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
     """Return `fitting_request` for this cluster as a quantity, or None unless exactly one node accepts pods.
 
-    On a single node, a job's pods share the machine with the control plane. Their requests exceed the quota,
-    but their actual load fits.
+    On a single node, a job's pods share the machine with the control plane. Their requests can exceed the
+    quota, although their actual load fits.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -120,7 +120,7 @@ def local_queue(
 ) -> None:
     """Create a LocalQueue in the launch's namespace and wait until it is Active.
 
-    Raises HarnessError (cause queue.*), without waiting if the ClusterQueue does not exist or admits nothing.
+    Raises HarnessError (cause queue.*), immediately if the ClusterQueue does not exist or admits nothing.
     """
     admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
@@ -155,8 +155,8 @@ def admits(kube: Kube, name: str) -> None:
     queue = kube.get(API, "ClusterQueue", name)
     if queue is None:
         raise HarnessError(
-            f"ClusterQueue {name} is not there",
-            hint="`harness down`, then run again: a new cluster gets a new one",
+            f"ClusterQueue {name} does not exist",
+            hint="run `harness down`: the next run creates a cluster with this ClusterQueue",
             cause="queue.cluster_queue_missing",
         )
     active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"

@@ -29,7 +29,7 @@ APIS = {
 }
 """Maps a CustomResourceDefinition to the version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
-"""Maximum seconds until a restarting controller serves again."""
+"""Maximum time in seconds until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 
@@ -64,9 +64,9 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return why an object could not be created, or None if the reason is neither a controller nor its API.
+    """Return an error that names the controller or API because of which a create call failed.
 
-    `error` is the exception of the failed call.
+    Returns None if the call failed for another reason. `error` is the exception that the call raised.
     """
     message = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
@@ -86,7 +86,7 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
 
 def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
-    """Return whether a webhook failed only briefly, so that all controllers serve again within `seconds`.
+    """Return whether `error` is a webhook failure after which all controllers serve within `seconds`.
 
     A single check is not enough. A controller that lost its lease exits, and its endpoint is removed a moment
     later. So during a restart, the endpoint exists, is then missing, and then exists again.
@@ -112,8 +112,8 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 def _apis(kube: Kube, name: Controller) -> None:
     """Check that the API server's resource list contains a controller's APIs.
 
-    The CustomResourceDefinition is fetched only if an API is missing. It contains the pod schema, which the
-    server needs 50 ms to send.
+    The CustomResourceDefinition is fetched only if an API is missing, because it contains the pod schema and
+    takes the server 50 ms to send.
     """
     served: dict[str, set[str]] = {}
     for kind, version in APIS.items():
@@ -185,7 +185,7 @@ def _deployments(kube: Kube, name: Controller) -> None:
 
 
 def _endpoints(kube: Kube, name: Controller) -> None:
-    """Check that each webhook's Service selects a pod, if any pod is Ready.
+    """If any of the controller's pods is Ready, check that each webhook's Service selects a pod.
 
     A Service that selects a pod but has no endpoint passes, because the EndpointSlice is created after the
     pod.

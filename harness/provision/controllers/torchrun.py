@@ -47,9 +47,9 @@ def _established(definitions: dict[str, Object]) -> str | None:
 
 
 def _unavailable(deployment: Object) -> str | None:
-    """Return why a Deployment is not running its newest pods, or None if it is."""
+    """Return why a Deployment's newest pods are not running and ready, or None if they are."""
     if not deployment:
-        return "it is not there"
+        return "it does not exist"
     status = deployment.get("status") or {}
     if status.get("observedGeneration") != deployment["metadata"].get("generation"):
         return "the latest generation is not observed"

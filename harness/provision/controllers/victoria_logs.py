@@ -83,4 +83,4 @@ def manifest(images: LogImages, tracker_image: str) -> list[Object]:
 def _late(daemon_sets: dict[str, Object]) -> str | None:
     status = daemon_sets.get(AGENT, {}).get("status") or {}
     ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
-    return None if wanted and ready == wanted else f"{ready} of {wanted} nodes have one that is ready"
+    return None if wanted and ready == wanted else f"{ready} of {wanted} nodes have a ready pod"

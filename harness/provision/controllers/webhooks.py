@@ -15,9 +15,10 @@ from harness.core.retries import reason_of
 
 
 def prove(kube: Kube, seconds: float = 60) -> None:
-    """Send a dry-run create through each webhook, with retries, because a webhook cannot be watched.
+    """Send a dry-run create through each webhook, and retry until all of them succeed.
 
-    Raises WaitError with the probe and the API server's last response.
+    Readiness is polled, because a webhook cannot be watched. Raises WaitError with the failed probe and the
+    API server's last response.
     """
     for probe in _probes():
         try:

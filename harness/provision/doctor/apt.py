@@ -120,7 +120,7 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
     """Return package specs for apt-get: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
-            f"Debian {release} is older than bookworm or not known here",
+            f"Debian {release} is older than bookworm, or unknown to the harness",
             hint="install Docker ≥ 23 with buildx and kind ≥ 0.33 yourself, then `harness doctor`",
         )
     age = _RELEASES.index(release)

@@ -19,7 +19,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check. If it is not `required`, a failure is only a warning.
+    """The result of a machine check. A failure is only a warning if the check is not `required`.
 
     `fix` describes what to do if the check failed.
     """

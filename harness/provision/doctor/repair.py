@@ -45,11 +45,11 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 
 
 def fix(context: RunContext) -> list[Check]:
-    """Repair the machine where possible, and return the subsequent check results.
+    """Repair the machine where possible, then run all checks and return their results.
 
-    As root, this covers the daemon, inotify limits and, on Debian, packages. Otherwise nothing is changed,
-    and the checks show what to do. A daemon that responds is never restarted. Raises HarnessError if a repair
-    fails.
+    As root, this starts Docker's daemon, raises inotify limits and, on Debian, installs packages. Otherwise
+    nothing is changed, and the checks show what to do. A daemon that responds is never restarted. Raises
+    HarnessError if a repair fails.
     """
     settings, progress = context.settings, context.progress
     with locked(
@@ -208,7 +208,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the machine does not allow this, the check still fails.
+    If the kernel refuses, this is reported as progress, and the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

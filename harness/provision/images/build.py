@@ -52,7 +52,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs of an image. `parts` are files and folders in ROOT that its Dockerfile copies."""
+    """The inputs of an image. `parts` are files and folders in ROOT that the image's Dockerfile copies."""
 
     repository: str
     dockerfile: Path

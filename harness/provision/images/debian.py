@@ -36,7 +36,7 @@ class Bases:
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both base images for a Debian suite. Missing ones are built, which requires root privileges.
+    """Return both base images for a Debian suite. Missing images are built, which requires root.
 
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).

@@ -27,7 +27,7 @@ def image_id(tag: str) -> str | None:
         return done.stdout.strip()
     if "no such image" in done.stderr.lower():
         return None
-    # Docker does not respond or rejects the request. The error of the next command contains Docker's message.
+    # Docker does not respond or rejects the request. The next command raises an error with Docker's message.
     processes.run(["docker", "version"], timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
     return None
 

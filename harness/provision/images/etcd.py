@@ -14,7 +14,7 @@ DOCKERFILE = "FROM scratch\nCOPY etcd /usr/local/bin/etcd\nUSER 65532:65532\n"
 
 
 def etcd_image(context: RunContext) -> str:
-    """Return the tag of a local image, or a published reference if registries can be reached.
+    """Return the published image's reference if the registries are reachable, else the tag of a local image.
 
     Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
     """

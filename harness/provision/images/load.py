@@ -1,8 +1,8 @@
 """Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
-The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or if an
-image cannot be linked, the image is imported from a tar file. `kind load` would save the image again for each
-node, and it fails on images with attestations (kind issue 3795).
+The harness's clusters mount the volume of unpacked images (unpacked.py). If a node has no such mount, or if
+an image cannot be linked, the image is imported from a tar file. `kind load` is not used, because it would
+save the image again for each node, and it fails on images with attestations (kind issue 3795).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks."""
+    """Unpack the images that are not in the volume yet."""
     scripts = [unpacked.script(image) for image in images]
     tests = " && ".join(f"test -e {path}" for path in scripts)
     if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:

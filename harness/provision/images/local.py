@@ -48,7 +48,7 @@ class LocalImage:
 def import_command(snapshotter: str = OVERLAYFS) -> list[str]:
     """Return the command that imports an image into a node's containerd.
 
-    With `--local`, ctr unpacks the image itself. On 2 busy cores, importing 780 MB into two nodes at once
+    With `--local`, ctr unpacks the image itself. On 2 busy CPUs, importing 780 MB into two nodes at once
     took 6–9 s, compared with 15–18 s using containerd's transfer service, the default.
     """
     return [*CTR, "images", "import", "--local", f"--snapshotter={snapshotter}"]

@@ -1,9 +1,9 @@
 """Make a registry on this machine available to the nodes.
 
 The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. On each pull, containerd reads
-/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, but only if its configuration named that
-folder when it started (as in kind's "local registry" guide). Therefore the configuration is patched before
-the cluster is created, and the file is written on each node afterwards.
+/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, but only if containerd was started with a
+configuration that names /etc/containerd/certs.d (as in kind's "local registry" guide). Therefore the
+configuration is patched before the cluster is created, and hosts.toml is written on each node afterwards.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from harness.provision.source.shell import CAUSE
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of the images, and the reasons why either origin cannot be used."""
+    """Where images come from (`way`), and why published or locally built images cannot be used."""
 
     way: Literal["registry", "source"]
     missing: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Origin:
 
     @property
     def reason(self) -> str:
-        """Return why published images cannot be used, naming the first host that does not respond."""
+        """Return why published images cannot be used, with the first host that does not respond, or ""."""
         others = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
         return f"not reached: {self.missing[0]}{others}" if self.missing else ""
 

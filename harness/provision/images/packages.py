@@ -1,6 +1,6 @@
 """Install a lock file's packages into a folder on the host, from which an image build copies them.
 
-The packages are not installed in the build container, because it can lack the host's proxy and certificates.
+The packages are not installed in the build container, which may not have the host's proxy and certificates.
 One lock serves all platforms: it lists the hashes of all published files.
 """
 

@@ -14,7 +14,7 @@ from harness.provision.source.store import key
 
 
 def program_image(program: Path, version: str, dockerfile: str, context: RunContext) -> str:
-    """Return the tag of an image that contains a program. The image is built if Docker lacks it.
+    """Return the tag of a local image that contains only `program`, building the image if it does not exist.
 
     Raises ToolError or HarnessError, cause image.build_failed.
     """

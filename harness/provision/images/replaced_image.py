@@ -19,11 +19,11 @@ from harness.provision.replaced import Change, change, install
 from harness.provision.source.store import key
 
 REPOSITORY = "harness/replaced-worker"
-"""Differs from the worker image's repository, in which other launches look for an image to reuse."""
+"""The image's repository. Other launches reuse only images in the worker image's repository."""
 
 
 def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
-    """Return the change that the packages make to the worker image, and install them into the cache.
+    """Resolve the packages, install them into the cache, and return how they change the worker image.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
@@ -54,7 +54,7 @@ def target_options(context: RunContext) -> list[str]:
 
 
 def _installed(found: Change, context: RunContext) -> Path:
-    """Return the cache folder that contains a change's packages."""
+    """Return the cache folder with a change's packages, installing them if they are not cached."""
     options = target_options(context)
     root = context.settings.cache_dir / "packages"
     folder = root / f"replaced-{key(found.key, *options)}"

@@ -56,9 +56,9 @@ def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
-    """Return the newest local image that has the same inputs, apart from changed or new scripts.
+    """Return the newest local image with the same inputs, except for changed or new scripts.
 
-    None means that an image must be built.
+    Returns None if there is no such image, so that one must be built.
     """
     # Search only this repository, because an image based on the worker image inherits its labels.
     form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
@@ -141,7 +141,7 @@ def _hashes_of(tag: str) -> dict[str, str]:
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
-        return {"": "an image that says nothing"}
+        return {"": "an image without labels"}
 
 
 def _hash(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Resolve a cluster's images and manifests. They are either published, or built on this machine.
+"""Resolve a cluster's images and manifests: the published ones, or ones that are built on this machine.
 
 Other modules do not depend on where the images and manifests come from.
 """
@@ -64,7 +64,7 @@ class Stack:
 
 
 def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
-    """Return the stack for HARNESS_IMAGES. Missing parts are downloaded or built.
+    """Return the stack for HARNESS_IMAGES. Missing images and manifests are downloaded or built.
 
     `then` is called once the base images exist, so that it can build images from them before the cluster's
     images are complete. If a node image is built, the images that `then` returns are unpacked while the

@@ -50,7 +50,7 @@ mkdir -p /var/trial/upper /var/trial/work /var/trial/all
 cd /var/trial
 mount -t overlay overlay -o lowerdir={seen}/trial,upperdir=upper,workdir=work all
 """
-_LINK = """# Links what is not there yet. containerd's garbage collection may strike in between: then again.
+_LINK = """# Link the missing layers, and retry, because containerd's garbage collection may remove one.
 s='ctr -n k8s.io snapshots --snapshotter overlayfs'
 link() {
   case "$known" in *"$1"*) return 0 ;; esac
@@ -76,7 +76,7 @@ def volume(context: RunContext) -> str:
 
 
 def folder(context: RunContext) -> Path:
-    """Return the volume's path on the host, for kind. The volume is created if necessary."""
+    """Return the volume's path on the host, for kind, creating the volume if it does not exist."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
@@ -86,7 +86,7 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
     """Return the volume's path if nodes can use its layers. Otherwise report the reason and return None.
 
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
-    systems do not support overlayfs. Therefore a container from the node image tries both first.
+    systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
     """
     path, seen = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
@@ -102,7 +102,7 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
 
 def created_at(context: RunContext) -> str:
-    """Return the volume's creation time. A new volume may contain the same layer in a different folder."""
+    """Return the volume's creation time, because a new volume has other folders for the same layers."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
@@ -124,7 +124,7 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks, using the containerd of a node image.
+    """Unpack the images that are not in the volume yet, using the containerd of a node image.
 
     Only one process at a time changes the volume.
 
@@ -165,7 +165,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     manifest = _inside(container, *CTR, "content", "get", digest)
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
-        raise HarnessError(f"{image.tag} is no single image in containerd", cause=CAUSE)
+        raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     links = [(chain, _layer(container, chain)) for chain in chains]
@@ -272,7 +272,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
         while processes.run(answers, timeout=10, check=False).returncode:
             if time.monotonic() > deadline:
                 raise HarnessError(
-                    "no containerd answers in the volume of images",
+                    "containerd does not respond in the volume of images",
                     hint=_docker("logs", "--tail", "5", name),
                     cause=CAUSE,
                 )

@@ -17,7 +17,7 @@ DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
 
 @dataclass(frozen=True)
 class LogImages:
-    """References to both images. `local` means that they exist only in this machine's Docker."""
+    """References to the two images. If `local` is true, they exist only in this machine's Docker."""
 
     server: str
     agent: str
@@ -25,7 +25,7 @@ class LogImages:
 
 
 def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
-    """Return the published images, or local images. Missing local images are built.
+    """Return the published images if `published` is true, otherwise local images, building missing ones.
 
     Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
     """

@@ -67,7 +67,7 @@ class KindCluster(KindNodes):
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Provide images, nodes, JobSet, Kueue, queues and tracker. Parts that already serve are not changed.
+        """Return the ready cluster. Missing nodes, images and components are created or installed.
 
         Raises UsageError for a cluster that the harness did not create.
         """
@@ -119,7 +119,7 @@ class KindCluster(KindNodes):
 
     # -- leave, remove ---------------------------------------------------------------------------------
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether the cluster should not be kept, and this run used it or began to create it."""
+        """Return whether this run used or began to create the cluster, and the cluster is not to be kept."""
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
             return False

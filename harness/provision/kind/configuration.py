@@ -45,8 +45,8 @@ def configuration(
 
     `images` is None if the nodes cannot mount the unpacked images.
 
-    Three kubelet settings matter: a longer syncFrequency delays Kueue's certificate by a minute, a smaller
-    containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.
+    Three kubelet settings matter: a longer syncFrequency would delay Kueue's certificate by a minute, a
+    smaller containerLogMaxSize would rotate logs before they are read, and cgroup v1 must be allowed.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},

@@ -20,7 +20,10 @@ NO_PODMAN = (
     "is Podman's socket"
 )
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""Disk space in GiB for each node, measured after a run. Each node has its own copy of the images."""
+"""Disk space in GiB for the control plane and for each worker, measured after a run, and a reserve.
+
+Each node has its own copy of the images.
+"""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),

@@ -26,7 +26,7 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
         ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except ApiException as error:
         refused = error.status in (401, 403)
-        what = "does not take the credentials of" if refused else "does not serve; asked with"
+        what = "rejects the credentials in" if refused else "does not serve; asked with"
         return HarnessError(
             f"the API server {what} {kubeconfig}: HTTP {error.status} {error.reason}",
             hint=HINT,

@@ -1,6 +1,6 @@
 """Install images, JobSet, Kueue, queues and tracker in a kind cluster.
 
-Parts that already serve are not changed, so a running cluster needs no installation and no build.
+Components that already serve are not changed, so a running cluster needs no installation and no build.
 """
 
 from __future__ import annotations
@@ -233,10 +233,7 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
 
 @contextmanager
 def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
-    """Load the ranks' and the tracker's images while the block runs.
-
-    At its end, the block waits until the images are loaded.
-    """
+    """Load the worker and tracker images in the background, and wait for them at the end of the block."""
 
     def travel() -> None:
         with context.writer.stage("images to nodes"):

@@ -108,7 +108,7 @@ class KindNodes:
             return f"Docker has no container of the control plane of cluster {self.name}{remaining}"
         state = self.state()
         if state is not None and self._created_at not in ("", state.created_at):
-            return f"cluster {self.name} was made anew at {state.created_at}"
+            return f"cluster {self.name} was created again at {state.created_at}"
         return None
 
     def pools(self) -> list[str]:
@@ -254,7 +254,7 @@ class KindNodes:
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove the shared folder `name`, which contains pods' files, or all shared folders.
+        """Remove the shared folder `name`, or all shared folders if `name` is empty.
 
         The first node removes the files as root, because pods may have written them as another user.
         """
@@ -312,7 +312,7 @@ class KindNodes:
 
 
 def _why(error: ToolError) -> str:
-    """Return a sentence with kind's exit code and its error, or its last line of output."""
+    """Return a message with kind's exit code and its ERROR line, or its last line if it printed no error."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     last = lines[-1] if lines else "no output"
     reason = next((line for line in lines if line.startswith("ERROR")), last)

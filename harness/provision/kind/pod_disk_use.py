@@ -1,7 +1,8 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
 A finished pod uses this space until it is deleted, and Kubernetes does not report its size. Therefore each
-node is queried: containerd reports the size of each container's files, and `du` that of logs and emptyDirs.
+node is queried: containerd reports the size of each container's files, and `du` the sizes of logs and
+emptyDirs.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
 
 
 def _written(node: str) -> dict[str, int]:
-    """Return sizes in bytes, keyed by container id, and by pod UID for logs and emptyDirs.
+    """Return the disk usage of pods on a node, in bytes.
 
-    The result is empty if the node does not respond.
+    The files of a container are keyed by container id, logs and emptyDirs by pod UID. The result is empty if
+    the node does not respond.
     """
     try:
         return sizes(

@@ -30,7 +30,7 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""How many seconds one call to a node repeats a check, and the pause between two checks in seconds."""
+"""The time for which one call to a node repeats a check, and the pause between two checks, in seconds."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
 """A shell test that containerd is configured. kind then writes kubeadm.conf, just before kubeadm starts."""
@@ -64,7 +64,8 @@ def filling(
 
     `own` contains the worker and tracker images.
 
-    At its end, the block waits for steps that have begun. If the block raises an exception, they are stopped.
+    Steps that have begun are completed at the end of the block. If the block raises an exception, they are
+    stopped instead.
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:

@@ -22,9 +22,9 @@ class State:
     workers: int
     created_at: str
     fingerprint: str = ""
-    """A fingerprint of everything that is installed in the cluster, set once all parts are ready."""
+    """A fingerprint of everything that is installed in the cluster, set once all components are ready."""
     owner: str = ""
-    """Nonce of the run that created the cluster. That run removes the cluster if no run used it."""
+    """Nonce of the run that created the cluster, which removes the cluster if no run has used it."""
     kept: bool = False
     """Whether the cluster is kept (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
 

@@ -154,7 +154,7 @@ def attempts_exhausted(image: str, context: RunContext) -> bool:
 
 
 def ended(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether a cluster was started from a template. After a failure, remove the template."""
+    """Record whether starting a cluster from a template went `well`. If not, remove the template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
     if not well:
@@ -203,7 +203,7 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
     `late` contains the names of objects that are applied once their controllers serve. Raises HarnessError
-    for a key of an unknown kind, because a copy without its objects might differ from the original cluster.
+    for a key of an unknown kind, because a copy without objects of that kind might differ from the original.
     """
     copied = []
     for each in entries:

@@ -1,7 +1,7 @@
 """Write images that contain a single program to an archive in the format of `docker save`.
 
-The images are not built with Docker, for two reasons. This avoids registry.k8s.io/… tags in the user's
-Docker, and whiteouts in layers, which containerd cannot unpack if its own folder is on an overlay.
+The images are not built with Docker, because that would leave registry.k8s.io/… tags in the user's Docker. It
+would also create whiteouts in layers, which containerd cannot unpack if its own folder is on an overlay.
 """
 
 from __future__ import annotations

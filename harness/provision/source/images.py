@@ -125,14 +125,14 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
         version = wanted.get(name, "nothing").rpartition(":")[2]
         if version.lstrip("v").partition("-")[0] != built.lstrip("v"):
             raise HarnessError(
-                f"kubeadm {parts.kubernetes} wants {name} {version}, versions.toml says {built}",
-                hint=f"set {name} in [source] of versions.toml to what kubeadm wants",
+                f"kubeadm {parts.kubernetes} requires {name} {version}, but versions.toml has {built}",
+                hint=f"set {name} in [source] of versions.toml to the version that kubeadm requires",
                 cause=CAUSE,
             )
     unknown = sorted(set(wanted) - set(parts.programs))
     if unknown:
         raise HarnessError(
-            f"kubeadm {parts.kubernetes} wants images that are not built here: {', '.join(unknown)}",
+            f"kubeadm {parts.kubernetes} requires images that are not built here: {', '.join(unknown)}",
             hint="harness/provision/source/golang.py lists what is built",
             cause=CAUSE,
         )

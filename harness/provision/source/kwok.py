@@ -31,7 +31,7 @@ class Kwok:
 
 
 def kwok(context: RunContext) -> Kwok:
-    """Return KWOK, built from its Go module if the cache lacks it.
+    """Return KWOK's controller and stages. The controller is built from its Go module if it is not cached.
 
     Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file does not
     specify a KWOK version.

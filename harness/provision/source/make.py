@@ -1,4 +1,4 @@
-"""Build all missing artefacts.
+"""Build all missing artefacts of the source stack: programs, a Debian root, images and manifests.
 
 The Debian steps mostly wait for disk and network I/O, so they run concurrently with the Go steps.
 """
@@ -205,7 +205,7 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs in a plan, which are compiled on demand. `module` is an empty folder."""
+    """The programs in a plan, which are compiled when needed. `module` is an empty folder."""
 
     making: _Making
     go: Go
@@ -213,7 +213,7 @@ class _Programs:
     compiling: _Compiling | None = None
 
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
-        """Build the missing programs of these modules. `shell` can set another cause for errors."""
+        """Build the missing programs of the modules `names`. `shell` can set another cause for errors."""
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
         for module in missing:

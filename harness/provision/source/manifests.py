@@ -37,7 +37,7 @@ def render(documents: Iterable[Document]) -> str:
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Return copies of the documents in which the Deployments named in `images` start quickly on 2 cores.
+    """Return copies of the documents in which the Deployments named in `images` start quickly on 2 CPUs.
 
     `images` maps the name of each expected Deployment to the image for its `manager` container. None keeps
     the published image. Images that exist on the node are not pulled. The CPU request is `cpu_request`

@@ -16,7 +16,7 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the modules that `build` will compile into Go's module cache. Requires Go on PATH.
+    """Download the Go modules that `build` compiles, into Go's module cache. Requires Go on PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """

@@ -36,9 +36,9 @@ def program(module: Module, context: RunContext, architecture: str = "") -> Path
 
 
 def programs(module: Module, context: RunContext, architecture: str = "") -> Path:
-    """Return the folder with a module's compiled programs. The programs are built if the cache lacks them.
+    """Return the folder of a module's compiled programs, building them if they are not cached.
 
-    Programs for an image need the image's `architecture`. By default, programs are built for this machine.
+    The default `architecture` is this machine's. For an image, pass the image's architecture.
 
     Raises ToolError or HarnessError (cause cluster.node_image).
     """
@@ -61,6 +61,6 @@ def programs(module: Module, context: RunContext, architecture: str = "") -> Pat
 
 @contextmanager
 def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
-    """Yield a shell that writes to a new log file. Only one process at a time builds `name`."""
+    """Hold the build lock for `name`, and yield a shell that logs to a new file."""
     with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
         yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

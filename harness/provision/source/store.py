@@ -83,7 +83,7 @@ class Store:
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the log folder, which is created if necessary."""
+        """Return the log folder, creating it if it does not exist."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
@@ -113,7 +113,7 @@ class Store:
             result.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Take a folder out of use immediately, by moving it. The caller must hold the lock.
+        """Move a folder out of the store immediately. The caller must hold the lock.
 
         Its files are deleted when this process ends, or by the next build. Deleting 7 GB immediately would
         slow down ext4 for minutes while images are being unpacked.

@@ -132,7 +132,7 @@ SCALE = [
         "after scaling",
     ),
 ]
-"""Rules for `kubectl scale`, which changes maxNodes. A job gets a new JobSet when it is resumed."""
+"""CEL rules for `kubectl scale`, which changes maxNodes. A suspended job resumes with a new JobSet."""
 
 
 def _definition(

@@ -86,7 +86,7 @@ class WorkspaceStorage(Spec):
     are GIT_USERNAME and GIT_PASSWORD.
     """
     size: Quantity = "10Gi"
-    """The size per GPU, or the total size for a job without GPUs."""
+    """The workspace's size per GPU, or its total size for a job without GPUs."""
     storage_class: Word | None = None
     access_mode: AccessMode | None = None
     mount_path: Annotated[str, Field(max_length=1024, pattern="^/.+")] = "/app"

@@ -110,12 +110,12 @@ Privilege = Literal[
     "appArmor",
     "sysctls",
 ]
-"""What the Pod Security Standard "baseline" forbids or restricts.
+"""The privileges for the fields that the Pod Security Standard "baseline" forbids or restricts.
 
 Any added capability and any sysctl needs the privilege, although baseline permits some of them.
 """
 OWNER = ""
-"""The queue's author may set the field in the queue's pod template."""
+"""Marks a field that the queue's author may set in the pod template without a privilege."""
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "procMount": ("Default",),
     "seccomp": ("RuntimeDefault", "Localhost"),

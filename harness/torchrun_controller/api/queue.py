@@ -50,7 +50,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A kai-scheduler queue, in the form used in the original operator's code (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, with the fields from the original operator's code (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"
@@ -98,20 +98,20 @@ class Overrides(Spec):
     )
     """The fields that jobs may set at all. If a field is omitted, no job may set it."""
     images: Annotated[list[Word], Field(max_length=256)] = Field(default_factory=list)
-    """Images. An entry that ends with * permits all images that begin with the preceding text."""
+    """Permitted images. An entry that ends with * permits all images that begin with the text before it."""
     secrets: Names = Field(default_factory=list)
     config_maps: Names = Field(default_factory=list)
     claims: Names = Field(default_factory=list)
     priority_classes: Names = Field(default_factory=list)
     tolerations: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
     volumes: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
-    """Volumes without their names. A job's volume must equal one of them."""
+    """Permitted volumes, without their names. A job's volume must equal one of them."""
     labels: Names = Field(default_factory=list)
-    """Label keys."""
+    """Permitted label keys."""
     annotations: Names = Field(default_factory=list)
-    """Annotation keys."""
+    """Permitted annotation keys."""
     fields: Annotated[list[FieldPath], Field(max_length=64)] = Field(default_factory=list)
-    """Paths of additional job fields, e.g. scheduling.affinity."""
+    """Paths of additional permitted job fields, e.g. scheduling.affinity."""
 
 
 class QueueSpec(Spec):

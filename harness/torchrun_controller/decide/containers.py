@@ -21,7 +21,7 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """The time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""How long after the trainers have ended an Event reports the containers that are still running.
+"""The time after the end of the trainers when an Event reports the containers that are still running.
 
 This is a pod's default grace period, within which Kubernetes terminates native sidecars.
 """
@@ -171,7 +171,7 @@ def restarting(pods: list[Object]) -> Problem:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return the first failed pod and its error, or "". Later failures may be consequences of it."""
+    """Return the name and error of the pod that failed first, or "". It may have caused later failures."""
     for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":

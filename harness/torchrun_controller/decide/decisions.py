@@ -70,7 +70,7 @@ class Decision:
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and no watched object shows why. The controller then reads the Events."""
+    """Whether pods are late and no watched object shows the reason. The controller then reads the Events."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:
-    """Return the current attempt's pods, without terminating pods unless `terminating` is true."""
+    """Return the current attempt's pods. Terminating pods are included only if `terminating` is true."""
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod

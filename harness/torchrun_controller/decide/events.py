@@ -17,13 +17,16 @@ from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 LONGEST = 1024
 """The API server's limit for the length of an Event message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
-OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue yet")
+OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueue yet")
 """Messages about a queue that is briefly not ready. They do not cause a warning."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """An Event. `order` increases with each transition of the same name. Each is posted at most once."""
+    """An Event about a transition, which is posted at most once.
+
+    `order` increases with each transition for which the Event has the same name.
+    """
 
     reason: str
     message: str
@@ -144,6 +147,6 @@ def of_queue(status: QueueStatus) -> list[Event]:
     since = parsed(ready.last_transition_time)
     if ready.status == "True":
         return [Event("Ready", "jobs of this queue can run", int(since.timestamp()), since)]
-    if ready.message in OWN_WORK or ready.message.endswith(("is being made", "is being checked")):
+    if ready.message in OWN_WORK or ready.message.endswith(("is being created", "is being checked")):
         return []
     return [Event(ready.reason, ready.message[:LONGEST], int(since.timestamp()), since, warning=True)]

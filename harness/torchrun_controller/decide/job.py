@@ -165,7 +165,7 @@ class _Job(Ends):
         if before is not None and before.status == "False":
             # Keep the message until the API server accepts the job's objects.
             return self._say("Pending", f"{before.message}; {STARTS}", actions)
-        return self._say("Pending", "its pods are being made", actions)
+        return self._say("Pending", "its pods are being created", actions)
 
     def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
         any_name = self._resolved(asked, probe.ANY_NAME)
@@ -174,12 +174,12 @@ class _Job(Ends):
     def _missing(self, resolved: Resolved) -> Decision | None:
         """Return a decision to wait if the job's PriorityClass or etcd is missing, otherwise None.
 
-        The API server does not check for these when an object is created.
+        The API server does not check that they exist when an object is created.
         """
         priority = resolved.scheduling.priority_class_name
         if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
-            # Without the class, the API server rejects every pod, and only an Event about the Job reports
-            # this.
+            # Without the class, the API server rejects every pod, and reports this only in an Event about the
+            # Job.
             message = f"PriorityClass {priority} is not there: the job starts when it comes"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
@@ -207,7 +207,7 @@ class _Job(Ends):
         return self._say("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
-        """Return the job merged with its queue, named `name` or with the job's own name. Raises Refused.
+        """Return the job merged with its queue. Its name is `name`, by default the job's. Raises Refused.
 
         If the BestFit layout is not possible, e.g. because of a ReadWriteOnce claim, the job uses the fewest
         nodes.
@@ -317,9 +317,9 @@ class _Job(Ends):
         return self._say("Running", shown, wake=self._first(again, helpers.again))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
-        """Return a pending decision.
+        """Return a decision with the phase Pending and a message that explains why pods are late.
 
-        Its message explains why pods are late, based on `why` or on Events.
+        The explanation comes from `why` or from Events.
         """
         since = self._late_since()
         warnings = self.seen.warnings
@@ -359,7 +359,7 @@ class _Job(Ends):
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
 
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about free GPUs for `pods` pods with `share` ranks. Return "" without GPUs."""
+        """Return a sentence about free GPUs for `pods` pods with `share` ranks, or "" for a job on CPUs."""
         try:
             asked = QueueSpec.model_validate(queue["spec"])
             whole = capacity_of(asked)

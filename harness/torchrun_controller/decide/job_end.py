@@ -93,7 +93,7 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            # If the JobSet completes meanwhile, its resource version changes, and it is kept until the TTL.
+            # If the JobSet completes first, its resource version changes, and it is kept until the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]

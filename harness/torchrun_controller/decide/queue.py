@@ -160,7 +160,7 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether the queue's pod must be checked: it is new, has changed, or was rejected."""
+    """Return whether a dry run of the queue's pod is needed: the queue is new or changed, or was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 
@@ -176,7 +176,7 @@ def _template(queue: Object, refusal: str) -> Condition:
 
 
 UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
-MISSING = "is being made"
+MISSING = "is being created"
 
 
 def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
@@ -195,7 +195,7 @@ def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[s
 def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
     if local_queue is None:
         if spec.local_queue is None:
-            return "LocalQueueNotReady", "its LocalQueue is being made"
+            return "LocalQueueNotReady", "its LocalQueue is being created"
         return (
             "LocalQueueNotFound",
             f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",

@@ -1,4 +1,4 @@
-"""Detect how long a job's ranks have logged nothing although all pods are running.
+"""Determine how long a job's ranks have logged nothing although all pods are running.
 
 Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
 containers run in both cases; only the logs differ. As long as a job's first pod logs, its log is read once

@@ -98,8 +98,8 @@ FORWARD_ELASTIC = (
   if [ "$3" = "$child" ]; then ranks="$ranks $1"; fi
 }
 forward() {
-  # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
-  # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
+  # On SIGTERM, torchrun closes the rendezvous, and the remaining nodes could never rendezvous again (torch
+  # 2.6, LocalElasticAgent._shutdown). So torchrun is killed, as with a lost node, and its ranks get SIGTERM.
   ranks=
   own_each started_by_torchrun
   kill -KILL "$child" 2>/dev/null || return 0
@@ -236,7 +236,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so `cd` has an effect."""
+    """Return the trainer's script for `bash -c`. It also runs the setup, so a `cd` there affects torchrun."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]

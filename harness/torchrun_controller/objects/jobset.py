@@ -14,9 +14,9 @@ from harness.torchrun_controller.objects.template import Resolved
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 """The condition on a pod that Kubernetes evicts or preempts, or that is lost with its node."""
 DEADLINE_MARGIN = 60
-"""How many seconds the Job's deadline is after the controller's, so that the controller usually acts first.
+"""The time in seconds from the controller's deadline to the Job's deadline.
 
-The controller's message contains more details.
+Usually the controller acts first, because its message contains more details.
 """
 
 

@@ -19,7 +19,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
 """The fields that `overrides.allowed` can forbid for all of a queue's jobs."""
 SOURCES = ("zip", "git")
-"""Code sources that need no entry."""
+"""Sources of a job's code that need no entry in the queue's `overrides`."""
 OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."
@@ -31,7 +31,7 @@ class Value(NamedTuple):
     """A value in a spec, with the condition for it from a table in api/permissions.py."""
 
     path: str
-    """The path in the table, e.g. `env[].value`."""
+    """The value's path in the table of conditions, e.g. `env[].value`."""
     shown: str
     """The path for messages. It contains item names, e.g. `env[LR].value`."""
     by: str | None
@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The path as an entry in `overrides.fields`."""
+        """Return the path as an entry for `overrides.fields`."""
         return self.path.replace("[]", "")
 
     @property
@@ -140,7 +140,7 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 
 
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry that `overrides` lacks for a mount, or []. A job may mount its own volumes.
+    """Return the entry missing from `overrides` for a mount, or []. A job may mount its own volumes.
 
     Other volumes need an entry, because the queue's volumes may be intended only for other containers.
     """
@@ -150,7 +150,7 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry that `overrides` lacks for a source of code, or [].
+    """Return the entry missing from `overrides` for a source of code, or [].
 
     A job may name a claim, or a bucket's Secret. The queue must list these names.
     """

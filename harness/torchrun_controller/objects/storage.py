@@ -29,7 +29,7 @@ class Volume:
 
     @property
     def held(self) -> bool:
-        """Whether the claim belongs to the pod `<job>-sync-0` and the job's pods use emptyDir volumes."""
+        """Return whether the claim belongs to the pod `<job>-sync-0`, and the job's pods use emptyDirs."""
         return self.claim is not None and "emptyDir" in self.source
 
 
@@ -88,7 +88,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return the volume for /dev/shm. Its size is the size per GPU times the number of GPUs, at least 1."""
+    """Return the volume for /dev/shm. Its size is shmSizePerGPU times the number of GPUs (1 without GPUs)."""
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))

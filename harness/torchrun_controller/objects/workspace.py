@@ -44,7 +44,7 @@ if [ ! -f {READY} ]; then
   if fetch fetch -q --depth 1 -- "$URL" "$REF" 2>/tmp/git; then
     fetch checkout -q --force --detach FETCH_HEAD
   else
-    # Part of a commit's name, or a server that hands out branches and tags alone.
+    # REF is an abbreviated commit, or the server serves only branches and tags.
     fetch fetch -q -- "$URL" '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' &&
       fetch checkout -q --force --detach "$REF" 2>/dev/null || {{ cat /tmp/git >&2; exit 1; }}
   fi

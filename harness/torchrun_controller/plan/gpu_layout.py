@@ -18,7 +18,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """A job's layout: equal pods, one per node. `least` is less than `nodes` only for an elastic job."""
+    """A job's layout: equal pods, one per node. `least`, the minimum, is below `nodes` for an elastic job."""
 
     nodes: int
     least: int

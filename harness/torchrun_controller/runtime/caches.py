@@ -16,7 +16,7 @@ STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
 """How many seconds to wait for the first lists of nodes and pods.
 
-If listing is forbidden, the controller works without them.
+If listing is forbidden, the controller works without data about nodes and pods.
 """
 
 

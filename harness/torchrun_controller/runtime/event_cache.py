@@ -12,7 +12,7 @@ from harness.torchrun_controller.decide.stalled import time_of
 
 KEPT = timedelta(seconds=5)
 SHARE = 20
-"""Events are reused for SHARE times the duration of their request.
+"""A namespace's Events are reused for SHARE times as long as the request for them took.
 
 In a namespace with many Events, the controller therefore spends at most 1/SHARE of its time on these
 requests.

@@ -34,7 +34,7 @@ LATEST = timedelta(minutes=15)
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""How many seconds no Events are posted after the API server has forbidden one."""
+"""After the API server has forbidden an Event, no Events are posted for this many seconds."""
 
 
 ATTEMPTS = 3
@@ -52,7 +52,7 @@ NEVER = _Posted(-1, None)
 
 
 class Recorder:
-    """Posts each of an object's Events once, even if another controller is running."""
+    """Posts each Event about a job or queue only once, even if another controller is running."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic

@@ -36,8 +36,7 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How many seconds an accepted pod counts for equal pods too, so that a burst of equal jobs is checked once.
-"""
+"""After a pod is accepted, equal pods are not checked for this many seconds, e.g. in a burst of jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """
@@ -49,7 +48,7 @@ MAX_EVENTS = 1000
 
 @dataclass
 class Cluster:
-    """The cluster, read and written through the API server."""
+    """Reads and writes the cluster's objects through the API server, without the watch caches."""
 
     kube: Kube
     kai: bool = False
@@ -157,7 +156,7 @@ class Cluster:
                 self._finalizers(found, wanted)
 
     def _check_one_of(self, document: Object, alike: str) -> None:
-        """Check an object unless an equal one was accepted recently. Raises Rejected."""
+        """Check an object unless one with an equal `alike` was accepted recently. Raises Rejected."""
         now = self.monotonic()
         if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
             return

@@ -19,7 +19,7 @@ A request to an unresponsive API server takes less time, even with its retry.
 
 
 class Health:
-    """Records the progress of the process's components. A component is monitored after its first report."""
+    """Records the progress of the process's components. A component is monitored from its first report on."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic

@@ -66,7 +66,7 @@ class Informer(threading.Thread):
                 failures, pause = 0, FIRST_PAUSE
             except Expired:
                 listed, pause = False, FIRST_PAUSE
-            except Exception as error:  # If the thread ended, the store would never be updated again.
+            except Exception as error:  # If the thread ended here, the store would never be updated again.
                 failures += 1
                 listed = listed and failures < PATIENCE
                 pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)

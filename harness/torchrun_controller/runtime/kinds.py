@@ -41,7 +41,7 @@ class Kind:
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return an object's cached fields, and its API version and kind, which list items lack."""
+        """Return an object's fields to cache, with the API version and kind, which list items do not have."""
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 
@@ -169,7 +169,7 @@ PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
-"""Services are not watched. etcd's Service is read when a job that needs it starts."""
+"""Services are not watched. etcd's Service is read when a job that needs etcd starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(
     "v1",

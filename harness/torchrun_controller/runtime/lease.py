@@ -44,7 +44,7 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     tried: Callable[[bool], None] = lambda _: None
-    """A callback after each attempt, whose argument is whether the API server responded."""
+    """A callback after each attempt. Its argument is True if the API server responded."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:

@@ -91,10 +91,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 
 
 def progress(before: JobStatus, status: JobStatus) -> bool:
-    """Return whether two statuses differ only in pod counts and in messages about pods.
-
-    Their phase and conditions are otherwise the same.
-    """
+    """Return whether two statuses differ only in pod counts and in messages about pods."""
 
     def facts(of: JobStatus) -> JobStatus:
         conditions = [
@@ -140,9 +137,9 @@ class Reconciler:
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
         self._written: dict[Key, datetime] = {}
-        """The time when a job's status was last written."""
+        """The time when each job's status was last written."""
         self._refused: dict[Key, datetime] = {}
-        """The time when the API server last rejected a job's or queue's pods."""
+        """The time when the API server last rejected the pods of each job or queue."""
 
     def look(self, key: Key) -> float | None:
         """Reconcile an object. Return the seconds until the next reconcile if no event occurs, or None.
@@ -208,8 +205,8 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The API server's message may differ each time, e.g. in a port or a count. Each new message changes the
-        status, which triggers a reconcile.
+        Without this pause, the object might be reconciled continuously: the API server's message may contain
+        e.g. a new port or count, and each new message changes the status, which triggers a reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)

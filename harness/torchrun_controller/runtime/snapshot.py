@@ -38,7 +38,7 @@ class Source(Protocol):
 
 
 def see(source: Source, job: Object, *, kai: bool) -> Seen:
-    """Return a snapshot of those of the job's objects that the next decision needs."""
+    """Return a snapshot of the job's objects, limited to those that the next decision needs."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)

@@ -37,7 +37,7 @@ def place_of(item: Object) -> Place:
 
 
 class Store:
-    """A store of objects, indexed by namespace and name, and by the value of one label.
+    """A store of one kind's objects, indexed by namespace and name, and by the value of one label.
 
     Callers must not modify the objects.
     """

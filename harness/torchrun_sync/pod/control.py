@@ -1,9 +1,9 @@
 """Define the files through which a receiver controls a pod's supervisor. Pods never share them.
 
     supervisor.lock   locked while the supervisor runs
-    status.json       the supervisor's state, generation, tree and exit code, and the token of its hold
+    status.json       the supervisor's state, generation and tree, the exit code, and the token of its hold
     patience.json     the time until which a failed command waits for new code instead of ending the pod
-    hold.json         the time until which no command runs, even if no switch follows
+    hold.json         the time until which the supervisor runs no command, even if no switch follows
     generation.json   the generation and tree to run
 
 Times are seconds on the kernel's monotonic clock, which is the same for all processes in a pod.
@@ -74,7 +74,7 @@ class Control:
             if time.monotonic() > until:
                 raise Refused(f"the command did not stop within {STOP_SECONDS:g} s: {status}")
             time.sleep(LOOK_SECONDS)
-        raise Refused("the supervisor ended while the command was to be stopped")
+        raise Refused("the supervisor exited before the command was stopped")
 
     def start(self, generation: int, tree: str) -> None:
         """Make the supervisor run its command in the current tree."""
@@ -111,5 +111,5 @@ class Control:
         return time.monotonic() < float(read_json(self._at("patience.json")).get("until", 0))
 
     def wanted(self) -> dict[str, Any]:
-        """Return the generation and tree to run, or {} before the first sync into this pod."""
+        """Return the generation and tree that the supervisor must run, or {} before this pod's first sync."""
         return read_json(self._at("generation.json"))

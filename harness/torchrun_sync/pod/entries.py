@@ -39,7 +39,7 @@ def check(entries: Sequence[Entry]) -> None:
         if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
             raise Refused(f"the path {path!r} leaves the tree")
         if path in kinds:
-            raise Refused(f"the path {path!r} comes twice")
+            raise Refused(f"the path {path!r} occurs twice")
         kinds[path] = kind
         if kind == "link" and leaves(path, entry["target"]):
             raise Refused(f"the link {path!r} leaves the tree: {entry['target']!r}")
@@ -48,7 +48,7 @@ def check(entries: Sequence[Entry]) -> None:
     for path in kinds:
         parent = path.rpartition("/")[0]
         if parent and kinds.get(parent) != "dir":
-            raise Refused(f"{path!r} lies in {parent!r}, which is no folder of the tree")
+            raise Refused(f"{path!r} lies in {parent!r}, which is not a folder of the tree")
 
 
 def leaves(path: str, target: str) -> bool:

@@ -25,7 +25,7 @@ def pack(kind: str, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """A parser for frames in a stream that arrives in pieces."""
+    """A parser for frames in a byte stream that arrives in chunks."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -41,12 +41,12 @@ class Frames:
             return None
         _, kind, length, digest = HEADER.unpack_from(self._buffer)
         if length > MAX_PAYLOAD:
-            raise BadFrame(f"a frame says it has {length} bytes; at most {MAX_PAYLOAD} are allowed")
+            raise BadFrame(f"a frame announces {length} bytes; at most {MAX_PAYLOAD} are allowed")
         end = HEADER.size + length
         if len(self._buffer) < end:
             return None
         payload = bytes(self._buffer[HEADER.size : end])
         del self._buffer[:end]
         if hashlib.sha256(payload).digest() != digest:
-            raise BadFrame(f"a frame {kind.rstrip(bytes(1))!r} came with another hash than it was sent with")
+            raise BadFrame(f"the payload of a frame {kind.rstrip(bytes(1))!r} does not match its SHA-256")
         return kind.rstrip(b"\0").decode("ascii", "replace"), payload

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             message = come(store, folder, ready)
         except (Refused, OSError) as error:
-            message = f"the code cannot be kept: {error}"
+            message = f"the code cannot be stored: {error}"
         if message and message != last:
             print(message, flush=True)
             last = message

@@ -11,7 +11,7 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partially received file content. Bytes from an earlier connection are read again for the digest."""
+    """A partially received file content. Bytes from an earlier connection are read back for the digest."""
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
@@ -29,7 +29,7 @@ class Incoming:
 
     def write(self, piece: bytes) -> None:
         if self.received + len(piece) > self.size:
-            raise Refused(f"{self.sha[:12]} is longer than the {self.size} bytes it was said to have")
+            raise Refused(f"{self.sha[:12]} is longer than the announced {self.size} bytes")
         left = memoryview(piece)
         while left:
             left = left[self._file.write(left) :]
@@ -41,7 +41,7 @@ class Incoming:
         self._file.close()
         if self._hash.hexdigest() != self.sha:
             os.unlink(self.part)
-            raise Dropped(f"what came as {self.sha[:12]} has another digest, and was dropped")
+            raise Dropped(f"the content received as {self.sha[:12]} has another digest and was deleted")
         os.rename(self.part, self.path)
 
     def drop(self) -> None:

@@ -126,7 +126,7 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
             content.finish()
     staged = store.stage()
     if staged != head["tree"]:
-        raise Refused(f"expected the tree {head['tree'][:12]} of what is kept, and it makes {staged[:12]}")
+        raise Refused(f"expected the tree {head['tree'][:12]} in the kept archive, found {staged[:12]}")
     store.switch(head["tree"], head["generation"])
     store.write_ready(ready)
 
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
             refused = f"; {error}"
         if time.monotonic() > until:
-            message = f"no code came within {seconds} s{refused}: `kubectl torchrun sync` brings it"
+            message = f"no code came within {seconds} s{refused}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
         time.sleep(LOOK_SECONDS)

@@ -24,7 +24,7 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver sends an ack each time it has received this many bytes."""
+"""The receiver sends an ack after every this many bytes."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
 """The maximum size in bytes of an uncompressed piece of a file."""
@@ -64,7 +64,7 @@ class Receiver:
             self._packed += payload
             return b""
         if kind not in self._answers:
-            raise Refused(f"a frame of an unknown kind came: {kind!r}")
+            raise Refused(f"received a frame of unknown kind: {kind!r}")
         return self._answers[kind](json.loads(payload))
 
     def _hello(self, message: dict[str, Any]) -> bytes:
@@ -87,7 +87,7 @@ class Receiver:
         text = unpacking.decompress(self._packed, MAX_ENTRIES)
         self._packed = b""
         if not unpacking.eof:
-            raise Refused("the entries of the tree were cut, or are too many")
+            raise Refused("the entries of the tree are incomplete or too large")
         return _message("need", need=self.store.expect(json.loads(text)))
 
     def _file(self, message: dict[str, Any]) -> bytes:
@@ -97,7 +97,7 @@ class Receiver:
     def _data(self, piece: bytes, received: int) -> bytes:
         """Write a piece of the file. `received` is the piece's size in the frame."""
         if self._content is None:
-            raise Refused("data came that belongs to no file")
+            raise Refused("received data that belongs to no file")
         self._content.write(piece)
         self._received += received
         if self._content.received == self._content.size:

@@ -115,7 +115,7 @@ class Store:
         for top in {str(entry["path"]).split("/")[0] for entry in entries}:
             path = os.path.join(mount, top)
             if top == inside:
-                raise Refused(f"{inside} is where the trees are kept, and cannot be in one")
+                raise Refused(f"{inside} is the store's own folder, and cannot be part of a tree")
             if os.path.lexists(path) and not _is_ours(path, inside):
                 raise Refused(f"{path} is in the way of the workspace's {top}: remove it, or ignore {top}")
         self._entries = entries
@@ -240,7 +240,7 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove contents without a tree, and all trees except `needed` and those that processes run in."""
+        """Remove contents that are in no tree, and trees that are neither `needed` nor used by a process."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):

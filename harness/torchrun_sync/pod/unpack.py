@@ -31,7 +31,7 @@ PIECE = 1 << 20
 STORE = ".torchrun"
 """The folder with the marker for a complete workspace. Archives must not write to it."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
-"""The module whose function `open` reads an archive. An image may lack modules that it does not need."""
+"""The module whose function `open` reads an archive, by file suffix. An image may not have all modules."""
 ARCHIVES = (".zip", *OPENERS)
 
 

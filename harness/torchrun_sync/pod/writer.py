@@ -44,7 +44,7 @@ class Writer:
                     _end(int(pid), session)
                 if time.monotonic() > until:
                     file.close()
-                    raise Refused(f"another sync writes into {self.root}, for over {seconds:g} s") from None
+                    raise Refused(f"another sync kept {self.root} locked for over {seconds:g} s") from None
                 time.sleep(0.05)
         file.truncate(0)
         file.write(f"{session} {os.getpid()}")

@@ -133,7 +133,7 @@ def test_a_queue_that_is_not_ready_warns() -> None:
         return of_queue(QueueStatus(conditions=[found]))
 
     assert [event.reason for event in of("True", "Ready", "")] == ["Ready"]
-    assert of("False", "LocalQueueNotReady", "its LocalQueue is being made") == []
+    assert of("False", "LocalQueueNotReady", "its LocalQueue is being created") == []
     [event] = of("False", "LocalQueueNotFound", "LocalQueue x is not there")
     assert (event.reason, event.warning) == ("LocalQueueNotFound", True)
     assert of_queue(QueueStatus()) == []

@@ -127,7 +127,7 @@ def test_a_busy_api_server_says_nothing_about_the_job() -> None:
         cluster.api.refuse = refusing("JobSet", answer(status, "Busy", "later"))
         with pytest.raises(ApiException):
             cluster.look()
-        assert cluster.status()["message"] == "its pods are being made"
+        assert cluster.status()["message"] == "its pods are being created"
         assert {each["type"] for each in cluster.status()["conditions"]} == {"Suspended", "QueueReady"}
 
 

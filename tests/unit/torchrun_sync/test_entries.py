@@ -55,7 +55,7 @@ def test_a_path_comes_once_and_in_a_folder() -> None:
     check([{"path": "d", "kind": "dir", "mode": 0o755}, {**FILE, "path": "d/a"}])
     with pytest.raises(Refused, match="twice"):
         check([FILE, FILE])
-    with pytest.raises(Refused, match="no folder"):
+    with pytest.raises(Refused, match="not a folder"):
         check([FILE, {**FILE, "path": "a/b"}])
 
 

@@ -42,7 +42,7 @@ def with_stored_names(query: str) -> str:
 
 
 def with_message(line: bytes) -> bytes:
-    """Return one line of a result. If it lacks a message, the fields of its log line become the message."""
+    """Return a line of a query result. If it has no message, the message is the log line's fields as JSON."""
     if NO_MESSAGE.encode() not in line:
         return line
     try:
@@ -86,7 +86,7 @@ class Proxy(BaseHTTPRequestHandler):
             for part in self._parts(response, address.path):
                 self.wfile.write(part)
                 self.wfile.flush()
-        except (OSError, HTTPException) as error:  # konduktor closed the connection, or VictoriaLogs ended
+        except (OSError, HTTPException) as error:  # konduktor closed the connection, or VictoriaLogs exited
             self.log_message("%s: %s: %s", address.path, type(error).__name__, error)
         finally:
             connection.close()

@@ -91,7 +91,7 @@ def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pyte
     kind.used_from_now_on()
     assert kind.deleted() is None
     save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:09:00Z"))
-    assert "made anew at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
+    assert "created again at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
 
 
 @pytest.mark.parametrize(
