@@ -42,7 +42,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
             item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
         by_pod = {answer.pod: answer for answer in answers}
-        monkeypatch.setattr(inspection, "_inspect", lambda _, pod, __: by_pod[pod["metadata"]["name"]])
+        monkeypatch.setattr(inspection, "_inspect", lambda _, pod, *__: by_pod[pod["metadata"]["name"]])
         at[0] = 100 + after
         return made
 
@@ -108,7 +108,7 @@ def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch
     monkeypatch.setattr(
         inspection,
         "_inspect",
-        lambda _, pod, __: answers.get(pod["metadata"]["name"]) or frozen.wait(),
+        lambda _, pod, *__: answers.get(pod["metadata"]["name"]) or frozen.wait(),
     )
     assert made.reason() is None
     assert [one.error for one in made.recorded] == [None, "no response within 0.2 s"]
