@@ -50,4 +50,4 @@ def test_a_blank_project_has_no_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["tracker", "key", " "])
     assert ended.value.code == 64
-    assert "not blank" in capsys.readouterr().err
+    assert "must not be blank" in capsys.readouterr().err
