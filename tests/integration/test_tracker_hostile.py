@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -228,16 +229,21 @@ def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Cl
     ],
 )
 def test_a_head_without_end_takes_no_memory(server: Server, client: httpx.Client, endless: bytes) -> None:
-    """Contract: an address, a header, many headers, trailers: past 64 KiB the connection is closed."""
-    before = resident(server)
-    with connected(server) as there:
-        try:
+    """Contract: an address, a header, many headers, trailers: past 64 KiB the connection is closed.
+
+    The first time, the server also loads code and fills its allocator.
+    """
+
+    def attack() -> int:
+        with connected(server) as there, suppress(OSError):
             there.sendall(endless)
             while there.recv(65536):
                 pass
-        except OSError:
-            pass
-    assert resident(server) - before < 2 << 20
+        return resident(server)
+
+    assert client.get("/healthz").status_code == 200
+    sizes = [attack() for _ in range(4)]
+    assert sizes[-1] - sizes[0] < 2 << 20, sizes
     assert client.get("/healthz").status_code == 200
 
 

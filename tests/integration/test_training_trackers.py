@@ -291,7 +291,7 @@ def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
     }
     training = Training(tmp_path, environment, "none")
     assert training.start(world=1).ended() == [0]
-    assert "PLUTO_RUN_ID is set and PLUTO_API_KEY is not" in training.said(0)
+    assert "PLUTO_RUN_ID is set, but PLUTO_API_KEY is not" in training.said(0)
 
 
 @pytest.mark.nightly

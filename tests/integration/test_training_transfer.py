@@ -323,10 +323,10 @@ def test_a_run_on_the_volume_is_never_replaced(
     url = f"s3://{BUCKET}/{prefix}"
     transferred(server, "up", run, url)
     before = tree(run)
-    assert "is there already" in transferred(server, "down", run, url)["error"]
+    assert "already exists" in transferred(server, "down", run, url)["error"]
     assert tree(run) == before
     (tmp_path / "empty").mkdir()
-    assert "is there already" in transferred(server, "down", tmp_path / "empty", url)["error"]
+    assert "already exists" in transferred(server, "down", tmp_path / "empty", url)["error"]
     assert not list((tmp_path / "empty").iterdir())
 
 
