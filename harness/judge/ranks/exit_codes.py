@@ -103,7 +103,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     for life in case.processes[index].lives:
         if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
             continue
-        who, step = f"rank {life.rank}", _last_step(case, life.rank)
+        who, step = f"rank {life.rank}", last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
         if code != 0 and (limit := _limit(case, index, life, at)):
             text = f"{limit} of its script ended {who}{step}"
@@ -135,7 +135,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
         text, peer = f"torchrun of {names(ranks)} failed: {result.error or result.state}", False
         if limit := time_limits.reached(agent, result.time_ms / 1000):
-            text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
+            text = f"{limit} of its script ended torchrun of {names(ranks)}{last_step(case, ranks[0])}"
         else:
             peer = _of_a_peer(result.error)
         yield BadEnd("rank.exit_code_masked", ranks, text, result.time_ms / 1000, 1, peer, agent.ref)
@@ -250,7 +250,7 @@ def _ended(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _last_step(case: Case, rank: int) -> str:
+def last_step(case: Case, rank: int) -> str:
     """Return " after step N", where N is the last step recorded by the rank, or ""."""
     last = -1
     for _, line in case.bundle.truth_parts(rank):
