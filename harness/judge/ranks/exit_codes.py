@@ -19,7 +19,7 @@ from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
-from harness.judge.ranks import exit_masking, retries, time_limits
+from harness.judge.ranks import exit_masking, retried_commands, time_limits
 from harness.workers import outside
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
@@ -51,7 +51,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
-    repeated = {before.id for before, _ in retries.retried(case, index)}
+    repeated = {before.id for before, _ in retried_commands.retried(case, index)}
     ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
     ends += [*_before_any_rank(case, index, repeated), *_of_others(case, index, repeated)]
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
@@ -74,7 +74,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     """Return how the script, or a program that it starts, hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
-    if process is None or not process.argv or not text or retries.named(text, process):
+    if process is None or not process.argv or not text or retried_commands.named(text, process):
         return exit_masking.way(text)
     return "the program that the script starts did not pass it on: let it end with that exit code"
 
@@ -145,7 +145,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
     """Yield each torchrun agent or other launcher that ended before starting a rank."""
     ranks, before = case.ranks_of(index), "before it started a rank"
     for agent in case.processes[index].agents_without_ranks:
-        if agent.id in repeated or not retries.agent_failed(agent):
+        if agent.id in repeated or not retried_commands.agent_failed(agent):
             continue
         errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
         name = outside.launcher(agent.argv) or "torchrun"

@@ -171,7 +171,9 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     except ToolError as error:
         if not present:
             raise
-        context.progress(f"{image.tag}: unpacking all layers, because the new ones alone failed: {error.message}")
+        context.progress(
+            f"{image.tag}: unpacking all layers, because the new ones alone failed: {error.message}"
+        )
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
     # use them.
