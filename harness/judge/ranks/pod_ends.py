@@ -382,8 +382,8 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
         if end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT:
             step = exit_codes.last_step(case, end.ranks[0])
             texts.append(
-                f"{place} had ended with exit code 0{step} by then: all ranks must take part in each collective "
-                "operation, so give them equally many batches"
+                f"{place} had ended with exit code 0{step} by then: all ranks must take part in every "
+                "collective operation, so give them the same number of batches"
             )
         elif cause.in_vain and not end.in_vain and end.stack is None and end.at >= cause.at:
             texts.append(f"{place} was still running and had reported no timeout, so it may be the hung one")
