@@ -303,7 +303,7 @@ def test_two_syncs_do_not_write_at_once(here: Path, pods: list[Pod]) -> None:
     with fleet(pods[:1]) as other, fleet(pods[:1], replace(QUICK, lock=0.2)) as job:
         sender = other._senders["pod-0"]
         sender.send(Walker(here).scan())
-        with pytest.raises(PodRefused, match="another sync writes"):
+        with pytest.raises(PodRefused, match="another sync kept"):
             job.sync(Walker(here))
 
 
