@@ -177,8 +177,8 @@ def test_a_rank_that_left_early(judged):
 
 
 def test_a_rank_with_fewer_batches_is_named_beside_the_peer_that_lost_it(judged):
-    """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed, but the verdict
-    says that it had ended, and after which step.
+    """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed, but the
+    verdict says that it had ended, and after which step.
     """
     job = failing()
     job.truth[1] = bundles.healthy().truth[1]
