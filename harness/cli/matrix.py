@@ -76,7 +76,7 @@ def matrix(
     Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
     """
     from harness.cli.view.matrix import watching
-    from harness.versions import commands, show
+    from harness.versions import commands, matrix_text
     from harness.versions.definition import read
 
     given = {"konduktor": konduktor or [], "pluto-ml": pluto_ml or []}
@@ -96,5 +96,5 @@ def matrix(
     )
     say, shown = watching(quiet)
     document = commands.matrix(definition, continued, run_context(settings, say), shown)
-    dump(document.model_dump(mode="json")) if as_json else show.show(document, console())
+    dump(document.model_dump(mode="json")) if as_json else matrix_text.show(document, console())
     return document.exit_code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from harness.cli.launch_status import LaunchStatus
+from harness.cli.launch_status_model import LaunchStatus
 from harness.core import disk_use
 from harness.provision.kind import power
 from harness.provision.kind.nodes import KindNodes
@@ -120,7 +120,7 @@ def status(settings: Settings) -> Status:
         q["metadata"]["name"]: q["status"].get("pendingWorkloads", 0)
         for q in kube.objects("kueue.x-k8s.io/v1beta2", "ClusterQueue")
     }
-    from harness.cli.launches import launches
+    from harness.cli.launch_status import launches
 
     return report.model_copy(update={"queues": queues, "launches": launches(kube)})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from harness.evidence.schema.acceptance import AcceptanceReport
-from harness.judge.acceptance.compare import ADVICE as OF_FLEET
+from harness.judge.acceptance.node_comparison import ADVICE as OF_FLEET
 from harness.reference.note import WRITTEN
 from harness.report.markdown import code, table
 from harness.workers.acceptance.causes import ADVICE

@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.cli.options import progress
 from harness.core.progress import Progress
 from harness.versions.matrix import Matrix
-from harness.versions.show import render
+from harness.versions.matrix_text import render
 
 PER_SECOND = 2
 

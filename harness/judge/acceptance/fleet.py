@@ -13,8 +13,8 @@ from typing import Any
 
 from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceRecord, AcceptanceReport, Verdict
-from harness.judge.acceptance import compare
 from harness.judge.acceptance import groups as fleet_group
+from harness.judge.acceptance import node_comparison
 from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
 from harness.judge.acceptance.pods import Member, PodRecords, by_pod, of_group, placed
 from harness.judge.acceptance.shared_gpus import fair_cells
@@ -85,8 +85,8 @@ def fleet(
             _node(name, records_of, restarts.get(name, 0), shared, bool(world), owing, parts.get(name))
         )
     results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in unplaced]
-    results, figures = compare.beside(results)
-    versions = compare.versions(results) if owing else None
+    results, figures = node_comparison.beside(results)
+    versions = node_comparison.versions(results) if owing else None
     missing = [node.node for node in results if not node.answered]
     checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]
     return Fleet(

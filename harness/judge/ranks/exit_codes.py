@@ -19,7 +19,7 @@ from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
-from harness.judge.ranks import exit_masking, retries, time_limits
+from harness.judge.ranks import exit_masking, retried_commands, time_limits
 from harness.workers import outside
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
@@ -51,7 +51,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
-    repeated = {before.id for before, _ in retries.retried(case, index)}
+    repeated = {before.id for before, _ in retried_commands.retried(case, index)}
     ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
     ends += [*_before_any_rank(case, index, repeated), *_of_others(case, index, repeated)]
     if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
@@ -74,7 +74,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     """Return how the script, or a program that it starts, hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
-    if process is None or not process.argv or not text or retries.named(text, process):
+    if process is None or not process.argv or not text or retried_commands.named(text, process):
         return exit_masking.way(text)
     return "the program that the script starts did not pass it on: let it end with that exit code"
 
@@ -103,7 +103,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     for life in case.processes[index].lives:
         if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
             continue
-        who, step = f"rank {life.rank}", _last_step(case, life.rank)
+        who, step = f"rank {life.rank}", last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
         if code != 0 and (limit := _limit(case, index, life, at)):
             text = f"{limit} of its script ended {who}{step}"
@@ -135,7 +135,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
         text, peer = f"torchrun of {names(ranks)} failed: {result.error or result.state}", False
         if limit := time_limits.reached(agent, result.time_ms / 1000):
-            text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
+            text = f"{limit} of its script ended torchrun of {names(ranks)}{last_step(case, ranks[0])}"
         else:
             peer = _of_a_peer(result.error)
         yield BadEnd("rank.exit_code_masked", ranks, text, result.time_ms / 1000, 1, peer, agent.ref)
@@ -145,7 +145,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
     """Yield each torchrun agent or other launcher that ended before starting a rank."""
     ranks, before = case.ranks_of(index), "before it started a rank"
     for agent in case.processes[index].agents_without_ranks:
-        if agent.id in repeated or not retries.agent_failed(agent):
+        if agent.id in repeated or not retried_commands.agent_failed(agent):
             continue
         errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
         name = outside.launcher(agent.argv) or "torchrun"
@@ -250,7 +250,7 @@ def _ended(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _last_step(case: Case, rank: int) -> str:
+def last_step(case: Case, rank: int) -> str:
     """Return " after step N", where N is the last step recorded by the rank, or ""."""
     last = -1
     for _, line in case.bundle.truth_parts(rank):

@@ -366,3 +366,25 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             refs = (f"{log}:{end.stack.number}", end.evidence[0])
             return replace(end, cause="rank.hung", text=text, log_quote="", evidence=refs)
     return None
+
+
+def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
+    """Return what the other pods show about a failure that a peer caused, if that peer is not known.
+
+    A peer that had finished its own work, or that was still running, may be the reason, but this is not
+    proved, so `cause` remains the first failure.
+    """
+    texts = []
+    for end in all_:
+        place = case.place(end.index)
+        if end.index == cause.index:
+            continue
+        if end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT:
+            step = exit_codes.last_step(case, end.ranks[0])
+            texts.append(
+                f"{place} had ended with exit code 0{step} by then: all ranks must take part in every "
+                "collective operation, so give them the same number of batches"
+            )
+        elif cause.in_vain and not end.in_vain and end.stack is None and end.at >= cause.at:
+            texts.append(f"{place} was still running and had reported no timeout, so it may be the hung one")
+    return texts[:3]

@@ -20,7 +20,7 @@ from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import worlds
 from harness.judge.ranks.frozen import frozen
-from harness.judge.ranks.pod_ends import absent, first
+from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 
@@ -181,7 +181,8 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
     if id_ in OF_ALL:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
         away = tracker_faults.absence_texts(case)
-    why = [cause.log_quote, *containers.before(case, cause), *away, *after]
+    peers = of_peers(case, cause, ends.values()) if cause.follows else []
+    why = [cause.log_quote, *peers, *containers.before(case, cause), *away, *after]
     result = not_passed(
         "rank-exit",
         id_,

@@ -15,7 +15,7 @@ from harness.core.errors import UsageError
 from harness.core.limits import listed, ranks_problem, shown
 from harness.core.user_yaml import yaml_documents
 from harness.evidence.io.redaction import secret_variables, secrets_in
-from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
+from harness.launch.konduktor.job_file_mistakes import DURATION_LABEL, mistakes
 from harness.launch.labels import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 

@@ -22,7 +22,7 @@ from harness.provision.doctor.check import GIB, Check, at_least, version_of
 from harness.provision.doctor.packages import REPAIR, advice, kind_advice
 from harness.provision.images import versions
 from harness.provision.images.origin import Origin, origin
-from harness.provision.kind.docker import NO_PODMAN, PODMAN, is_podman
+from harness.provision.kind.docker_check import NO_PODMAN, PODMAN, is_podman
 from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 

@@ -19,7 +19,7 @@ from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
-from harness.provision.kind.docker import PODMAN
+from harness.provision.kind.docker_check import PODMAN
 from harness.provision.source.prefetch import download_modules
 from harness.settings import Settings
 

@@ -25,9 +25,17 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core import processes
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
-from harness.provision.images.local import CAUSE, CTR, LocalImage, import_command, node_name, pipe
+from harness.provision.images.local import (
+    CAUSE,
+    CTR,
+    OVERLAYFS,
+    LocalImage,
+    import_command,
+    node_name,
+    pipe,
+)
 from harness.provision.source.store import key
 
 MOUNT = "/harness-unpacked"
@@ -156,7 +164,17 @@ def _used(container: str) -> bool:
 def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
-    pipe(image, ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"])
+    command = ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"]
+    present = _present(container, image)
+    try:
+        pipe(image, command, omit=present)
+    except ToolError as error:
+        if not present:
+            raise
+        context.progress(
+            f"{image.tag}: unpacking all layers, because the new ones alone failed: {error.message}"
+        )
+        pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
     # use them.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
@@ -170,12 +188,20 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     links = [(chain, _layer(container, chain)) for chain in chains]
     files = {"tar": small(name, digest, manifest, configuration), "sh": linking(links, image).encode()}
-    for (
-        ending,
-        content_of,
-    ) in files.items():  # the script is written last, so that it never exists without the tar
-        path = f"{MOUNT}/images/{image.file}.{ending}"
-        _write(container, path, content_of)
+    for ending, content in files.items():  # The script is last, so that it never exists without the tar.
+        _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
+
+
+def _present(container: str, image: LocalImage) -> set[str]:
+    """Return the names, in the output of `docker save`, of the layers that the volume already has.
+
+    Docker with containerd's image store names compressed layers differently, and these are sent again.
+    """
+    diff_ids = json.loads(_docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", image.tag))
+    listed = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
+    known = {row.split()[0] for row in listed if row.split()[-1:] == ["Committed"]}
+    missing = {diff for diff, chain in zip(diff_ids, chain_ids(diff_ids), strict=True) if chain not in known}
+    return {f"blobs/{diff.replace(':', '/')}" for diff in diff_ids if diff not in missing}
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:

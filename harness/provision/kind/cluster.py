@@ -14,7 +14,7 @@ from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
 from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
-from harness.provision.kind import docker, pod_disk_use, power
+from harness.provision.kind import docker_check, pod_disk_use, power
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.install import Images, create_or_reuse, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
@@ -74,7 +74,7 @@ class KindCluster(KindNodes):
         writer = context.writer
         with self._alone(context.progress, f"waiting for another harness that works on cluster {self.name}"):
             with writer.stage("docker"):
-                docker.daemon()
+                docker_check.daemon()
             with writer.stage("cluster name"):
                 self.refuse_foreign()
             with writer.stage("images"):

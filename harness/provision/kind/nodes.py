@@ -19,7 +19,7 @@ from harness.core.causes import CauseId
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.locks import Hold, in_use, take
-from harness.provision.kind import docker
+from harness.provision.kind import docker_check
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
@@ -195,9 +195,9 @@ class KindNodes:
     def begin(self, node_image: str, context: RecordedContext) -> None:
         """Check a new cluster's requirements, remove leftovers of an old one, and write the state file."""
         self.refuse_foreign()
-        docker.tools(self.settings)
-        docker.room(self.settings)
-        docker.port(self.settings)
+        docker_check.tools(self.settings)
+        docker_check.room(self.settings)
+        docker_check.port(self.settings)
         if self.exists():
             context.progress(f"removing what is left of cluster {self.name}")
             self.delete()

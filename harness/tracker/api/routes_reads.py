@@ -12,7 +12,7 @@ from starlette.routing import Route
 from harness.tracker.api import http
 from harness.tracker.api.http import Json, number, optional_number, text
 from harness.tracker.api.routes_runs import ORGANIZATION, run_url
-from harness.tracker.query import lineage, listing, reads, run_filter, series
+from harness.tracker.query import lineage, reads, run_filter, run_lists, series
 from harness.tracker.shared import display_ids, signed_links
 from harness.tracker.shared.requests import Refused, integer
 
@@ -27,7 +27,7 @@ async def projects(request: Request) -> Response:
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    wanted = listing.Listing(
+    wanted = run_lists.Listing(
         project=text(request, "projectName"),
         search=query.get("search"),
         tags=[tag for tag in query.get("tags", "").split(",") if tag],
@@ -36,7 +36,7 @@ async def runs(request: Request) -> Response:
         offset=number(request, "offset", 0),
         filter=run_filter.read(query["filter"]) if "filter" in query else None,
     )
-    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
+    found, total = await http.store(request).scan(lambda db: run_lists.runs(db, wanted))
     base = http.base_url(request)
     return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
 

@@ -13,7 +13,7 @@ from harness.tracker.api import http
 from harness.tracker.pages import groups, login, page_queries, polling, render, views
 from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
-from harness.tracker.query import listing, reads, run_filter
+from harness.tracker.query import reads, run_filter, run_lists
 from harness.tracker.shared.requests import Refused, integer
 
 TABS = {"": "Curves", "logs": "Logs", "files": "Files", "data": "Data", "config": "Config", "ranks": "Ranks"}
@@ -42,7 +42,7 @@ async def project(request: Request, session: Session) -> Response:
         query.get("search", ""),
         http.number(request, "offset", 0),
     )
-    wanted = listing.Listing(
+    wanted = run_lists.Listing(
         project=name,
         search=search,
         sort=query.get("sort", "-createdAt"),
@@ -50,7 +50,7 @@ async def project(request: Request, session: Session) -> Response:
         offset=offset,
         filter=run_filter.read(json.dumps({"status": status})) if status else None,
     )
-    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
+    found, total = await http.store(request).scan(lambda db: run_lists.runs(db, wanted))
     if not total and not (search or status) and name not in await _names(request):
         raise Refused(404, "There is no such project, or your key has no access to it.")
     runs = [{**one, "at": views.address(name, one["id"])} for one in found]

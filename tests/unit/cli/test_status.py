@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.launch_status import LaunchStatus, PodStatus
+from harness.cli.launch_status_model import LaunchStatus, PodStatus
 from harness.cli.status import Status
 
 NONE = Status(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from harness.evidence.schema.acceptance import AcceptanceRecord, PairRow
 from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
-from harness.judge.acceptance.compare import VERSIONS
 from harness.judge.acceptance.fleet import ANSWERED, GPUS, REPORT, Fleet, fleet
 from harness.judge.acceptance.groups import TOGETHER
+from harness.judge.acceptance.node_comparison import VERSIONS
 from harness.judge.acceptance.pods import Member
 
 

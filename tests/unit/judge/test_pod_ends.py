@@ -1,6 +1,7 @@
 """Find the first end and its reason: hangs with their stacks, swallowed exit codes, deletions."""
 
 import json
+import re
 
 import bundles
 import pytest
@@ -173,6 +174,37 @@ def test_a_rank_that_left_early(judged):
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.exited_early", [1])
     assert "Connection closed by peer" in verdict.explanation.split("After it")[1]
+
+
+def test_a_rank_with_fewer_batches_is_named_beside_the_peer_that_lost_it(judged):
+    """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed, but the
+    verdict says that it had ended, and after which step.
+    """
+    job = failing()
+    job.truth[1] = bundles.healthy().truth[1]
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(14, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [0])
+    assert re.search(r"Rank 1 \(.*\) had ended with exit code 0 after step 5 by then", verdict.explanation)
+
+
+def test_a_silent_peer_of_a_timeout_is_named(judged):
+    """Contract: rank 1 left no stack (pytorch/gloo#511), so it is not proved that it hung. It is named."""
+    job = failing()
+    error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 20000ms for recv operation"
+    says(job, 0, ["[rank 0] step 7 loss 0.5", error])
+    says(job, 1, ["[rank 1] step 6 loss 0.5"], code=-15)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(
+        1, 14, 143, message="", metadata={"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    )
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [0])
+    assert "was still running and had reported no timeout" in verdict.explanation
 
 
 @pytest.mark.parametrize("peer", ["taken down", "lost it"])

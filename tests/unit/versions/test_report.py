@@ -10,8 +10,8 @@ from sample_matrices import cell, document, outcome
 
 from harness.report.ci.ctrf import Document as Ctrf
 from harness.versions import report
+from harness.versions.matrix_text import grid
 from harness.versions.results import Document
-from harness.versions.show import grid
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from harness.core.errors import HarnessError
 from harness.provision.doctor import checks, packages, probe, repair
 from harness.provision.doctor.check import Check
 from harness.provision.images import registry_access
-from harness.provision.kind import docker
+from harness.provision.kind import docker_check
 from harness.settings import Settings
 
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04.2 LTS"\nID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n'
@@ -32,7 +32,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(probe, "SEARCH_PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(registry_access, "unreached", lambda _registry: [])
-    for name in ("DOCKER_HOST", docker.PROVIDER, *PROXIES):
+    for name in ("DOCKER_HOST", docker_check.PROVIDER, *PROXIES):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -53,7 +53,7 @@ def test_podman_is_refused_by_name(path: Path, tmp_path: Path, version: str) -> 
     assert daemon.failed
     assert "Podman" in daemon.seen
     with pytest.raises(HarnessError, match="expected Docker, but `docker` is Podman") as refused:
-        docker.daemon()
+        docker_check.daemon()
     assert refused.value.cause == "docker.unsupported"
     assert "DOCKER_HOST" in refused.value.hint
 
@@ -61,7 +61,7 @@ def test_podman_is_refused_by_name(path: Path, tmp_path: Path, version: str) -> 
 def test_podman_is_not_replaced(tmp_path: Path) -> None:
     """Docker's packages conflict with podman-docker, which apt would remove."""
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
-    podman = Check("Docker daemon", False, docker.PODMAN, "Docker", docker.NO_PODMAN)
+    podman = Check("Docker daemon", False, docker_check.PODMAN, "Docker", docker_check.NO_PODMAN)
     assert repair.needed_packages([podman], settings, None) == []
 
 
@@ -72,7 +72,7 @@ def test_podman_alone_is_no_docker(path: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(probe, "SEARCH_PATH", str(path))
     assert "Podman cannot replace it" in checked(tmp_path)["Docker client"].seen
     with pytest.raises(HarnessError, match="Podman cannot replace it"):
-        docker.daemon()
+        docker_check.daemon()
 
 
 @pytest.mark.parametrize("provider", ["podman", "nerdctl"])
@@ -80,10 +80,10 @@ def test_another_provider_of_kind_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     fake_docker.install(path, fake_docker.ENGINE, fake_docker.info())
-    docker.daemon()
-    monkeypatch.setenv(docker.PROVIDER, provider)
-    with pytest.raises(HarnessError, match=f"{docker.PROVIDER} is {provider}"):
-        docker.daemon()
+    docker_check.daemon()
+    monkeypatch.setenv(docker_check.PROVIDER, provider)
+    with pytest.raises(HarnessError, match=f"{docker_check.PROVIDER} is {provider}"):
+        docker_check.daemon()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
 """What travels to the nodes, and what is there already."""
 
+import io
+import tarfile
+from collections.abc import Mapping
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.provision.images.load import has
-from harness.provision.images.local import LocalImage, node_name
+from harness.provision.images.local import LocalImage, node_name, without_entries
 
 ID = "sha256:" + "ab" * 32
 IMAGE = LocalImage("pluto-multinode-test:8dedc5c7912d", ID)
@@ -51,3 +57,35 @@ def test_a_file_is_named_by_tag_and_id() -> None:
     assert IMAGE.file == "pluto-multinode-test_8dedc5c7912d-abababababab"
     assert LocalImage("a/b:1", ID).file != LocalImage("a/c:1", ID).file
     assert LocalImage("a/b:1", "sha256:cd").file != LocalImage("a/b:1", ID).file
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as written:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            written.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@given(
+    st.dictionaries(st.from_regex("[a-z]{1,8}(/[a-z]{1,120})?", fullmatch=True), st.binary(max_size=2000)),
+    st.data(),
+)
+def test_only_the_named_entries_are_left_out(files: dict[str, bytes], data: st.DataObject) -> None:
+    """Contract: every other entry is copied with its content."""
+    omit = data.draw(st.sets(st.sampled_from(sorted(files)))) if files else set()
+    target = io.BytesIO()
+    without_entries(io.BytesIO(archive(files)), target, omit)
+    target.seek(0)
+    with tarfile.open(fileobj=target) as copied:
+        found = {entry.name: (copied.extractfile(entry) or io.BytesIO()).read() for entry in copied}
+    assert found == {name: content for name, content in files.items() if name not in omit}
+
+
+def test_an_archive_that_is_cut_off_is_an_error() -> None:
+    """Contract: the reader does not take a part of an image for the whole."""
+    whole = archive({"blobs/one": b"x" * 5000})
+    with pytest.raises(tarfile.TarError):
+        without_entries(io.BytesIO(whole[:3000]), io.BytesIO(), {"other"})
