@@ -2,7 +2,7 @@
 
 Which tracker and run is known from, in this order: the options, the PLUTO_* variables in the pods' specs, and
 what the recorder and Pluto's client wrote to the logs. The key is that of a Secret, if the user names one, or
-that in the user's own environment. Only GET requests are sent.
+that in the user's own environment, if the user also named the tracker. Only GET requests are sent.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def read(
         writer.tracker(kind, record)
 
     try:
-        key = _key(options, context, reader, pods, container)
+        key = _key(options, context, reader, pods, container, url)
         writer.redactor.add(key)
         audit, client = _audit(url, key, reader)
         wanted, ids = _resolved(audit, client, expected, named, logged)
@@ -260,12 +260,25 @@ def _key(
     reader: Reader,
     pods: Iterable[Object],
     container: str,
+    url: str,
 ) -> str:
-    """Return the key. Raises HarnessError if there is none."""
+    """Return the key. Raises HarnessError if there is none.
+
+    The user's own key is not sent to a URL that only the pods or their logs name: their author chose it.
+    """
     if options.secret is not None:
         return key_in(reader, options.secret, _referred(pods, container, options.secret.name))
     if context.settings.pluto_api_key is not None:
-        return context.settings.pluto_api_key.get_secret_value()
+        named = {
+            each.rstrip("/") for each in (options.url, context.settings.tracker_url, DEFAULT_URL) if each
+        }
+        if url in named:
+            return context.settings.pluto_api_key.get_secret_value()
+        raise HarnessError(
+            f"only the pods name the tracker {url}, so your own PLUTO_API_KEY is not sent to it",
+            hint=f"--tracker-url {url} confirms it, or --secret NAME reads the key of the job",
+            cause="tracker.unreachable",
+        )
     names = dict.fromkeys(
         str(each["valueFrom"]["secretKeyRef"].get("name"))
         for pod in pods

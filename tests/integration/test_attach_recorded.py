@@ -142,7 +142,8 @@ class Recorded:
             self.api.logs[pod["metadata"]["name"], "main"] = jobs.stamped(*lines, start=start)
 
     def attach(self, word: str = "job/train", **options: Any) -> Outcome:
-        secret = SecretKey.of(options.pop("secret", ""))
+        """Attach with the key of the Secret `own`, unless `secret` is given. "" takes the user's own key."""
+        secret = SecretKey.of(options.pop("secret", "own"))
         asked = Options(tracker=TrackerOptions(secret=secret, **options))
         return attach(Target(word), asked, RunContext(settings=self.settings, progress=lambda _: None))
 
@@ -160,6 +161,7 @@ def api() -> Iterator[BundleApi]:
 def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Recorded:
     folders = {name: tmp_path / name for name in ("runs_dir", "state_dir", "cache_dir")}
     settings = Settings(kubeconfig=api.kubeconfig(tmp_path), pluto_api_key=KEY, **folders)
+    api.secrets["own"] = {"api-key": encoded(KEY)}
     return Recorded(api, server, folder, tmp_path, settings)
 
 
@@ -300,13 +302,16 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
     api.forbidden = {"secret", "services/proxy"}
     for options, sentence in (
         ({"secret": "wrong"}, "the right to read Secret wrong in namespace team is expected"),
-        ({"url": SERVICE}, "the right to reach Service tracker in namespace tools through the API server"),
+        (
+            {"url": SERVICE, "secret": ""},
+            "the right to reach Service tracker in namespace tools through the API server",
+        ),
     ):
         verdict = logged.attach(**options).verdict
         assert verdict.verdict == "UNKNOWN"
         assert sentence in check(verdict, "tracker").explanation
     logged.settings = settings.model_copy(update={"pluto_api_key": None})
-    verdict = logged.attach().verdict
+    verdict = logged.attach(secret="").verdict
     assert (
         "a key of the tracker is expected, but there is none" in check(verdict, "tracker").explanation.lower()
     )
@@ -348,8 +353,16 @@ def test_the_key_of_a_project_reads_the_points_through_plutos_own_api(logged: Re
     """Contract: a user's key opens no audit view, and the verdict is the same."""
     key = project_key(KEY, "e2e")
     logged.settings = logged.settings.model_copy(update={"pluto_api_key": SecretStr(key)})
-    verdict = logged.attach().verdict
+    verdict = logged.attach(secret="", url=logged.server.url).verdict
     assert verdict.verdict == "PASS", not_passed(verdict)
+
+
+def test_the_own_key_is_not_sent_to_a_tracker_that_only_the_pods_name(logged: Recorded) -> None:
+    """Contract: who writes a pod's variables or log does not get the key of the user who attaches."""
+    verdict = logged.attach(secret="").verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
+    assert "so your own PLUTO_API_KEY is not sent to it" in check(verdict, "tracker").explanation
+    assert logged.attach(secret="", url=logged.server.url).verdict.verdict == "PASS"
 
 
 def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(logged: Recorded) -> None:
