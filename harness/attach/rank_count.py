@@ -21,7 +21,7 @@ _WORLD = re.compile(r"\bglobal_world_sizes=\[(\d+)")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")
 _GROUP = re.compile(r"\bgroup_rank=(\d+)")
 _REPORTED = re.compile(r"\brank\s*:\s*(\d+) \(local_rank: (\d+)\)")
-"""A line of torchrun's report about a worker of its own pod that failed."""
+"""A line in torchrun's failure report about a failed worker in the same pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
 

@@ -446,7 +446,7 @@ def test_a_graceful_node_shutdown_is_an_eviction(code, log, api, attached):
 
 
 def test_a_deleted_pod_whose_torchrun_exits_with_1(api, attached):
-    """Contract: no rank of a pod that somebody deleted is said to have crashed."""
+    """Contract: ranks in a deleted pod are not reported as crashed."""
     leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
     ended = jobs.pod(1, 1, when=41, metadata=leaving)
     serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None), ended, r1=SIGNALLED)

@@ -32,7 +32,7 @@ from harness.evidence import Bundle
     ],
 )
 def test_wrong_names_are_one_sentence(word, expected, api, attached):
-    """Contract: what cannot be attached to is said in one sentence with what to do, and leaves no bundle."""
+    """Contract: an invalid target gets a one-line error with advice, and leaves no bundle."""
     loose = jobs.job("loose", 4)
     loose["spec"]["completionMode"] = "NonIndexed"
     api.objects["job"] = [jobs.job(), jobs.job("twice"), jobs.job("empty", 0), loose]
@@ -239,7 +239,7 @@ def test_pods_whose_job_was_deleted_without_them(api, attached):
 
 
 def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
-    """Contract: the JobSet of somebody else is not judged as that of the TrainJob."""
+    """Contract: a JobSet that the TrainJob does not own is not judged as its JobSet."""
     foreign = {**konduktor_jobset("x"), "metadata": jobs.meta("train")}
     api.objects["trainjob"], api.objects["jobset"] = [train_job()], [foreign]
     with pytest.raises(UsageError, match="does not belong to the TrainJob"):

@@ -83,7 +83,7 @@ def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
 
 
 COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
-"""The verdict about a job that completed, and whose points nobody recorded."""
+"""The verdict on a completed job whose points were not recorded."""
 CRASHED = ("FAIL", "rank.crashed", [1])
 ALL_BUT_POINTS = {"scheduling", "image", "rank-exit", "completed", "restarts", "logs"}
 

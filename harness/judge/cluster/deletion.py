@@ -1,4 +1,4 @@
-"""Determine who deleted a pod: its controllers when the job ended, or somebody else earlier."""
+"""Determine who deleted a pod: its controllers when the job ended, or another client before that."""
 
 from __future__ import annotations
 

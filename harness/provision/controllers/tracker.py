@@ -40,7 +40,7 @@ class EmbeddedTracker:
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return why the tracker cannot become ready by itself, or None if waiting can help."""
+    """Return why waiting cannot make the tracker ready, or None if it can."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"

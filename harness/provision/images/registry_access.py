@@ -22,7 +22,7 @@ from harness.provision.images.versions import Registry
 TRY_SECONDS = (4.0, 12.0)
 """Time limit of each attempt, in seconds."""
 ADDRESS_SECONDS = 7.0
-"""Time limit in seconds for getaddrinfo, which has no timeout of its own.
+"""Time limit in seconds for getaddrinfo, which has no timeout parameter.
 
 If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
 """
