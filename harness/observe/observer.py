@@ -36,11 +36,13 @@ from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
 """Time limit for reading logs to the end. It is longer than a pod's termination grace period (30 s)."""
-GONE_SECONDS = 45.0
+GONE_SECONDS = 180.0
 """After this many seconds without a response, the API server counts as lost.
 
-A restart or a short network failure takes less time, and the job continues in the meantime.
+A restart takes less time, also on an overloaded machine, and the job continues in the meantime.
 """
+SILENT_SECONDS = 10.0
+"""After this many seconds without a response, a progress line says that the harness waits for the API server."""
 TELL_SECONDS = 15.0
 """How many seconds the other pods have to end after one pod has reported the final netcheck or collective
 test result."""
@@ -135,7 +137,7 @@ class LaunchObserver:
         run.evidence_disk_full.
         """
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
-        summary, again = "", Deadline.after(0)
+        summary, again, waits = "", Deadline.after(0), False
         while (reason := self._over()) is None:
             self._take_size(progress)
             if self._writer.full is not None:
@@ -145,6 +147,13 @@ class LaunchObserver:
                 self.refuse_deleted()
             if silent > GONE_SECONDS or (deadline.passed and silent):
                 raise self._unreachable()
+            if waits is not (silent > SILENT_SECONDS):
+                waits = not waits
+                progress(
+                    f"the API server does not respond: waiting up to {GONE_SECONDS:.0f} s"
+                    if waits
+                    else "the API server responds again"
+                )
             if deadline.passed:
                 last = self.completion.summary()
                 self._inspect_late()
