@@ -44,7 +44,7 @@ Secret = Annotated[
         "--secret",
         metavar="NAME[/KEY]",
         help="read the tracker's key from this Secret in the job's namespace (default: PLUTO_API_KEY of your "
-        "own environment)",
+        "own environment, which is sent only to the tracker of --tracker-url or to hosted Pluto)",
     ),
 ]
 
