@@ -42,7 +42,7 @@ GONE_SECONDS = 180.0
 A restart takes less time, also on an overloaded machine, and the job continues in the meantime.
 """
 SILENT_SECONDS = 10.0
-"""After this many seconds without a response, a progress line says that the harness waits for the API server."""
+"""After this many seconds without a response, a progress line says that the harness is waiting."""
 TELL_SECONDS = 15.0
 """How many seconds the other pods have to end after one pod has reported the final netcheck or collective
 test result."""
