@@ -28,7 +28,7 @@ PODS_SECONDS = 45.0
 """Maximum seconds for the pods to end after the job's object has."""
 SHOWN_BYTES = 64 * 1024
 """Maximum number of bytes of a log that a live view gets at once."""
-ASK_SECONDS, GONE_SECONDS = 10.0, 180.0
+ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
 """Seconds between two reads of the job's object, and without a response until the API server is lost."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
