@@ -187,7 +187,7 @@ def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None
             except HarnessError as error:
                 if error.cause != "cluster.unreachable" or gone.passed:
                     raise
-                context.progress(f"the API server does not respond: waiting up to {gone.remaining:.0f} s")
+                context.progress(f"{error.message}; retrying for up to {gone.remaining:.0f} s")
             ask = Deadline.after(ASK_SECONDS)
         follower.changed.wait(1.0)
         follower.changed.clear()

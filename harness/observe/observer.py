@@ -150,11 +150,9 @@ class LaunchObserver:
                 raise self._unreachable()
             if waits is not (silent > SILENT_SECONDS):
                 waits = not waits
-                progress(
-                    f"the API server does not respond: waiting up to {GONE_SECONDS:.0f} s"
-                    if waits
-                    else "the API server responds again"
-                )
+                limit = min(GONE_SECONDS - silent, deadline.remaining)
+                waiting = f"the API server does not respond: waiting up to {limit:.0f} s"
+                progress(waiting if waits else "the API server responds again")
             if deadline.passed:
                 last = self.completion.summary()
                 self._inspect_late()
