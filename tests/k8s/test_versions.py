@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 from client_checkout import DROPPING, checkout
 
+from harness.context import RunContext
+from harness.core.replacements import parse
 from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
+from harness.provision.images import layered, replaced_image
+from harness.provision.images.build import build_worker
+from harness.provision.images.stack import resolve
+from harness.settings import Settings
 
 pytestmark = pytest.mark.versions
+LISTING = """
+cd / && find etc usr workspace ! -path etc/hostname ! -name '*.pyc' -printf '%p %m %U:%G %l\n' | sort
+find etc usr workspace -name '*.pyc' | sort
+find usr/local/lib/python3* etc/pluto* -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum
+"""
 
 
 @pytest.fixture
@@ -46,3 +59,30 @@ def test_another_version_of_each_package_passes(launch: Launch, job: JobFile) ->
     replaced = {one.name: one.version for one in manifest.replaced}
     assert manifest.versions["konduktor"] == replaced["konduktor-nightly"]
     assert manifest.versions["pluto"] == replaced["pluto-ml"] < "0.0.29"
+
+
+@pytest.mark.nightly
+def test_an_added_layer_has_the_files_that_a_build_has(
+    harness_settings: Settings, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: also where files and folders of the replaced package are removed."""
+    shutil.rmtree(client / "content" / "pluto" / "compat")
+    context = RunContext(settings=harness_settings, progress=print)
+    worker = build_worker(resolve(context), context)
+    change = replaced_image.change_of([parse("pluto-ml", str(client))], context)
+    added = replaced_image.with_change(worker, change, context)
+    assert layered.archive(added.local, context).is_file()
+    listed = files(added.tag)
+    subprocess.run(["docker", "image", "rm", "--force", added.tag], check=True)
+    monkeypatch.setattr(layered, "add", lambda *_: False)
+    built = replaced_image.with_change(worker, change, context)
+    assert built.image_id != added.image_id
+    assert files(built.tag) == listed
+    assert "/pluto/compat" not in listed
+    assert "/pluto/compat" in files(worker.tag)
+
+
+def files(tag: str) -> str:
+    """Return the paths, modes, owners and digests of an image's files."""
+    command = ["docker", "run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "sh", tag, "-c"]
+    return subprocess.run([*command, LISTING], check=True, capture_output=True, text=True).stdout

@@ -11,13 +11,15 @@ from pathlib import Path
 from harness.context import RunContext
 from harness.core.locks import locked
 from harness.core.replacements import Replacement
-from harness.provision.images import versions
+from harness.provision.images import layered, versions
 from harness.provision.images.build import FILES, WORKER, ImageRef, built
+from harness.provision.images.docker_images import making
 from harness.provision.images.packages import GLIBC, without_programs
 from harness.provision.platforms import target
 from harness.provision.replaced import Change, change, install
 from harness.provision.source.store import key
 
+SCRIPT = FILES / "replace_packages.py"
 REPOSITORY = "harness/replaced-worker"
 """The image's repository. Other launches reuse only images in the worker image's repository."""
 
@@ -37,14 +39,27 @@ def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRe
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """
-    tag = f"{REPOSITORY}:{key(worker.image_id, found.key)}"
+    tag = f"{REPOSITORY}:{key(worker.image_id, found.key, SCRIPT.read_text())}"
+    folder = _installed(found, context)
+    with making(tag, context) as shell:
+        if shell is not None:
+            layered.add(worker.tag, tag, _layer_command(worker.tag, tag, found, folder), context)
     arguments = {"BASE": worker.tag, "REMOVED": " ".join(found.changed)}
-    built_id = built(tag, FILES / "replaced.Dockerfile", arguments, _installed(found, context), context)
+    built_id = built(tag, FILES / "replaced.Dockerfile", arguments, folder, context)
     components = dict(worker.components)
     for each in found.replaced:
         if each.name == "pluto-ml":
             components["pluto"] = each.version
     return replace(worker, tag=tag, image_id=built_id, components=components)
+
+
+def _layer_command(base: str, tag: str, found: Change, folder: Path) -> list[str]:
+    """Return the command that replaces the packages in a container and prints the layer of its changes."""
+    command = ["docker", "run", "--rm", "--network", "none", "--user", "0", "--env", f"IMAGE={tag}"]
+    for path, inside in ((SCRIPT.resolve(), "/run/replace_packages.py"), (folder, "/packages")):
+        command += ["--mount", f"type=bind,source={path},target={inside},readonly"]
+    command += ["--entrypoint", "python3", base, "/run/replace_packages.py"]
+    return [*command, "--layer", "/packages", *found.changed]
 
 
 def target_options(context: RunContext) -> list[str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -27,10 +26,13 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
+from harness.provision.images.layered import archive as layer_archive
+from harness.provision.images.layered import layout
 from harness.provision.images.local import (
     CAUSE,
     CTR,
     OVERLAYFS,
+    SECONDS,
     LocalImage,
     import_command,
     node_name,
@@ -167,7 +169,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     command = ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"]
     present = _present(container, image)
     try:
-        pipe(image, command, omit=present)
+        _send(image, command, present, context)
     except ToolError as error:
         if not present:
             raise
@@ -186,10 +188,29 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
-    links = [(chain, _layer(container, chain)) for chain in chains]
-    files = {"tar": small(name, digest, manifest, configuration), "sh": linking(links, image).encode()}
+    links = list(zip(chains, _layers(container, chains), strict=True))
+    small_tar = small(name, manifest.encode(), configuration.encode())
+    files = {"tar": small_tar, "sh": linking(links, image).encode()}
     for ending, content in files.items():  # The script is last, so that it never exists without the tar.
         _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
+
+
+def _send(image: LocalImage, command: Sequence[str], present: set[str], context: RunContext) -> None:
+    """Pipe the image, without the layers in `present`, to a command.
+
+    If only the last layer is missing, its archive is used, if there is one, instead of `docker save`.
+    """
+    last = layer_archive(image, context)
+    if len(present) == len(_diff_ids(image)) - 1 and last.is_file():
+        with last.open("rb") as content:
+            processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
+    else:
+        pipe(image, command, omit=present)
+
+
+def _diff_ids(image: LocalImage) -> list[str]:
+    layers = json.loads(_docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", image.tag))
+    return [str(layer) for layer in layers]
 
 
 def _present(container: str, image: LocalImage) -> set[str]:
@@ -197,7 +218,7 @@ def _present(container: str, image: LocalImage) -> set[str]:
 
     Docker with containerd's image store names compressed layers differently, and these are sent again.
     """
-    diff_ids = json.loads(_docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", image.tag))
+    diff_ids = _diff_ids(image)
     listed = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
     known = {row.split()[0] for row in listed if row.split()[-1:] == ["Committed"]}
     missing = {diff for diff, chain in zip(diff_ids, chain_ids(diff_ids), strict=True) if chain not in known}
@@ -226,51 +247,32 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
     return _LINK + "".join(lines) + _IMPORT_LINKED.format(command=command)
 
 
-def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
+def small(name: str, manifest: bytes, configuration: bytes) -> bytes:
     """Return a tar archive with an image's OCI layout, without its layers."""
-    body = manifest.encode()
-    index = {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                "mediaType": json.loads(manifest)["mediaType"],
-                "digest": digest,
-                "size": len(body),
-                "annotations": {"io.containerd.image.name": name},
-            }
-        ],
-    }
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, content in {
-            "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
-            "index.json": json.dumps(index).encode(),
-            _blob(body): body,
-            _blob(configuration.encode()): configuration.encode(),
-        }.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+    with layout(buffer, name, manifest, configuration):
+        pass
     return buffer.getvalue()
-
-
-def _blob(content: bytes) -> str:
-    return "blobs/" + _sha256(content).replace(":", "/")
 
 
 def _sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _layer(container: str, chain: str) -> str:
-    """Return the folder that contains a layer's files."""
-    view = f"ctr -n k8s.io snapshots view --mounts look {chain}; ctr -n k8s.io snapshots rm look >&2 || true"
-    mount = json.loads(_inside(container, "sh", "-c", view))[0]
-    lower = next((o for o in mount["Options"] if o.startswith("lowerdir=")), None)
-    path = mount["Source"] if lower is None else lower.removeprefix("lowerdir=").split(":")[0]
-    if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
-        raise HarnessError(f"containerd keeps the layer {chain} at {path}", cause=CAUSE)
-    return str(path)
+def _layers(container: str, chains: Sequence[str]) -> list[str]:
+    """Return the folders that contain the layers' files, in the order of `chains`."""
+    view = "ctr -n k8s.io snapshots view --mounts look $chain && ctr -n k8s.io snapshots rm look >&2"
+    script = f"for chain in {' '.join(chains)}; do {view} || exit 1; done"
+    decoder, rest, folders = json.JSONDecoder(), _inside(container, "sh", "-c", script), []
+    for chain in chains:
+        mounts, end = decoder.raw_decode(rest.lstrip())
+        rest = rest.lstrip()[end:]
+        lower = next((o for o in mounts[0]["Options"] if o.startswith("lowerdir=")), None)
+        path = mounts[0]["Source"] if lower is None else lower.removeprefix("lowerdir=").split(":")[0]
+        if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
+            raise HarnessError(f"containerd keeps the layer {chain} at {path}", cause=CAUSE)
+        folders.append(str(path))
+    return folders
 
 
 def _write(container: str, path: str, content: bytes) -> None:

@@ -5,5 +5,4 @@ ARG REMOVED
 ARG IMAGE
 RUN --mount=type=bind,source=harness/provision/images/files/replace_packages.py,target=/run/replace_packages.py \
     --mount=type=bind,from=packages,target=/packages \
-    python3 /run/replace_packages.py /packages ${REMOVED} \
- && echo "$IMAGE" >/etc/pluto-e2e-harness.image
+    python3 /run/replace_packages.py /packages ${REMOVED}

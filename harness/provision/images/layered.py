@@ -1,0 +1,149 @@
+"""Add a layer to a local image without copying the layers below it.
+
+`docker save` always writes all layers, which takes 8 s for the worker image of 1 GB. The archive that is
+composed here contains only the new layer: `docker load` and containerd skip layers that they already have.
+With containerd's image store, `docker load` needs all layers, so there the image is built instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import HarnessError, ToolError
+from harness.provision.images.docker_images import CAUSE
+from harness.provision.images.local import LocalImage, node_name
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_CONFIGURATION = "application/vnd.oci.image.config.v1+json"
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+_SECONDS = 300
+
+
+def archive(image: LocalImage, context: RunContext) -> Path:
+    """Return the path of the archive that contains an image's last layer, if `add` has written it."""
+    return context.settings.cache_dir / "images" / f"{image.file}.layer.tar"
+
+
+def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> bool:
+    """Add the image `tag` to Docker: `base` with a layer on top, which `command` writes to stdout.
+
+    The archive stays in the cache and is used to load the image into nodes. Returns False and reports the
+    reason if the image could not be added.
+    """
+    folder = context.settings.cache_dir / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
+        layer, composed = Path(name, "layer.tar"), Path(name, "image.tar")
+        try:
+            _run(command, layer)
+            image = LocalImage(tag, _compose(base, tag, layer, composed))
+            processes.run(
+                ["docker", "load", "--quiet", "--input", str(composed)], timeout=_SECONDS, cause=CAUSE
+            )
+            os.replace(composed, archive(image, context))
+        except HarnessError as error:
+            context.progress(
+                f"{tag}: the image is built by Docker, because adding a layer failed: {error.message}"
+            )
+            return False
+    return True
+
+
+def _run(command: Sequence[str], output: Path) -> None:
+    """Run a command and write its stdout, which is binary, to a file."""
+    with (
+        output.open("wb") as target,
+        processes.started(command, cause=CAUSE, stdout=target, stderr=subprocess.PIPE) as process,
+    ):
+        done = processes.communicated(process, command, None, timeout=_SECONDS, cause=CAUSE)
+    if done.returncode:
+        raise ToolError(command, done.returncode, done.stderr, cause=CAUSE)
+
+
+def _compose(base: str, tag: str, layer: Path, target: Path) -> str:
+    """Write an archive with an image's new layer, manifest and configuration. Return the image's id.
+
+    The archive has the OCI layout and Docker's manifest.json, like that of `docker save`. Raises HarnessError
+    with containerd's image store, whose images have no storage driver data.
+    """
+    below = json.loads(processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout)[0]
+    if not (below.get("GraphDriver") or {}).get("Data"):
+        raise HarnessError("Docker keeps its images in containerd's image store", cause=CAUSE)
+    with layer.open("rb") as content:
+        added = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+    layers = [*below["RootFS"]["Layers"], added]
+    configuration = json.dumps(
+        {
+            "architecture": below["Architecture"],
+            "os": below["Os"],
+            **({"variant": below["Variant"]} if below.get("Variant") else {}),
+            "created": datetime.now(UTC).isoformat(),
+            "config": below["Config"],
+            "rootfs": {"type": "layers", "diff_ids": layers},
+        }
+    ).encode()
+    # containerd skips layers that it already has, so their sizes are not needed.
+    sizes = [*(0 for _ in layers[:-1]), layer.stat().st_size]
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": _descriptor(_CONFIGURATION, configuration),
+            "layers": [
+                {"mediaType": _LAYER, "digest": digest, "size": size}
+                for digest, size in zip(layers, sizes, strict=True)
+            ],
+        }
+    ).encode()
+    of_docker = [{"Config": _blob(_id(configuration)), "RepoTags": [tag], "Layers": list(map(_blob, layers))}]
+    with target.open("wb") as file, layout(file, node_name(tag), manifest, configuration) as written:
+        _write(written, "manifest.json", json.dumps(of_docker).encode())
+        written.add(layer, arcname=_blob(added))
+    return _id(configuration)
+
+
+@contextmanager
+def layout(file: IO[bytes], name: str, manifest: bytes, configuration: bytes) -> Iterator[tarfile.TarFile]:
+    """Write an image's OCI layout without layers, and yield the tar archive so that layers can be added.
+
+    `name` is the image's name in containerd.
+    """
+    named = _descriptor(json.loads(manifest)["mediaType"], manifest)
+    named["annotations"] = {"io.containerd.image.name": name}
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        _write(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        _write(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [named]}).encode())
+        for content in (manifest, configuration):
+            _write(archive, _blob(_id(content)), content)
+        yield archive
+
+
+def _write(archive: tarfile.TarFile, path: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": _id(content), "size": len(content)}
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _id(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
