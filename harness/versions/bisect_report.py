@@ -106,11 +106,11 @@ def markdown(result: Result, settings: Settings) -> str:
     """Return the report. Secrets and the paths of this machine are replaced."""
     lines = [f"### {text(headline(result))}", ""]
     rows = [
-        [role, code(side.label), side.date, code(side.verdict), text(side.explanation), str(side.launches)]
+        [role, code(side.label), side.date, code(side.verdict), text(side.explanation), _times(side)]
         for role, side in (("good", result.good), ("bad", result.bad))
         if side is not None
     ]
-    lines += table(["", "version", "date", "verdict", "explanation", "launches"], rows)
+    lines += table(["", "version", "date", "verdict", "explanation", "seen in"], rows)
     lines += [text(_how(result)), ""]
     if len(result.suspects) > 1:
         lines += ["Candidates:", "", *(f"- {code(each)}" for each in result.suspects[:_MAX_SUSPECTS])]
@@ -239,4 +239,6 @@ def _dated(side: Side) -> str:
 
 
 def _times(side: Side) -> str:
+    if side.launches < side.launches_in_all:
+        return f"{side.launches} of {side.launches_in_all} launches"
     return "1 launch" if side.launches == 1 else f"{side.launches} launches"

@@ -36,7 +36,9 @@ class Side(BaseModel):
     bundle: str | None = None
     versions: dict[str, str] = {}
     launches: int = 0
-    """How often the version was launched with this result."""
+    """How often a launch of the version had this result."""
+    launches_in_all: int = 0
+    """How often the version was launched."""
 
 
 class Changed(BaseModel):
@@ -176,11 +178,7 @@ def _side(bisection: Bisection, place: int | None, record: Record | None) -> Sid
     if place is None or record is None or record.outcome is None:
         return None
     version, outcome = bisection.versions.versions[place], record.outcome
-    same = [
-        each
-        for each in bisection.ledger.records
-        if each.version == version.id and each.result == record.result
-    ]
+    launched = [each for each in bisection.ledger.records if each.version == version.id and each.outcome]
     return Side(
         version=version.id,
         label=version.label,
@@ -190,5 +188,6 @@ def _side(bisection: Bisection, place: int | None, record: Record | None) -> Sid
         explanation=outcome.explanation,
         bundle=outcome.bundle,
         versions=outcome.versions,
-        launches=len(same),
+        launches=sum(each.result == record.result for each in launched),
+        launches_in_all=len(launched),
     )

@@ -112,3 +112,10 @@ def test_a_launch_is_bad_only_with_the_failure_that_is_searched_for(
         }
     )
     assert classified("1.0", outcome, wanted).result == found
+
+
+def test_a_version_whose_launches_contradict_each_other_shows_both_numbers() -> None:
+    """Contract: the bad version's passes are not hidden."""
+    text = markdown(result(bad=BAD.model_copy(update={"launches": 2, "launches_in_all": 3})), load())
+    assert "2 of 3 launches" in text
+    assert "| 2 launches |" in text
