@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(CLUSTERS):
             item.add_marker("cluster")
-        if item.nodeid in SMOKE or item.get_closest_marker("e2e"):
+        if item.nodeid in SMOKE:
             item.add_marker("smoke")
     named = "nightly" in config.option.markexpr or any("::" in argument for argument in config.args)
     if not named:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def test_an_added_layer_has_the_files_that_a_build_has(
 ) -> None:
     """Contract: also where files and folders of the replaced package are removed."""
     shutil.rmtree(client / "content" / "pluto" / "compat")
+    (client / "content" / "pluto" / "new.py").write_text(f"AT = {time.time_ns()}\n")  # no image has this yet
     context = RunContext(settings=harness_settings, progress=print)
     worker = build_worker(resolve(context), context)
     change = replaced_image.change_of([parse("pluto-ml", str(client))], context)
