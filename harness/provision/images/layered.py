@@ -40,7 +40,7 @@ def archive(image: LocalImage, context: RunContext) -> Path:
 def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> bool:
     """Add the image `tag` to Docker: `base` with a layer on top, which `command` writes to stdout.
 
-    The archive stays in the cache and is used to load the image into nodes. Returns False and reports the
+    The archive stays in the cache until the image is loaded into nodes. Returns False and reports the
     reason if the image could not be added.
     """
     folder = context.settings.cache_dir / "images"

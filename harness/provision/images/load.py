@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from harness.context import RunContext
 from harness.core import processes
-from harness.provision.images import unpacked
+from harness.provision.images import layered, unpacked
 from harness.provision.images.local import (
     CAUSE,
     CTR,
@@ -62,6 +62,8 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
         if lacking:
             with saved(image, context) as tar:
                 _each_node(lacking, lambda node, tar=tar: _import(node, tar, states[node].snapshotter))  # type: ignore[misc]
+    for image in wanted:
+        layered.archive(image, context).unlink(missing_ok=True)
     context.progress(
         f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
     )
