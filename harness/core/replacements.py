@@ -31,7 +31,9 @@ _ELSEWHERE: Final = {
 CONTROLLERS: Final = ("jobset", "kueue")
 """Controllers that can be replaced with another version."""
 _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
-_GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
+_GIT: Final = re.compile(
+    r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@#]+)(?:#subdirectory=(?P<subdirectory>[^#]+))?"
+)
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
 """Matches NAME=SPEC, and requirements such as NAME==1.0 or NAME>=1.0."""
@@ -66,7 +68,8 @@ class Replacement:
     """For `versions`: the version specifiers, such as `==0.0.28`, or the release tag of a controller. Empty
     means the latest version."""
     path: Path = Path()
-    """For the other kinds: the wheel, sdist, directory or Git repository."""
+    """For the other kinds: the wheel, sdist, directory, or Git repository. A package can also be in a
+    subdirectory of the repository."""
     ref: str = ""
     """For `git`: the branch, tag or commit."""
 
@@ -169,9 +172,11 @@ def _git(package: str, spec: str) -> Replacement:
     if matched is None:
         raise UsageError(
             f"--replace {package}: expected git+file:///PATH@REF, found {shown(spec)}",
-            hint="clone a remote repository first; REF is a branch, tag or commit",
+            hint="clone a remote repository first; REF is a branch, tag or commit, and "
+            "#subdirectory=FOLDER can follow",
         )
     path = Path(matched["path"])
     if not path.is_dir():
         raise UsageError(f"--replace {package}: the repository {path} does not exist")
+    path /= (matched["subdirectory"] or "").lstrip("/")
     return Replacement(package, spec, "git", path=path, ref=matched["ref"])

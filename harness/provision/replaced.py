@@ -193,17 +193,24 @@ def _version(block: str) -> str | None:
 
 def wheel_of(each: Replacement, context: RunContext) -> Path:
     """Return the wheel for a path or a Git reference. Raises UsageError if it cannot be built."""
+    shallow = False
     if each.kind == "wheel":
         wheel = each.path
     else:
         with _source(each) as source:
             wheel = _built(each, source, context)
+            shallow = source.is_dir() and _git(source, "rev-parse", "--is-shallow-repository") == "true"
     try:
-        name = canonicalize_name(parse_wheel_filename(wheel.name)[0])
+        name, version, *_ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         raise UsageError(f"--replace {each.name}: {error}") from None
     if name != each.name:
         raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}")
+    if shallow and version.local:
+        context.progress(
+            f"{each.name} {version}: the version may be wrong, because {each.path} is a shallow clone, "
+            "which lacks earlier tags"
+        )
     return wheel
 
 
@@ -214,58 +221,88 @@ def _source(each: Replacement) -> Iterator[Path]:
         yield each.path
         return
     with tempfile.TemporaryDirectory(prefix="replace-") as folder:
-        copy = Path(folder, each.path.name)
-        if each.kind == "git":
-            _clone(each, copy)
-        else:
-            _copy(each, copy)
-        yield copy
+        yield (_clone if each.kind == "git" else _copy)(each, Path(folder))
 
 
-def _clone(each: Replacement, copy: Path) -> None:
-    """Clone the repository and check out the ref, which is resolved in the original repository."""
-    env = environment(without=("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"))
-    words = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{each.ref}^{{commit}}"]
-    commit = processes.run(
-        ["git", "-C", str(each.path), *words], timeout=60, env=env, check=False
-    ).stdout.strip()
+def _clone(each: Replacement, folder: Path) -> Path:
+    """Clone the repository into `folder`, check out the ref, and return the package's path in the clone.
+
+    The ref is resolved in the original repository.
+    """
+    existing = next(path for path in (each.path, *each.path.parents) if path.is_dir())
+    commit = _git(existing, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{each.ref}^{{commit}}")
     if not commit:
-        raise UsageError(f"--replace {each.name}: {each.path} has no branch, tag or commit {each.ref}")
+        raise UsageError(f"--replace {each.name}: {existing} has no branch, tag or commit {each.ref}")
+    root = Path(_git(existing, "rev-parse", "--show-toplevel") or existing)
+    copy = folder / root.name
     try:
         for words in (
-            ["clone", "--quiet", "--no-checkout", str(each.path), str(copy)],
+            ["clone", "--quiet", "--no-checkout", str(root), str(copy)],
             ["-C", str(copy), "checkout", "--quiet", "--detach", commit],
         ):
-            processes.run(["git", *words], timeout=SECONDS, env=env)
+            processes.run(["git", *words], timeout=SECONDS, env=_git_environment())
     except ToolError as error:
         raise UsageError(f"--replace {each.name}: git failed: {reason(error.output)}") from None
+    package = copy / each.path.resolve().relative_to(root.resolve())
+    if not package.is_dir():
+        raise UsageError(f"--replace {each.name}: {each.ref} has no folder {package.relative_to(copy)}")
+    return package
 
 
-def _copy(each: Replacement, copy: Path) -> None:
-    """Copy a checkout, excluding environments and caches.
+def _git(folder: Path, *words: str) -> str:
+    """Return the output of a Git command in a folder, or "" if it fails."""
+    command = ["git", "-C", str(folder), *words]
+    return processes.run(command, timeout=60, env=_git_environment(), check=False).stdout.strip()
 
-    The copy's .git is a link, because build backends derive versions from it.
+
+def _git_environment() -> dict[str, str]:
+    return environment(without=("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"))
+
+
+def _copy(each: Replacement, folder: Path) -> Path:
+    """Copy a checkout into `folder`, and return the package's path in the copy.
+
+    If the package is in a folder of a larger work tree, the whole tree is copied, because the build may use
+    files outside of the package. Environments and caches are left out, and other files if the tree is too
+    large. The copy's .git is a link, because build backends derive versions from it.
     """
+    package = each.path.resolve()
+    root = package
+    if _git(package, "ls-files", "pyproject.toml", "setup.py"):
+        tree = Path(_git(package, "rev-parse", "--show-toplevel"))
+        root = tree if _fits(tree) else package
+    if root == package and not _fits(package):
+        raise UsageError(
+            f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
+            hint="give the folder of the package itself, without data",
+        )
+    copy = folder / root.name
+    shutil.copytree(root, copy, symlinks=True, ignore=_left_out)
+    if (root / ".git").exists():
+        (copy / ".git").symlink_to((root / ".git").resolve())
+    return copy / package.relative_to(root)
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Return the entries of a folder that are not copied. Copying a socket or a FIFO would block."""
+    paths = {name: Path(folder, name) for name in names}
+    return {
+        name
+        for name, path in paths.items()
+        if name in (*_IGNORED, ".git") or not (path.is_dir() or path.is_file() or path.is_symlink())
+    }
+
+
+def _fits(root: Path) -> bool:
+    """Return whether the files that would be copied have at most _MAX_BYTES together."""
     size = 0
-
-    def ignore(folder: str, names: list[str]) -> set[str]:
-        nonlocal size
-        left_out = {name for name in names if name in (*_IGNORED, ".git")}
-        for name in set(names) - left_out:
-            path = Path(folder, name)
-            size += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
-            if not (path.is_dir() or path.is_file() or path.is_symlink()):
-                left_out.add(name)  # a socket or a FIFO, whose copy would block
+    for folder, folders, files in os.walk(root):
+        left_out = _left_out(folder, [*folders, *files])
+        folders[:] = [name for name in folders if name not in left_out]
+        size += sum(Path(folder, name).lstat().st_size for name in files if name not in left_out)
         if size > _MAX_BYTES:
-            raise UsageError(
-                f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
-                hint="give the folder of the package itself, without data",
-            )
-        return left_out
-
-    shutil.copytree(each.path, copy, symlinks=True, ignore=ignore)
-    if (each.path / ".git").exists():
-        (copy / ".git").symlink_to((each.path / ".git").resolve())
+            return False
+    return True
 
 
 def _built(each: Replacement, source: Path, context: RunContext) -> Path:
@@ -284,7 +321,8 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         return target
     except ToolError as error:
         raise UsageError(
-            f"--replace {each.name}: {each.spec} cannot be built: {reason(error.output)}",
+            f"--replace {each.name}: {each.spec} cannot be built: "
+            f"{reason(error.output.replace(str(source), str(each.path)))}",
             hint=f"build it by hand to see the whole output: `uv build --wheel {each.path}`",
         ) from None
     finally:
@@ -301,7 +339,12 @@ def digest_of(wheel: Path) -> str:
 
 
 def reason(output: str) -> str:
-    """Return uv's explanation, or the end of a build's output, as one line of at most 600 characters."""
+    """Return a build's exception, uv's explanation, or the end of the output, in at most 600 characters."""
+    raised = re.findall(
+        r"^[\w.]*(?:Error|Exception)\b: .*(?:\n(?!error: |Traceback).*)*", output, re.MULTILINE
+    )
+    if raised and "Traceback (most recent call last)" in output:
+        return " ".join(raised[-1].split())[:600]
     lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
     lines = [re.sub(r"^(error|cause): ", "", line) for line in lines if line and not line.startswith("hint:")]
     return " ".join([*lines[:1], *lines[1:][-5:]])[:600] or "uv gave no reason"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,15 +75,20 @@ def checkout(tmp_path: Path) -> Path:
         "client.py": "VERSION = '2.0'\n",
     }.items():
         (folder / name).write_text(text)
+    committed(folder)
+    return folder
+
+
+def committed(folder: Path) -> None:
+    """Commit everything in a folder, in a repository of its own, with the tag v2."""
     git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for words in (
         ["init", "--quiet"],
         ["add", "--all"],
         ["commit", "--quiet", "--message=one"],
-        ["tag", "v2"],
+        ["tag", "--force", "v2"],
     ):
-        subprocess.run([*git, *words], check=True)
-    return folder
+        subprocess.run([*git, *words], check=True, capture_output=True)
 
 
 def changed(lock: Path, *texts: str) -> Change:
@@ -151,6 +157,54 @@ def test_a_checkout_that_cannot_be_used_is_refused_in_one_sentence(lock: Path, c
     (checkout / "backend.py").write_text("raise RuntimeError('the backend is broken')")
     with pytest.raises(UsageError, match=r"cannot be built: .*the backend is broken"):
         changed(lock, f"client={checkout}")
+
+
+def test_a_package_in_a_folder_of_a_repository_is_built_with_the_files_around_it(
+    lock: Path, checkout: Path, tmp_path: Path
+) -> None:
+    """Contract: with `pip`'s syntax for the folder, too. Environments of the repository are not copied."""
+    root = tmp_path / "repository"
+    package = root / "python"
+    shutil.copytree(checkout, package, ignore=shutil.ignore_patterns(".git"))
+    backend = BACKEND.replace('("client.py")', '("client.py"); packed.write("../SHARED", "client_shared.py")')
+    (package / "backend.py").write_text(backend)
+    (root / "SHARED").write_text("ONE = 1\n")
+    committed(root)
+    (root / ".venv").mkdir()
+    (root / ".venv" / "socket").touch()
+    found = changed(lock, f"client={package}")
+    for spec in (f"{package}@HEAD", f"{root}@v2#subdirectory=python"):
+        assert changed(lock, f"client=git+file://{spec}").key == found.key
+    with pytest.raises(UsageError, match="v2 has no folder absent"):
+        changed(lock, f"client=git+file://{root}@v2#subdirectory=absent")
+
+
+def test_a_failed_build_shows_its_exception_with_the_users_path(lock: Path, checkout: Path) -> None:
+    """Contract: not the last lines of a long message, and not the path of the copy."""
+    advice = "\\n\\n".join(f"Advice {number}." for number in range(9))
+    (checkout / "backend.py").write_text(
+        f"import os\nraise LookupError('no version in ' + os.getcwd() + ' was found.\\n{advice}')\n"
+    )
+    with pytest.raises(UsageError, match=rf"LookupError: no version in {checkout} was found\. Advice 0"):
+        changed(lock, f"client={checkout}")
+
+
+def test_a_version_from_the_tags_of_a_shallow_clone_is_reported(
+    lock: Path, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: a workflow's checkout has one commit and no tags, so build backends invent a version."""
+    backend = checkout / "backend.py"
+    backend.write_text(
+        backend.read_text().replace("client-2.0", "client-0.1+g1").replace(": 2.0", ": 0.1+g1")
+    )
+    project = checkout / "pyproject.toml"
+    project.write_text(project.read_text().replace("2.0", "0.1+g1"))
+    committed(checkout)
+    shallow = tmp_path / "shallow"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{checkout}", str(shallow)], check=True)
+    for folder, reported in ((checkout, False), (shallow, True)):
+        changed(lock, f"client={folder}")
+        assert ("0.1+g1: the version may be wrong" in capsys.readouterr().out) == reported
 
 
 def test_a_wheel_of_another_platform_is_refused(lock: Path, tmp_path: Path) -> None:
