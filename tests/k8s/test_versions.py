@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from client_checkout import DROPPING, checkout
+from harness_command import Harness, environment
 
 from harness.context import RunContext
 from harness.core.replacements import parse
@@ -22,6 +23,8 @@ from harness.provision.images.stack import resolve
 from harness.settings import Settings
 
 pytestmark = pytest.mark.versions
+JOBSET = "v0.11.1"
+"""A version other than the one in harness/versions.toml."""
 LISTING = """
 cd / && find etc usr workspace ! -path etc/hostname ! -name '*.pyc' -printf '%p %m %U:%G %l\n' | sort
 find etc usr workspace -name '*.pyc' | sort
@@ -60,6 +63,28 @@ def test_another_version_of_each_package_passes(launch: Launch, job: JobFile) ->
     replaced = {one.name: one.version for one in manifest.replaced}
     assert manifest.versions["konduktor"] == replaced["konduktor-nightly"]
     assert manifest.versions["pluto"] == replaced["pluto-ml"] < "0.0.29"
+
+
+@pytest.mark.nightly
+def test_another_version_of_jobset_has_a_cluster_of_its_own(tmp_path: Path) -> None:
+    """Contract: the kept cluster is used again with the same version, and refused with another one."""
+    env = environment(tmp_path, HARNESS_CLUSTER_NAME="versions-jobset", KEEP_CLUSTER="true")
+    words = ["run", "jobs/multinode.yaml"]
+    try:
+        for line in ("cluster versions-jobset: ", "cluster versions-jobset: reused"):
+            with Harness(*words, "--replace", f"jobset={JOBSET}", env=env) as harness:
+                assert harness.end(2400) == 0, harness.stderr
+            assert line in harness.stderr
+            manifest = harness.bundle.manifest
+            assert manifest is not None
+            assert manifest.versions["jobset"].startswith(JOBSET)
+            assert [one.name for one in manifest.replaced] == ["jobset"]
+        with Harness(*words, env=env) as harness:
+            assert harness.end(120) == 64
+        assert JOBSET in harness.stderr
+    finally:
+        with Harness("down", env=env) as down:
+            assert down.end(120) == 0
 
 
 @pytest.mark.nightly
