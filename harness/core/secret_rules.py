@@ -24,8 +24,13 @@ PREFIX = (
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
 """A line prefix written by the kubelet or a program: a time, rank or log level. Also valid in RE2."""
-LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
+LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
 """A line ending, including as an escape sequence in a string literal."""
+FIRST = r"\\(?<!\\\\)\\*"
+"""A sequence of backslashes, from its first one. Without the check, a search would take quadratic time, because
+it would try each backslash of a long sequence. Not valid in RE2, which takes linear time anyway."""
+FULL_LINE_END = LINE_END.replace(r"\\\\*", FIRST)
+"""`LINE_END` for Python's regular expressions."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
 _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
@@ -195,7 +200,7 @@ _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
 """The maximum length of a private key with its prefixes. A 16,384-bit key has 13,000 characters."""
 _KEY_LINE = re.compile(
-    rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
+    rf"{FULL_LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
     r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
 )
 """A line of a private key whose last line is missing."""

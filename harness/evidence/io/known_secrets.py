@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, merged, without
+from harness.core.secret_rules import FIRST, FULL_LINE_END, LINE_END, PREFIX, STAMP, Span, frames, merged, without
 
 MIN_LENGTH = 4
 """The minimum length of a secret. Shorter secrets would match ordinary text."""
@@ -53,20 +53,27 @@ _MAX_UNFINISHED = 16_384
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
 _SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
 """The characters around the parts of a string literal that is split across lines."""
-_JOINTS = (
-    re.compile(rf"(?:{LINE_END}(?:{STAMP} ?)?)+"),
-    re.compile(rf"(?:{LINE_END}{PREFIX})+"),
-    re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
+_JOINTS = tuple(
+    (re.compile(rf"{end}(?:{end})*"), seams)
+    for end, seams in (
+        (rf"{FULL_LINE_END}(?:{STAMP} ?)?", ""),
+        (rf"{FULL_LINE_END}{PREFIX}", ""),
+        (rf"{FULL_LINE_END}{PREFIX}{_SEAMS}", _SEAM_CHARACTERS),
+    )
 )
-"""Patterns for line endings. Each removes more of the surrounding text than the previous one. Removing too
-much would remove part of the secret, so all patterns are tried."""
-_TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
+"""Patterns for line endings, and the characters that are removed before each of them. Each removes more of the
+surrounding text than the previous one. Removing too much would remove part of the secret, so all patterns are
+tried. Every alternative begins with a literal character, which makes Python's search several times faster."""
+_TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
-    r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
-    r"|\\+u[dD][89abAB][0-9A-Fa-f]{2}\\+u[dD][c-fC-F][0-9A-Fa-f]{2}|\\+u[0-9A-Fa-f]{4}"
-    r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
+    r"%[0-7][0-9A-Fa-f]|%[89A-Fa-f][0-9A-Fa-f](?:%[89A-Fa-f][0-9A-Fa-f]){1,3}"
+    r"|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
+    rf"|{FIRST}u[dD][89abAB][0-9A-Fa-f]{{2}}{FIRST}u[dD][c-fC-F][0-9A-Fa-f]{{2}}"
+    rf"|{FIRST}u[0-9A-Fa-f]{{4}}|{FIRST}x[0-7][0-9A-Fa-f]"
+    rf"|{FIRST}x[89A-Fa-f][0-9A-Fa-f](?:{FIRST}x[89A-Fa-f][0-9A-Fa-f]){{1,3}}"
+    r"|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
-_ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
+_ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(FIRST, r"\\"))
 """Like `_ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
 """Characters that often follow a backslash in logs and therefore do not indicate a quoted secret. `_quoted`
@@ -103,8 +110,11 @@ class _View:
     origin: list[int] = field(default_factory=list)
     """The corresponding positions in the text of `source`."""
 
-    def replaced(self, pattern: re.Pattern[str], replacement: Any) -> _View:
-        """Return a view with the pattern's matches replaced, or this view if there are none."""
+    def replaced(self, pattern: re.Pattern[str], replacement: Any, before: str = "") -> _View:
+        """Return a view with the pattern's matches replaced, or this view if there are none.
+
+        The characters in `before` are removed if they precede a match.
+        """
         parts: list[str] = []
         at, origin = [0], [0]
         low = length = 0
@@ -112,10 +122,12 @@ class _View:
             new = replacement(match)
             if new == match[0]:
                 continue
-            parts += [self.text[low : match.start()], new]
-            length += match.start() - low
+            kept = self.text[low : match.start()]
+            kept = kept.rstrip(before) if before else kept
+            parts += [kept, new]
+            length += len(kept)
             at += [length, length + len(new)]
-            origin += [match.start(), match.end()]
+            origin += [low + len(kept), match.end()]
             length, low = length + len(new), match.end()
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
@@ -259,7 +271,7 @@ class KnownSecrets:
         while left:
             view, depth = left.pop()
             found += [view.place(*span) for span in self._in(view.text)]
-            views = [(view.replaced(joint, _nothing), depth) for joint in _JOINTS]
+            views = [(view.replaced(joint, _nothing, seams), depth) for joint, seams in _JOINTS]
             if depth < _DEPTH:
                 views += [(view.replaced(escape, _decoded), depth + 1) for escape in (_ESCAPE, _ONE_LEVEL)]
             for each in views:
@@ -341,7 +353,7 @@ class KnownSecrets:
                 )
                 if seam is None:
                     break
-                stripped = tail[: seam.start()]
+                stripped = tail[: seam.start()].rstrip(_SEAM_CHARACTERS)
             word = stripped[max(stripped.rfind(blank) for blank in " \t\n") + 1 :]
             if not self._can_end(word, whole=at < end):
                 break

@@ -306,6 +306,7 @@ def test_the_hints_match_every_text_with_a_secret(pieces: list[str]) -> None:
         "name: x_key\n",
         "key='",
         '\\\\"',
+        "\\",
     ],
 )
 def test_time_is_linear(unit: str) -> None:

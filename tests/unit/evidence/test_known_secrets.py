@@ -290,15 +290,33 @@ def test_texts_without_a_secret_stay_byte_for_byte(secrets: list[str], lines: li
 
 
 @pytest.mark.parametrize(
-    "unit", ["hV7kQ2mZ9xW4\n", "hV7kQ2mZ", "%68V7kQ2mZ9xW4", "\\u0068V7\n", "x hV7kQ2mZ9xW4 x\n"]
+    "unit",
+    [
+        "hV7kQ2mZ9xW4\n",
+        "hV7kQ2mZ",
+        "%68V7kQ2mZ9xW4",
+        "\\u0068V7\n",
+        "x hV7kQ2mZ9xW4 x\n",
+        "\\",
+        "\\\n",
+        "\\x",
+        "' ",
+        "%9",
+    ],
 )
 def test_time_is_linear(unit: str) -> None:
-    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret."""
+    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret, and
+    in a stream."""
     redactor = Redactor(["hV7kQ2mZ9xW4", "hV7k" * 12])
 
     def seconds(count: int) -> float:
+        text = "%20 " + unit * count
         start = time.process_time()
-        redactor.text(unit * count)
+        redactor.text(text)
+        stream = redactor.stream()
+        for at in range(0, len(text), 4096):
+            stream.feed(text[at : at + 4096])
+        stream.flush()
         return time.process_time() - start
 
     seconds(10)

@@ -71,7 +71,7 @@ def test_an_env_entry_of_a_pod_loses_its_value():
         "replicas": 1234,
     }
     redactor = Redactor(["1234"])
-    assert compact(spec, redactor) is None
+    assert json.loads(compact(spec, redactor) or "") == redactor.value(spec)
     assert redactor.value(spec) == {
         "env": [{"name": "MY_API_KEY", "value": "***"}, {"name": "RANK", "value": "1"}],
         "replicas": 1234,
