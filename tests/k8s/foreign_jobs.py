@@ -338,7 +338,8 @@ class ForeignJobs:
         try:
             return self.attach(word, progress=said, follow=True, wait=120, **options)
         finally:
-            launching.join()
+            if launching.ident is not None:
+                launching.join()
 
     def _account(self, folder: Path, probe: bool) -> Path:
         """Return a kubeconfig with the rights of `harness attach --print-rbac`, and no others.
