@@ -33,6 +33,7 @@ from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import prepare
 from harness.launch.submission import Launching
 from harness.launch.workloads.base import Workload
+from harness.observe.control_plane import ControlPlane
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
 from harness.provision.cluster import Cluster, Ready
@@ -225,7 +226,8 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
         namespace = namespace_of(nonce)
         launch = launch_of(workload, namespace, context)
-        observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget, ready.cluster.deleted)
+        control_plane = ControlPlane(ready.cluster.deleted, ready.cluster.stopped)
+        observer = LaunchObserver(ready.kube, launch, workload.watched, writer, budget, control_plane)
 
         def watch() -> None:
             undo.callback(observer.stop)

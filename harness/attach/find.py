@@ -208,16 +208,15 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
     item = reader.get(resource, name)
     if resource is JOBSET and item is None and (found := _of_konduktor(name, reader, waiting)) is not None:
         return _described(JOBSET, found, target, reader)
-    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
-        jobset = reader.get(JOBSET, name)
-        if jobset is not None and item is not None:
-            _check_owner(resource, item, jobset)
-        if jobset is None and item is not None and resource is TRAIN_JOB:
-            raise _without_jobset(resource, item, reader)
-        if jobset is not None or resource is TRAIN_JOB:
-            resource, item = JOBSET, jobset
     if item is None:
         raise _missing(resource, name, reader)
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
+        jobset = reader.get(JOBSET, name)
+        if jobset is not None:
+            _check_owner(resource, item, jobset)
+            resource, item = JOBSET, jobset
+        elif resource is TRAIN_JOB:
+            raise _without_jobset(resource, item, reader)
     if resource is POD:
         return describe(POD, reader.namespace, name, None, [item], container=target.container)
     if resource is TORCHRUN_JOB:
@@ -288,6 +287,8 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
     if label := _POD_LABELS.get(kind):
         pods = reader.all(POD, f"{label}={name}")
         hint = f"its pods still exist: `harness attach -l {label}={name}` judges them" if pods else hint
+    if resource in (TRAIN_JOB, TORCHRUN_JOB) and reader.get(JOBSET, name) is not None:
+        hint = f"there is a JobSet {name}: `harness attach jobset/{name}` judges it"
     hint = _no_namespace(reader) or hint
     return _Absent(f"there is no {kind} {name} in namespace {reader.namespace}", hint=hint)
 

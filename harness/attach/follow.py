@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.attach import logs
 from harness.attach.job import AttachedJob
-from harness.attach.reading import Reader
+from harness.attach.reading import NotNow, Reader
 from harness.attach.recording import Recording
 from harness.attach.resources import AROUND, POD
 from harness.attach.truth import RecordedLines, nonces
@@ -29,7 +29,8 @@ PODS_SECONDS = 45.0
 SHOWN_BYTES = 64 * 1024
 """Maximum number of bytes of a log that a live view gets at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
-"""Seconds between two reads of the job's object, and without a response until the API server is lost."""
+"""Seconds between two reads of the job's object, and until an API server that does not respond, or is busy,
+counts as lost."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
 
@@ -46,7 +47,7 @@ class _Follower:
     ) -> None:
         self.job, self.recording, self.lines, self.context = job, recording, lines, context
         self.item: Object | None = job.item
-        self.deleted = False
+        self.deleted = self._missing = False
         self.gaps: list[str] = []
         self.changed = threading.Event()
         self._files: dict[tuple[str, str], Any] = {}
@@ -65,6 +66,20 @@ class _Follower:
                 self.recording.pods.pop(str(mapping(item, "metadata").get("name")), None)
         self.changed.set()
 
+    def exists(self, there: bool) -> None:
+        """Note whether the job's object exists. If it does not, the watch may have missed its deletion.
+
+        A watch does not report what was deleted while the API server did not respond.
+        """
+        if there or not self._missing:
+            self._missing = not there
+            return
+        if not self.deleted and self.item is not None:
+            name = self.job.resource.kind.name
+            observation = Observation(received_at=now(), type="DELETED", object=self.item)
+            self.recording.observe(name, observation)
+            self.observed(name, observation)
+
     def _is_own(self, item: Object) -> bool:
         return bool(mapping(item, "metadata").get("uid") == self.job.uid)
 
@@ -80,9 +95,9 @@ class _Follower:
         if life.container == self.job.launch.container:
             self.lines.feed(life.pod, life.uid, text)
 
-    def finish(self) -> None:
-        """Read the logs to their end, and close their files."""
-        self.logs.finish(LOG_SECONDS)
+    def finish(self, seconds: float) -> None:
+        """Read the logs to their end for at most `seconds`, and close their files."""
+        self.logs.finish(seconds)
         for file in self._files.values():
             with suppress(HarnessError):
                 file.close()
@@ -136,14 +151,16 @@ def until_the_end(
         follower.gaps.append,
     )
     watcher.start()
+    log_seconds = 0.0
     try:
         watcher.listed()
         recording.flush()
         writer.update(attached_at=now(), watched=watcher.kinds())
         _note_unread(resources.keys() - set(watcher.kinds()), follower.gaps, reader)
         _wait(follower, reader, context)
-    finally:
-        follower.finish()
+        log_seconds = LOG_SECONDS
+    finally:  # After an error, the pods may run for days.
+        follower.finish(log_seconds)
         watcher.stop()
         recording.flush()
     for text in sorted({gap for gap in follower.gaps if gap.startswith("objects/")}):
@@ -163,8 +180,17 @@ def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
             reader.unread[kind] = reason
 
 
+def _exists(job: AttachedJob, reader: Reader) -> bool:
+    """Return whether the job's object exists. Pods without a controller have none. Raises HarnessError."""
+    found = reader.get(job.resource, job.name, retry=False)
+    return job.item is None or (mapping(found, "metadata").get("uid") == job.uid if found else False)
+
+
 def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None:
-    """Wait until the job and its pods have ended. Raises HarnessError if the API server is lost."""
+    """Wait until the job and its pods have ended.
+
+    Raises HarnessError if the API server is lost, or refuses to let the job's object be read.
+    """
     shown, pods_end = "", Deadline.after(PODS_SECONDS)
     ask, gone = Deadline.after(ASK_SECONDS), Deadline.after(GONE_SECONDS)
     while True:
@@ -182,10 +208,10 @@ def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None
             context.progress(shown)
         if ask.passed:
             try:
-                reader.get(follower.job.resource, follower.job.name)
+                follower.exists(_exists(follower.job, reader))
                 gone = Deadline.after(GONE_SECONDS)
-            except HarnessError as error:
-                if error.cause != "cluster.unreachable" or gone.passed:
+            except NotNow as error:
+                if gone.passed:
                     raise
                 context.progress(f"{error.message}; retrying for up to {gone.remaining:.0f} s")
             ask = Deadline.after(ASK_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.attach.resources import Resource
+from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.retries import reason_of
@@ -18,6 +20,12 @@ PAGE = 500
 """Maximum number of objects in one response."""
 SECONDS = 20.0
 """Timeout of a request."""
+RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
+"""For how many seconds a request is repeated that a busy API server refused, and the pause before each."""
+BUSY = (429, 500, 502, 503, 504)
+"""HTTP statuses of an API server that is overloaded, restarting or without its database."""
+_EXPIRED = 410
+"""HTTP status for a resource version or a `continue` token that is too old."""
 
 
 class Forbidden(HarnessError):
@@ -29,6 +37,10 @@ class Forbidden(HarnessError):
             hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
             cause="cluster.forbidden",
         )
+
+
+class NotNow(HarnessError):
+    """The API server did not respond, or was busy. The same request may succeed later."""
 
 
 @dataclass
@@ -44,10 +56,14 @@ class Reader:
     absent: set[str] = field(default_factory=set)
     """The kinds that the cluster does not serve."""
 
-    def get(self, resource: Resource, name: str) -> Object | None:
-        """Return an object, or None if it or its kind does not exist. Raises HarnessError."""
+    def get(self, resource: Resource, name: str, *, retry: bool = True) -> Object | None:
+        """Return an object, or None if it or its kind does not exist.
+
+        Raises NotNow if the API server does not respond or is busy, with `retry` still after RETRY_SECONDS,
+        and HarnessError if it refuses the request.
+        """
         try:
-            found = self._json(resource.path(self.namespace, name))
+            found = self._json(resource.path(self.namespace, name), retry=retry)
         except ApiException as error:
             if error.status == 404:
                 return None
@@ -57,8 +73,8 @@ class Reader:
     def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
         """Return the objects of a kind. If they cannot be read, record the reason and return [].
 
-        Raises HarnessError if the API server does not respond, or if the kind is `needed`, and UsageError for
-        a wrong selector.
+        Raises HarnessError if the API server does not respond, or if the kind is `needed` and cannot be read,
+        and UsageError for a wrong selector.
         """
         try:
             return list(self._pages(resource, labels))
@@ -71,7 +87,7 @@ class Reader:
                     f"the API server rejects the selector {labels}: {reason_of(error)}",
                     hint="for example: -l app=train,tier!=test",
                 ) from error
-            if needed or error.status not in (401, 403):
+            if needed or not error.status:
                 raise self._problem(error, resource.plural) from error
             self.unread[resource.kind.name] = reason_of(error)
             return []
@@ -102,8 +118,16 @@ class Reader:
         query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
         query |= {"fieldSelector": f"metadata.name={self.namespace}"} if resource.kind.own else {}
         kind = resource.kind
+        path = resource.path(self.namespace)
         while True:
-            page = self._json(resource.path(self.namespace), query)
+            try:
+                page = self._json(path, query)
+            except ApiException as error:
+                if error.status != _EXPIRED or "continue" not in query:
+                    raise
+                # The caller may have used the first pages already. The last state of an object counts.
+                query.pop("limit"), query.pop("continue")
+                page = self._json(path, query)
             for item in page.get("items") or []:
                 yield {"apiVersion": kind.api_version, "kind": kind.kind, **item}
             following = (page.get("metadata") or {}).get("continue")
@@ -111,22 +135,41 @@ class Reader:
                 return
             query["continue"] = following
 
-    def _json(self, path: str, query: dict[str, str] | None = None) -> Object:
-        try:
-            found: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
-        except HTTPError as error:
-            raise HarnessError(
-                f"expected the API server to answer, but got {reason_of(error)}",
-                hint="check the kubeconfig and its context with `kubectl get pods`",
-                cause="cluster.unreachable",
-            ) from error
-        except ValueError as error:
-            raise HarnessError(
-                f"expected JSON from the API server at {path}", cause="cluster.unreachable"
-            ) from error
-        return found
+    def _json(self, path: str, query: dict[str, str] | None = None, *, retry: bool = True) -> Object:
+        """Return the response to a GET request. If the API server is busy, send it again if `retry` is set.
+
+        Raises ApiException for a refusal, and NotNow if there is no response.
+        """
+        deadline = Deadline.after(RETRY_SECONDS if retry else 0)
+        while True:
+            try:
+                found: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
+            except ApiException as error:
+                if error.status not in BUSY or deadline.passed:
+                    raise
+                time.sleep(min(PAUSE_SECONDS, deadline.remaining))
+                continue
+            except HTTPError as error:
+                raise NotNow(
+                    f"expected the API server to answer, but got {reason_of(error)}",
+                    hint="check the kubeconfig and its context with `kubectl get pods`",
+                    cause="cluster.unreachable",
+                ) from error
+            except ValueError as error:
+                raise HarnessError(
+                    f"expected JSON from the API server at {path}", cause="cluster.unreachable"
+                ) from error
+            return found
 
     def _problem(self, error: ApiException, what: str, option: str = "") -> HarnessError:
         if error.status in (401, 403):
             return Forbidden(what, self.namespace, option)
-        return HarnessError(f"{what} could not be read: {reason_of(error)}", cause="cluster.unreachable")
+        text = f"{what} could not be read: {reason_of(error)}"
+        if not error.status:  # TLS failed.
+            return NotNow(
+                text, hint="check the kubeconfig with `kubectl get pods`", cause="cluster.unreachable"
+            )
+        if error.status in BUSY:
+            return NotNow(text, hint="attach again when the API server is ready", cause="cluster.unhealthy")
+        hint = "check with `kubectl version` that the server of the kubeconfig is a Kubernetes API server"
+        return HarnessError(text, hint=hint, cause="cluster.unhealthy")

@@ -26,6 +26,10 @@ class End:
     state: State
     ranks: list[int]
     at: float = LATE
+    deletion: float = LATE
+    """The resource version of the first state in which the pod was being deleted. It orders deletions within
+    one second.
+    """
     cause: CauseId | None = None
     text: str = ""
     log_quote: str = ""

@@ -24,6 +24,7 @@ from harness.evidence.schema.processes import decode
 from harness.observe import container_inspection, device_holders
 from harness.observe.api_server_outages import Heartbeat
 from harness.observe.completion import CompletionDetector
+from harness.observe.control_plane import ControlPlane
 from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
 from harness.observe.independent import IndependentPods
@@ -54,8 +55,6 @@ SHOWN_BYTES = 64 * 1024
 """The maximum number of bytes per log chunk passed to a listener. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
-DELETED_SECONDS = 3.0
-"""After this many seconds without an API server response, the observer checks if the cluster was deleted."""
 
 
 class LaunchObserver:
@@ -71,14 +70,14 @@ class LaunchObserver:
         kinds: Sequence[WatchedKind],
         writer: BundleWriter,
         budget: Budget,
-        deleted: Callable[[], str | None] = lambda: None,
+        control_plane: ControlPlane | None = None,
     ) -> None:
         """Create an observer.
 
         `kinds` are the kinds to watch in addition to pods, nodes and events. They include the launched
-        object's kind. `deleted` returns a text on how the cluster was deleted, or None if it exists.
+        object's kind.
         """
-        self._deleted = deleted
+        self._control_plane = control_plane or ControlPlane()
         expected = writer.current.expected
         detector = IndependentPods if launch.acceptance == "nodes" else CompletionDetector
         self.completion = detector(
@@ -144,8 +143,10 @@ class LaunchObserver:
             if self._writer.full is not None:
                 raise self._writer.full
             silent = self._heartbeat.silent
-            if silent > DELETED_SECONDS:
+            if self._control_plane.due(silent):
                 self.refuse_deleted()
+                if (how := self._control_plane.lost(silent)) is not None:
+                    raise self._unreachable(how)
             if silent > GONE_SECONDS or (deadline.passed and silent):
                 raise self._unreachable()
             if waits is not (silent > SILENT_SECONDS):
@@ -246,7 +247,7 @@ class LaunchObserver:
 
         `error` is the error that prompted the check, if any.
         """
-        if (error is None or error.cause != DELETED) and (how := self._deleted()) is not None:
+        if (error is None or error.cause != DELETED) and (how := self._control_plane.deleted()) is not None:
             text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
             last = f"the last state was: {self.completion.summary()}"
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
@@ -277,11 +278,11 @@ class LaunchObserver:
         self._watcher.stop()
         self._heartbeat.stop()
 
-    def _unreachable(self) -> WaitError:
+    def _unreachable(self, how: str = "no response") -> WaitError:
         kind = self._launch.kind.lower()
         return WaitError(
             "the API server to answer",
-            f"no response; the last state was: {self.completion.summary()}",
+            f"{how}; the last state was: {self.completion.summary()}",
             self._heartbeat.silent,
             hint=f"the job may still run: try `kubectl get {kind} -A` when the API server is back",
             cause=UNREACHABLE,

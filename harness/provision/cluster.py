@@ -66,6 +66,9 @@ class Cluster(Protocol):
     def deleted(self) -> str | None:
         """Return a message if the cluster is known to have been deleted since it became ready, else None."""
 
+    def stopped(self) -> str | None:
+        """Return a message if the machine of the control plane is known to be stopped, else None."""
+
     def kube(self) -> Kube:
         """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 

@@ -61,6 +61,9 @@ class ExistingCluster:
     def deleted(self) -> None:
         """Return None, because an API server that does not respond does not prove a deletion."""
 
+    def stopped(self) -> None:
+        """Return None, because the harness does not know the machine of the control plane."""
+
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")

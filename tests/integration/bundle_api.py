@@ -6,6 +6,7 @@ It records every request. A kind can be forbidden, as to a user without the righ
 from __future__ import annotations
 
 import json
+import queue
 import re
 import threading
 from collections.abc import Callable
@@ -45,7 +46,17 @@ class BundleApi(ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         self.page = 500
         self.before: Callable[[str], None] = lambda path: None
+        self.refusal: Callable[[str, dict[str, str]], int | None] = lambda path, query: None
+        """The status with which a request of a path and query fails, or None."""
+        self.changes: dict[str, queue.Queue[Object | None]] = {name: queue.Queue() for name in RESOURCES}
+        """Kind → what a watch of it reports. None ends the watch."""
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def change(self, kind: str, item: Object, change: str = "MODIFIED") -> None:
+        """Report a change of an object to the watch of its kind, and serve the object as it is now."""
+        others = [each for each in self.objects[kind] if each["metadata"]["name"] != item["metadata"]["name"]]
+        self.objects[kind] = others if change == "DELETED" else [*others, item]
+        self.changes[kind].put({"type": change, "object": item})
 
     def load(self, bundle: Bundle, until: float) -> None:
         """Serve the objects that existed at a time, with the logs of their pods."""
@@ -97,6 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
 
     def _get(self, path: str, query: dict[str, str]) -> None:
+        if (code := self.server.refusal(path, query)) is not None:
+            self._answer(code, _status(code, "Refused", f"this server refuses with {code}"))
+            return
+        if (document := _discovery(path)) is not None:
+            self._answer(200, document)
+            return
         if path.endswith("/log"):
             self._log(path, query)
             return
@@ -116,6 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
             message = f'{resource.plural} is forbidden: User "u" cannot list resource "{resource.plural}"'
             self._answer(403, _status(403, "Forbidden", message))
             return
+        if query.get("watch"):
+            self._watch(self.server.changes[kind])
+            return
         items = self.server.objects[kind]
         if name:
             own = [item for item in items if item["metadata"]["name"] == name]
@@ -134,6 +154,16 @@ class _Handler(BaseHTTPRequestHandler):
         page = items[start : start + self.server.page]
         further = str(start + len(page)) if start + len(page) < len(items) else ""
         self._answer(200, {"metadata": {"resourceVersion": "1", "continue": further}, "items": page})
+
+    def _watch(self, changes: queue.Queue[Object | None]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while (change := changes.get()) is not None:
+            line = json.dumps(change).encode() + b"\n"
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
 
     def _secret(self, name: str) -> None:
         data = self.server.secrets.get(name)
@@ -201,6 +231,39 @@ def _status(code: int, reason: str, message: str) -> Object:
         "message": message,
         "apiVersion": "v1",
     }
+
+
+def _discovery(path: str) -> Object | None:
+    """Return the document of the API's discovery at a path, or None."""
+    versions = {each.kind.api_version for each in RESOURCES.values()}
+    groups: dict[str, list[Object]] = {}
+    for version in sorted(versions - {"v1"}):
+        found = {"groupVersion": version, "version": version.partition("/")[2]}
+        groups.setdefault(version.partition("/")[0], []).append(found)
+    if path == "/version":
+        return {"major": "1", "minor": "36", "gitVersion": "v1.36.0"}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        listed = [
+            {"name": name, "versions": of, "preferredVersion": of[-1]} for name, of in sorted(groups.items())
+        ]
+        return {"kind": "APIGroupList", "groups": listed}
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    if version not in versions:
+        return None
+    own = [each for each in RESOURCES.values() if each.kind.api_version == version]
+    resources = [
+        {
+            "name": each.plural,
+            "kind": each.kind.kind,
+            "singularName": each.kind.name,
+            "namespaced": each.kind.namespaced,
+            "verbs": ["get", "list", "watch"],
+        }
+        for each in own
+    ]
+    return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
 
 
 def _resource(path: str) -> tuple[Resource, str] | None:

@@ -244,3 +244,14 @@ def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
     api.objects["trainjob"], api.objects["jobset"] = [train_job()], [foreign]
     with pytest.raises(UsageError, match="does not belong to the TrainJob"):
         attached("trainjob/train")
+
+
+@pytest.mark.parametrize("kind", ["TrainJob", "TorchrunJob"])
+def test_a_jobset_is_not_judged_in_place_of_a_job_that_does_not_exist(kind, api, attached):
+    """Contract: nobody knows whether the JobSet of this name was that of the job."""
+    owned = [{"kind": kind, "name": "train", "uid": "uid-of-a-deleted-one", "controller": True}]
+    for more in ({}, {"ownerReferences": owned}):
+        api.objects["jobset"] = [{"metadata": jobs.meta("train", **more), "spec": {}, "status": {}}]
+        with pytest.raises(UsageError, match=f"there is no {kind} train in namespace team") as error:
+            attached(f"{kind.lower()}/train")
+        assert "`harness attach jobset/train` judges it" in error.value.hint

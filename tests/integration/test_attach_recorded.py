@@ -7,6 +7,7 @@ sets it. Their lines are the logs of pods on an API server on loopback.
 from __future__ import annotations
 
 import base64
+import os
 import socket
 import subprocess
 import sys
@@ -45,8 +46,11 @@ LOG = """
     from _harness_recorder import client_state
     rank = os.environ["RANK"]
     def sent():
-        while client_state.read(str(pathlib.Path(run._sync_manager.db_path).parent))["unsent"]:
+        folder = pathlib.Path(run._sync_manager.db_path).parent
+        end = time.monotonic() + float(os.environ.get("SENT_SECONDS", "60"))
+        while (unsent := client_state.read(str(folder))["unsent"]) and time.monotonic() < end:
             time.sleep(0.02)
+        print(f"not sent: {unsent}; uploader {(folder / '.sync.pid').read_text()}" if unsent else "sent")
     run = pluto.init(name=f"node{rank}")
     for step in range(900, 1100):
         run.log({f"loss/{rank}": 1 / (step + 1)}, step=step)
@@ -91,10 +95,16 @@ class Recorded:
             "PLUTO_RUN_ID": self.run_id,
         }
 
-    def train(self, *ranks: int, program: str = TRAIN, world: int = 2, **environment: str) -> None:
-        """Run the ranks one after the other, as torchrun starts them."""
+    def train(
+        self, *ranks: int, program: str = TRAIN, world: int = 2, folder: str = "home", **environment: str
+    ) -> None:
+        """Run the ranks one after the other, as torchrun starts them.
+
+        Ranks of different jobs need different folders: in its folder, the client finds the uploader of an
+        earlier process, and leaves its points to it, even if that has ended and is a zombie.
+        """
         for rank in ranks:
-            home = self.home / f"home{rank}"
+            home = self.home / f"{folder}{rank}"
             given = {
                 "PYTHONPATH": str(self.folder),
                 "HARNESS_NONCE": self.nonce,
@@ -393,7 +403,7 @@ def test_a_job_whose_tracker_is_not_known_is_unknown_with_the_options(logged: Re
 @pytest.mark.nightly
 def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
     """Contract: wandb/wandb#1040: a resumed run. Points of an earlier job are UNKNOWN, and not foreign."""
-    recorded.train(0, program=TRAIN.replace("loss", "before"))
+    recorded.train(0, program=TRAIN.replace("loss", "before"), folder="earlier")
     recorded.log(0).write_text("")
     recorded.train(0, 1)
     late = jobs.job("train", 2, jobs.condition("Complete"))
@@ -403,6 +413,23 @@ def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.stale_run")
     assert check(verdict, "no-unexpected-points").result == "UNKNOWN"
     assert check(verdict, "no-lost-points").result == "PASS"
+
+
+@pytest.mark.nightly
+def test_a_client_that_leaves_its_points_to_an_uploader_of_an_earlier_process(recorded: Recorded) -> None:
+    """Contract: FAIL with every point that was not sent. The client takes any process with the pid in its
+    file `.sync.pid` for its uploader: a zombie, or a process that was given the pid of an ended one.
+    """
+    queue = recorded.home / "home1" / "pluto" / ".pluto" / "e2e" / recorded.run_id
+    queue.mkdir(parents=True)
+    (queue / ".sync.pid").write_text(str(os.getpid()))
+    recorded.train(0)
+    recorded.train(1, SENT_SECONDS="3")
+    assert "not sent: {'loss/1'" in recorded.log(1).read_text()
+    recorded.serve()
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
+    assert "rank 1: loss/1: 200 of 200 points" in verdict.explanation
 
 
 @pytest.mark.parametrize("url", ["tracker:8080", "ftp://x", "http://", "http://x:port"])

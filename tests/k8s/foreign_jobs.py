@@ -80,28 +80,14 @@ LOSING_RANK loses its last point, because its uploader is gone.
 """
 SECRET = "pluto"
 """The Secret with the key of the tracker in the namespace of the jobs."""
+API_KEY = {"name": "PLUTO_API_KEY", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "api-key"}}}
+"""The variable with the key, by reference to the Secret."""
 KONDUKTOR_RUN = """
 set -e
 printf %s "$PROGRAM" >/tmp/train.py
 torchrun --nnodes=$NUM_NODES --nproc_per_node=1 --node_rank=$RANK \\
   --master_addr=$MASTER_ADDR --master_port=1234 /tmp/train.py
 """
-KONDUKTOR_CONFIG = {
-    "apt": {"skip": True},
-    "logs": {"backend": "victoria", "timeout": 5},
-    "kubernetes": {
-        "pod_config": {
-            "spec": {
-                "containers": [
-                    {
-                        "imagePullPolicy": "IfNotPresent",
-                        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
-                    }
-                ]
-            }
-        }
-    },
-}
 APIS = {
     "Job": "batch/v1",
     "JobSet": "jobset.x-k8s.io/v1alpha2",
@@ -109,6 +95,20 @@ APIS = {
     "TorchrunJob": "torchrun.ai/v1alpha1",
 }
 INDEX = {"Job": "$JOB_COMPLETION_INDEX", "StatefulSet": "${HOSTNAME##*-}"}
+
+
+def konduktor_config(*env: Object) -> Object:
+    """Return the config of a konduktor user whose pods have these variables."""
+    container = {
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "env": list(env),
+    }
+    return {
+        "apt": {"skip": True},
+        "logs": {"backend": "victoria", "timeout": 5},
+        "kubernetes": {"pod_config": {"spec": {"containers": [container]}}},
+    }
 
 
 Edit = Callable[[Object], None]
@@ -130,8 +130,7 @@ def pods(image: str, host: str, index: str, **env: str) -> Object:
         {"name": name, "value": value} for name, value in {"PROGRAM": PROGRAM, **env}.items()
     ]
     if "PLUTO_RUN_ID" in env:
-        key = {"secretKeyRef": {"name": SECRET, "key": "api-key"}}
-        variables.append({"name": "PLUTO_API_KEY", "valueFrom": key})
+        variables.append(API_KEY)
     resources = {"requests": {"cpu": "100m", "memory": "256Mi"}}
     return {
         "terminationGracePeriodSeconds": 2,
@@ -198,11 +197,15 @@ class ForeignJobs:
 
     def logging_job(self, name: str, **env: str) -> None:
         """Create an Indexed Job of two ranks that log with Pluto to the run with the job's name."""
+        self.job(name, **self._logging(name), **env)
+
+    def _logging(self, name: str) -> dict[str, str]:
+        """Create the Secret, and return the other variables of a job that logs with Pluto."""
         embedded = tracker.find(self.kube)
         self.apply("v1", "Secret", SECRET, stringData={"api-key": embedded.key, "comment": "of the team"})
         urls = {f"PLUTO_URL_{part}": embedded.url for part in ("APP", "API", "INGEST", "PY")}
         run = {"PLUTO_RUN_ID": f"{self.namespace}-{name}", "PLUTO_PROJECT": "foreign"}
-        self.job(name, PROGRAM=LOGGING, **urls, **run, **env)
+        return {"PROGRAM": LOGGING, **urls, **run}
 
     def statefulset(self, name: str, edit: Edit = unchanged, **env: str) -> None:
         """Create a StatefulSet of two ranks. `edit` changes the spec of its pods."""
@@ -226,16 +229,21 @@ class ForeignJobs:
             "jobset.x-k8s.io/v1alpha2", "JobSet", name, labels=labels, spec={"replicatedJobs": replicated}
         )
 
-    def konduktor(self, name: str, **env: str) -> str:
-        """Run `konduktor launch` as a user does, with their own home and config. Return the JobSet's name."""
+    def konduktor(self, name: str, *, logging: bool = False, **env: str) -> str:
+        """Run `konduktor launch` as a user does, with their own home and config. Return the JobSet's name.
+
+        With `logging`, the ranks log with Pluto, with the key of the Secret.
+        """
+        env |= self._logging(name) if logging else {}
         home = self.folder / "konduktor"
         if not home.exists():
             queues.local_queue(self.kube, self.namespace, "user-queue")
             (home / ".konduktor" / "schemas").mkdir(parents=True)
             # konduktor downloads a missing schema, and there is no internet.
             (home / ".konduktor" / "schemas" / "podspec.json").write_text("{}")
-            (home / ".konduktor" / "config.yaml").write_text(yaml.safe_dump(KONDUKTOR_CONFIG))
             (home / "kubeconfig").write_text(yaml.safe_dump(for_launch(self.kube, self.namespace)))
+        config = konduktor_config(*([API_KEY] if logging else []))
+        (home / ".konduktor" / "config.yaml").write_text(yaml.safe_dump(config))
         resources = {"cpus": 1, "memory": 1, "image_id": self.image}
         labels = {"kueue.x-k8s.io/queue-name": "user-queue", "maxRunDurationSeconds": "3200"}
         job = {
@@ -338,7 +346,8 @@ class ForeignJobs:
         try:
             return self.attach(word, progress=said, follow=True, wait=120, **options)
         finally:
-            launching.join()
+            if launching.ident is not None:
+                launching.join()
 
     def _account(self, folder: Path, probe: bool) -> Path:
         """Return a kubeconfig with the rights of `harness attach --print-rbac`, and no others.

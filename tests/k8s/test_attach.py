@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from foreign_jobs import SECRET, ForeignJobs, pods
+from harness_command import Harness, environment, family
 from torchrun_team import Team, led
 
 from bench import kubeflow_trainer
 from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
 from harness.context import RunContext
+from harness.core import processes
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
 from harness.launch import recorder_admission as admission
 from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
+from harness.provision.controllers import tracker
 from harness.report.finalize import Outcome
 from harness.settings import Settings
 
@@ -193,6 +198,32 @@ def test_a_job_that_the_policy_recorded(foreign: ForeignJobs, policy_installed: 
     assert outcome.verdict.ranks == [1]
     assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in outcome.verdict.explanation
     assert {"rendezvous", "rank-exit", "completed", "recorded"} <= passed(outcome.verdict)
+
+
+@pytest.mark.nightly
+def test_the_key_of_a_secret_is_shown_nowhere(
+    foreign: ForeignJobs, policy_installed: None, tmp_path: Path
+) -> None:
+    """Contract: typed with --secret, a konduktor job that has every point in its run is PASS. The key is not
+    printed, in no file of the bundle and in no command line.
+    """
+    foreign.finished("JobSet", foreign.konduktor("keyed", logging=True))
+    key = tracker.find(foreign.kube).key
+    words = ["attach", "jobset/keyed", "-n", foreign.namespace, "--secret", SECRET, "--json"]
+    words += ["--kubeconfig", str(foreign.settings.kubeconfig), "--context", "own"]
+    command_lines = set[str]()
+    with Harness(*words, env=environment(tmp_path)) as run:
+        while run.process.poll() is None:
+            command_lines |= {processes.command_line(each) for each in family(run.process.pid)}
+        run.end(60)
+    verdict = run.verdict
+    assert verdict.verdict == "PASS", [each for each in verdict.checks if each.result != "PASS"]
+    assert {"no-lost-points", "values", "one-run", "run-exists", "tracker"} <= passed(verdict)
+    assert any("attach" in each for each in command_lines)
+    shown = [*command_lines, run.stdout, run.stderr]
+    shown += [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    for text in (key, base64.b64encode(key.encode()).decode()):
+        assert not [each[:200] for each in shown if text in each]
 
 
 @pytest.mark.nightly

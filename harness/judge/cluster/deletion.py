@@ -8,6 +8,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
+from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 WHOLE_SECONDS = 1.0
@@ -77,6 +78,11 @@ def requested_at(removed: ObjectState) -> float:
     return limit or seconds(removed.received_at) or LATE
 
 
+def version(removed: ObjectState) -> float:
+    """Return the state's resource version, or LATE if it is not known."""
+    return removed.version if removed.version >= 0 else LATE
+
+
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
     """Return when the Job exceeded its deadline if its controller deleted the pod for that reason, or None.
 
@@ -100,9 +106,26 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
     if case.launch.attached and born < 0:  # The order of earlier events is not known.
         return not any(_signs_of_an_end(case, pod))
+    if _by_its_job(case, pod, removed):
+        return False
     return removed.version >= 0 and not any(
         born < state.version < removed.version for state in _signs_of_an_end(case, pod)
     )
+
+
+def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
+    """Return whether the Job controller deleted the pod because another pod was being deleted.
+
+    The controller counts a pod with a deletionTimestamp as failed. It deletes the other pods before it writes
+    the condition FailureTarget.
+    """
+    gone = (state for other in case.pods.values() if other is not pod for state in other.history)
+    if not any(leaving(state) and 0 <= state.version < removed.version for state in gone):
+        return False
+    at = requested_at(removed)
+    failures = (condition(state, "FailureTarget") for state in case.bundle.history("job"))
+    times = (seconds(failure.get("lastTransitionTime")) for failure in failures)
+    return any(time is not None and -WHOLE_SECONDS <= time - at <= SAME_MOMENT for time in times)
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:

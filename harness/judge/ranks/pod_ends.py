@@ -89,9 +89,8 @@ def _runs_again(case: Case, pod: Pod) -> bool:
 def _deleted(case: Case, pod: Pod) -> End:
     """Return the End for a pod that was deleted before its container's termination was recorded."""
     state = deletion.removed(pod) or pod.last
-    end = End(
-        pod.index, "deleted", case.ranks_of(pod.index), deletion.requested_at(state), evidence=(state.ref,)
-    )
+    at, version = deletion.requested_at(state), deletion.version(state)
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), at, version, evidence=(state.ref,))
     if evicted := _evicted(case, pod, end):
         return evicted
     if deletion.with_the_job(case, state):
@@ -305,7 +304,8 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the End for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
-    end = replace(end, at=min(end.at, deletion.requested_at(removed)), evidence=(removed.ref, *end.evidence))
+    at, version = min(end.at, deletion.requested_at(removed)), deletion.version(removed)
+    end = replace(end, at=at, deletion=version, evidence=(removed.ref, *end.evidence))
     if evicted := _evicted(case, pod, end):
         return evicted
     if deletion.with_the_job(case, removed):
@@ -335,9 +335,9 @@ def first(bad: list[End]) -> End:
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
-    def order(end: End) -> tuple[bool, bool, float, int]:
+    def order(end: End) -> tuple[bool, bool, float, float, int]:
         waited = bool(end.cause and end.cause.startswith("rendezvous."))
-        return end.follows, waited, end.at, end.index
+        return end.follows, waited, end.at, end.deletion, end.index
 
     return min(near, key=order)
 

@@ -111,6 +111,17 @@ class KindNodes:
             return f"cluster {self.name} was created again at {state.created_at}"
         return None
 
+    def stopped(self) -> str | None:
+        """Return a message if the container of the control plane is stopped, otherwise None."""
+        try:
+            running = self.running()
+        except HarnessError:
+            return None  # Docker does not respond
+        node = next((node for node, runs in running.items() if "control-plane" in node and not runs), None)
+        if node is None:
+            return None
+        return f"container {node} of the control plane is stopped; `docker start {node}` starts it"
+
     def pools(self) -> list[str]:
         """Return the names of the nodes that accept pods: the workers, or the only node."""
         nodes = self.nodes()

@@ -226,6 +226,27 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
     assert "was deleted while it ran, and ended by signal 15" in verdict.explanation
 
 
+@pytest.mark.parametrize(("failed_at", "peer"), [(12, "taken down"), (30, "deleted while it ran")])
+def test_a_pod_that_its_job_deletes_after_another_pod_was_deleted(judged, failed_at, peer):
+    """Contract: the first deletion is the cause, although both are of the same second. The Job controller
+    counts a pod that is being deleted as failed, and deletes the others before it writes its condition. A Job
+    that fails much later did not delete them.
+    """
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(14), "deletionGracePeriodSeconds": 2}}
+    for index, seen in ((1, 12.2), (0, 12.9)):
+        job.pod(index, seen, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    failed = bundles.cond("FailureTarget", "True", "BackoffLimitExceeded", "limit", failed_at)
+    metadata = {"name": "main-workers-0", "namespace": bundles.NAMESPACE, "uid": "job-uid"}
+    job.see("job", 13, {"kind": "Job", "metadata": metadata, "spec": {}, "status": {"conditions": [failed]}})
+    for index in (0, 1):
+        job.ended(index, 13, 143, message="", **gone)
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.pod_deleted", [1])
+    assert f"After it: rank 0 (pod {job.pod_name(0)} on node e2e-worker1) was {peer}" in verdict.explanation
+
+
 def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
     """Contract: the rank's own exit code counts, although its peer's end was seen first."""
     job = failing()

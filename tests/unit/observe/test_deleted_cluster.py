@@ -1,4 +1,4 @@
-"""A cluster that somebody deletes in the middle of a launch is named within seconds."""
+"""A cluster that somebody deletes or stops in the middle of a launch is named, and Docker is rarely asked."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,20 +11,24 @@ from harness.core.errors import HarnessError
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.schema.bundle import Launch
-from harness.observe import observer as observing
+from harness.observe import control_plane
+from harness.observe.control_plane import ControlPlane
 from harness.observe.observer import LaunchObserver
 
 HOW = "Docker has no container of the control plane of cluster k"
+STOPPED = (
+    "container k-control-plane of the control plane is stopped; `docker start k-control-plane` starts it"
+)
 
 
 def observer(server: Server, folder: Path, deleted: Callable[[], str | None]) -> LaunchObserver:
     writer = BundleWriter.create(folder / "runs", "aaaa", Redactor([]))
     launch = Launch(launcher="apply", namespace="ns", kind="JobSet")
-    return LaunchObserver(server.kube(folder), launch, [], writer, Budget(60), deleted)
+    return LaunchObserver(server.kube(folder), launch, [], writer, Budget(60), ControlPlane(deleted))
 
 
 def test_the_wait_ends_when_the_cluster_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "DELETED_SECONDS", 0.0)
+    monkeypatch.setattr(control_plane, "FIRST_SECONDS", 0.0)
     watching = observer(Server(lambda _: "reset"), tmp_path, lambda: HOW)
     assert not watching.answered()
     with pytest.raises(HarnessError) as raised:
@@ -45,3 +49,48 @@ def test_an_error_on_an_existing_cluster_keeps_its_cause(tmp_path: Path) -> None
     with pytest.raises(HarnessError) as raised, watching.blamed():
         raise HarnessError("konduktor ended with 1", cause="launch.konduktor_failed")
     assert raised.value.cause == "launch.konduktor_failed"
+
+
+def test_the_wait_ends_when_the_control_plane_stays_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: the cause, the container and the command that starts it."""
+    monkeypatch.setattr(control_plane, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(control_plane, "STOPPED_SECONDS", 0.0)
+    watching = observer(Server(lambda _: "reset"), tmp_path, lambda: None)
+    watching._control_plane.stopped = lambda: STOPPED
+    assert not watching.answered()
+    with pytest.raises(HarnessError) as raised:
+        watching.wait_for_completion(lambda _: None)
+    assert raised.value.cause == "cluster.unreachable"
+    assert STOPPED in raised.value.message
+
+
+def asked_at(plane: ControlPlane, seconds: int) -> tuple[list[int], int | None]:
+    """Return when it asks in a silence of so many seconds, and when the control plane counts as lost."""
+    times = list[int]()
+    for silent in range(seconds):
+        if plane.due(silent):
+            times.append(silent)
+            if plane.lost(silent):
+                return times, silent
+    return times, None
+
+
+def test_docker_is_asked_less_and_less_often() -> None:
+    """Contract: within seconds at first, and every 30 s in a long silence. Each silence begins anew."""
+    plane = ControlPlane()
+    for _ in range(2):
+        times, lost = asked_at(plane, 600)
+        assert (times[:6], lost) == ([3, 6, 12, 24, 48, 78], None)
+        assert len(times) < 25
+
+
+def test_a_stopped_control_plane_is_lost_after_a_minute() -> None:
+    assert asked_at(ControlPlane(stopped=lambda: STOPPED), 600) == ([3, 6, 12, 24, 48, 60], 60)
+
+
+def test_a_control_plane_that_was_started_again_is_not_lost() -> None:
+    """Contract: what counts is whether it is stopped after a minute."""
+    answers = iter([STOPPED] * 4 + [None] * 100)
+    assert asked_at(ControlPlane(stopped=lambda: next(answers)), 600)[1] is None

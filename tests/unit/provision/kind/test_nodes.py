@@ -65,6 +65,18 @@ def test_a_kind_cluster_that_the_harness_did_not_create_stays(
 
 
 @pytest.mark.parametrize(
+    ("state", "stopped"), [("exited", True), ("dead", True), ("paused", False), ("running", False)]
+)
+def test_a_control_plane_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
+) -> None:
+    """Contract: the container is named, with the command that starts it. A stopped worker is none."""
+    text = docker(tmp_path, monkeypatch, ["exited", state]).stopped()
+    assert (text is not None) is stopped
+    assert text is None or "`docker start k-control-plane` starts it" in text
+
+
+@pytest.mark.parametrize(
     ("names", "deleted"),
     [(NODES, False), (["k-control-plane"], False), (["k-worker"], True), ([], True)],
 )

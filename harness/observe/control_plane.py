@@ -1,0 +1,51 @@
+"""Ask the provider of a cluster about its control plane while the API server does not respond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FIRST_SECONDS, MAX_SECONDS = 3.0, 30.0
+"""Seconds without a response until the first question, and the maximum between two questions.
+
+The intervals in between double.
+"""
+STOPPED_SECONDS = 60.0
+"""After this many seconds without a response, a stopped control plane counts as lost.
+
+Somebody may be restarting its container. A container that was stopped does not start by itself.
+"""
+
+
+def _nothing() -> str | None:
+    return None
+
+
+@dataclass
+class ControlPlane:
+    """The control plane of a cluster, as its provider sees it.
+
+    `deleted` and `stopped` return a text if the cluster was deleted or its control plane is stopped.
+    """
+
+    deleted: Callable[[], str | None] = _nothing
+    stopped: Callable[[], str | None] = _nothing
+    _next: float = 0.0
+
+    def due(self, silent: float) -> bool:
+        """Return whether to ask now. `silent` is the number of seconds without a response."""
+        if silent < FIRST_SECONDS:
+            self._next = FIRST_SECONDS
+            return False
+        if silent < self._next:
+            return False
+        self._next = silent + min(max(silent, FIRST_SECONDS), MAX_SECONDS)
+        return True
+
+    def lost(self, silent: float) -> str | None:
+        """Return a text if the control plane is stopped and counts as lost. Call this only when `due`."""
+        how = self.stopped()
+        if how is not None and silent < STOPPED_SECONDS:
+            self._next = min(self._next, STOPPED_SECONDS)
+            return None
+        return how
