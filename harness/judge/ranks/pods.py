@@ -179,7 +179,7 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
     if id_.startswith("image."):
         ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
-        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
         away = tracker_faults.absence_texts(case)
     peers = of_peers(case, cause, ends.values()) if cause.follows else []
     why = [cause.log_quote, *peers, *containers.before(case, cause), *away, *after]
