@@ -18,7 +18,7 @@ from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, silent, time_limits
+from harness.judge.ranks import exit_codes, restart_store, silent, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals raised by faults in the process itself. Other processes rarely send them."""
@@ -287,7 +287,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.in_vain)
         return replace(end, evidence=refs)
-    return replace(end, cause="rank.crashed", text=text)
+    advice = end.advice or restart_store.advice(case, end.index)
+    return replace(end, cause="rank.crashed", text=text, advice=advice)
 
 
 def _shares_ports(case: Case, index: int) -> str:
