@@ -20,6 +20,7 @@ from harness.evidence.schema.processes import (
     ProcessGroup,
     ProcessLine,
     ProcessStart,
+    RankStack,
 )
 
 PATH = "processes.jsonl"
@@ -35,6 +36,8 @@ class ProcessRecord:
     rounds: list[AgentWorkers] = field(default_factory=list)
     """For an agent: each time that it started ranks. Partial events for one start are merged."""
     failures: list[AgentFailure] = field(default_factory=list)
+    stacks: list[tuple[int, RankStack]] = field(default_factory=list)
+    """For an agent: the stacks of its ranks, with line numbers in processes.jsonl."""
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
     line: int = 0
@@ -100,6 +103,13 @@ class RankLife:
     @property
     def ends(self) -> list[ProcessEnd]:
         return [end for process in self.processes if (end := process.end) is not None]
+
+    @property
+    def stack(self) -> tuple[str, str] | None:
+        """Return the rank's stack when it got SIGTERM, and its reference, or None."""
+        recorded = self.agent.stacks if self.agent else []
+        own = [(event.text, f"{PATH}:{line}") for line, event in recorded if event.pid == self.pid]
+        return own[-1] if own else None
 
     @property
     def ref(self) -> str:
@@ -239,11 +249,11 @@ def pods(events: Iterable[tuple[int, ProcessLine]]) -> dict[str, PodProcesses]:
     for number, event in events:
         pod = found.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
         process = pod.processes.setdefault(event.id, ProcessRecord(event.id, line=number))
-        _add(process, event)
+        _add(process, event, number)
     return found
 
 
-def _add(process: ProcessRecord, event: ProcessLine) -> None:
+def _add(process: ProcessRecord, event: ProcessLine, number: int) -> None:
     if isinstance(event, ProcessStart):
         process.starts.append(event)
     elif isinstance(event, ProcessGroup):
@@ -257,6 +267,8 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
             process.rounds.append(event)
     elif isinstance(event, AgentFailure):
         process.failures.append(event)
+    elif isinstance(event, RankStack):
+        process.stacks.append((number, event))
     elif isinstance(event, AgentResult):
         process.result = event
     else:

@@ -294,8 +294,15 @@ class Case:
 
     def place(self, index: int) -> str:
         """Describe a node's ranks, pod and Kubernetes node, such as "rank 1 (pod x on node y)"."""
+        return self._placed(self.ranks_of(index), index)
+
+    def place_of(self, rank: int) -> str:
+        """Describe a rank, its pod and Kubernetes node, such as "rank 1 (pod x on node y)"."""
+        return self._placed([rank], self.node_of(rank))
+
+    def _placed(self, ranks: Iterable[int], index: int) -> str:
         pod = self.pods.get(index)
-        who = names(self.ranks_of(index))
+        who = names(ranks)
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
 
     def broken(self, *paths: str) -> bool:

@@ -7,10 +7,11 @@ Each event is one line on the container's own stdout, even if the script redirec
 The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fields specific to the kind:
     {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
                                and, if it runs under `timeout N`, "limit":"timeout N","limit_since_ms":ms
-    {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
+    {"k":"group","rank":n,"world":n,"backend":text,"t":ms}    torch.distributed was initialised
     {"k":"workers","restart":n,"max_restarts":n,"group_rank":n,"nodes":n,"run_id":text,
      "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
     {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"oom_kills":n,"t":ms}
+    {"k":"stack","pid":n,"local":n,"rank":n,"text":text,"t":ms}    where a rank was when it got SIGTERM
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
      "open":runs_not_finished,"t":ms}
@@ -24,13 +25,14 @@ import functools
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import outside, outside_exit
+from . import outside, outside_exit, outside_stack
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
 """Maximum length in characters of a command line and of each argument, so that they fit into a frame."""
@@ -43,6 +45,8 @@ WORLD = (
 HEADER = "X-Harness-Process"
 """The request header that identifies the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
+STACK_SECONDS = 1.0
+"""Seconds after which the agent looks again for stacks of its ranks."""
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Files with the number of OOM kills in the container, for cgroup v2 and v1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
@@ -60,6 +64,9 @@ class _State:
         """The ids of the Pluto run objects that this process created and has not finished."""
         self.group: tuple[int, int] | None = None
         """The rank and world size in torch.distributed."""
+        self.workers: list[list[int]] = []
+        """The ranks that this agent started last, as [pid, local rank, rank, world size]."""
+        self.watches_stacks = False
 
 
 _state = _State()
@@ -101,6 +108,11 @@ def start(role: str = "python") -> None:
         outside_exit.watch()
         os._exit = _exit_at_once  # type: ignore[assignment]
         os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
+    if role == "rank":
+        try:
+            outside_stack.register()
+        except Exception as error:
+            outside.say(f"could not prepare to record the stack: {error!r}")
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
     write({"k": "start", **head, "argv": _arguments(), "env": given, **_limit()})
@@ -228,7 +240,8 @@ def wrap_group(module: ModuleType) -> None:
             state, group = _here(), (int(distributed.get_rank()), int(distributed.get_world_size()))
             if state.group != group:
                 state.group = group
-                write({"k": "group", "rank": group[0], "world": group[1]})
+                backend = str(distributed.get_backend())[:40]
+                write({"k": "group", "rank": group[0], "world": group[1], "backend": backend})
         except Exception as error:
             outside.say(f"could not record the process group: {error!r}")
         return result
@@ -299,8 +312,8 @@ def wrap_agent(module: ModuleType) -> None:
     The wrapped methods exist in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
     """
     agent: Any = module.LocalElasticAgent
-    for name, told in (("_start_workers", _workers), ("_monitor_workers", _failed)):
-        _tell_after(agent, name, told)
+    _tell_around(agent, "_start_workers", _workers, before=_prepare_stacks)
+    _tell_around(agent, "_monitor_workers", _failed)
     original = agent.run
 
     @functools.wraps(original)
@@ -309,6 +322,7 @@ def wrap_agent(module: ModuleType) -> None:
         try:
             result = original(self, *arguments, **options)
         except BaseException as error:
+            _stacks()
             write({"k": "result", "state": "raised", "error": f"{type(error).__name__}: {error}"[:300]})
             raise
         state = str(getattr(result.state, "value", result.state))
@@ -318,7 +332,10 @@ def wrap_agent(module: ModuleType) -> None:
     agent.run = run
 
 
-def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None:
+def _tell_around(
+    owner: Any, name: str, told: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
+) -> None:
+    """Call `before` before each call of a method, and `told` with its result after it."""
     original = getattr(owner, name, None)
     if original is None:
         outside.say(f"does not know this torchrun: it has no {name}")
@@ -326,6 +343,11 @@ def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None
 
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            if before is not None:
+                before(self)
+        except Exception as error:
+            outside.say(f"could not prepare to record what torchrun does: {error!r}")
         result = original(self, *arguments, **options)
         try:
             told(self, result)
@@ -336,6 +358,30 @@ def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None
     setattr(owner, name, method)
 
 
+def _prepare_stacks(agent: Any) -> None:
+    """Record the stacks of the ranks that this agent has stopped, and prepare those of the next ranks."""
+    _stacks()
+    outside_stack.provide(worker.local_rank for worker in agent.get_worker_group().workers)
+    if not _here().watches_stacks:
+        _here().watches_stacks = True
+        threading.Thread(target=_watch_stacks, name="harness-stacks", daemon=True).start()
+
+
+def _watch_stacks() -> None:
+    """Record the stacks soon, because the kubelet can kill the agent while it waits for its ranks."""
+    while True:
+        time.sleep(STACK_SECONDS)
+        _stacks()
+
+
+def _stacks() -> None:
+    """Record where the agent's ranks were when they got SIGTERM."""
+    workers = {local: (pid, rank) for pid, local, rank, _ in _here().workers}
+    for local, text in outside_stack.taken():
+        pid, rank = workers.get(local, (0, -1))
+        write({"k": "stack", "pid": pid, "local": local, "rank": rank, "text": text})
+
+
 def _workers(agent: Any, pids: dict[int, int]) -> None:
     """Record the processes that an agent started, with the ranks that the rendezvous assigned to them."""
     start("agent")
@@ -343,6 +389,7 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
     spec = group.spec
     restart = spec.max_restarts - agent._remaining_restarts
     each = [[pids[w.local_rank], w.local_rank, w.global_rank, w.world_size] for w in group.workers]
+    _here().workers = each
     head = {"restart": restart, "max_restarts": spec.max_restarts, "group_rank": group.group_rank}
     head["nodes"] = group.group_world_size
     run_id = str(spec.rdzv_handler.get_run_id())[:100]
@@ -351,9 +398,10 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
 
 
 def _failed(agent: Any, result: Any) -> None:
-    """Record the rank failures that an agent detected."""
+    """Record the rank failures that an agent detected, and where the ranks were that it then stopped."""
     if not result.is_failed():
         return
+    _stacks()
     del agent
     each = [
         [f.pid, f.local_rank, rank, f.exitcode, _message(f)] for rank, f in sorted(result.failures.items())

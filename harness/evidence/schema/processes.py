@@ -48,6 +48,8 @@ class ProcessGroup(ProcessEvent):
     kind: Literal["group"] = "group"
     rank: int
     world: int
+    backend: str = ""
+    """The backend of the default process group, such as "gloo". Older recorders did not record it."""
 
 
 class AgentWorkers(ProcessEvent):
@@ -73,6 +75,17 @@ class AgentFailure(ProcessEvent):
     """Each entry is (process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
     """How many of the container's processes the OOM killer had killed when the failure was detected."""
+
+
+class RankStack(ProcessEvent):
+    """Where a rank's main thread was when the rank got SIGTERM, recorded by its torchrun agent."""
+
+    kind: Literal["stack"] = "stack"
+    pid: int
+    local: int
+    rank: int
+    text: str
+    """The stack as faulthandler writes it, innermost frame first. The outermost frames may be missing."""
 
 
 class AgentResult(ProcessEvent):
@@ -101,7 +114,7 @@ class ProcessEnd(ProcessEvent):
 
 
 ProcessLine = Annotated[
-    ProcessStart | ProcessGroup | AgentWorkers | AgentFailure | AgentResult | ProcessEnd,
+    ProcessStart | ProcessGroup | AgentWorkers | AgentFailure | RankStack | AgentResult | ProcessEnd,
     Field(discriminator="kind"),
 ]
 PROCESS_LINE: TypeAdapter[ProcessLine] = TypeAdapter(ProcessLine)

@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
-from harness.judge.cluster import containers, gpu_supply, pod_network
+from harness.judge.cluster import containers, gpu_supply, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
@@ -23,6 +23,10 @@ _KEPT_FROM_STARTING: dict[str, CauseId] = {
     "FailedMapVolume": "scheduling.volume_failed",
 }
 """The cause for each event reason that explains why a scheduled pod's containers do not start."""
+_CLAIMS = (
+    "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
+    "(`kubectl describe pvc`)"
+)
 LASTING_SECONDS = 5.0
 """Minimum number of seconds over which a warning must recur. A single warning may be outdated."""
 
@@ -185,14 +189,22 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     holders = holders if supply or not why else []
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
+    claims = [] if supply or why or holders else volume_claims.unbound(case, pending, quote)
+    if claims:
+        cause = "scheduling.volume_failed"
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
         f"{names(case.ranks_of(*pending))} could not be scheduled: "
         + (f"{why} (the scheduler: {quote})" if why else quote),
-        why=[ports, listed([one.sentence for _, one in holders])],
+        why=[ports, listed([one.sentence for _, one in holders]), *(claim.text for claim in claims[:3])],
         ranks=case.ranks_of(*pending),
-        evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
+        evidence=[
+            *(state.ref for state, _ in pending.values()),
+            *(ref for ref, _ in holders),
+            *(claim.evidence for claim in claims[:3]),
+        ],
+        advice=_CLAIMS if claims else "",
     )
 
 

@@ -260,7 +260,17 @@ def _torchrun_signal(lines: Lines) -> int:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """Return the last error before torchrun's report, or else the last meaningful line, and its number."""
+    """Return the last error before torchrun's report, or else the last meaningful line, and its number.
+
+    If torchrun restarted the ranks, its last report counts, unless the ranks printed nothing before it.
+    """
+    failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
+    if failed[1:] and (last := _last_of_an_attempt(lines[failed[-2] + 1 :]))[0]:
+        return last
+    return _last_of_an_attempt(lines)
+
+
+def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):

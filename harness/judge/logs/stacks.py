@@ -5,7 +5,7 @@
       File "/workspace/faulty.py", line 70 in wait
     ...
 
-The main thread is the last one in a dump.
+The main thread is the last one in a dump. The dump of a single thread begins with "Stack".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _HEADER = re.compile(r"^Timeout \((?P<after>[\d:.]+)\)!$|^Fatal Python error: (?P<fatal>.+)$")
-_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_THREAD = re.compile(r"^((Current thread|Thread) 0x[0-9a-f]+ .*|Stack )\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _REST = re.compile(r"^  <no Python frame>$|^  \.\.\.$|^Extension modules: |^$")
 _COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")

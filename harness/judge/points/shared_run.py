@@ -50,6 +50,8 @@ class Attached:
             return None  # The pods of another launch can have the same names.
         if attachment.launch is not None and attachment.launch not in self.case.launches:
             return None  # konduktor appends only four random digits, so launches can share a name.
+        if (index := self._indexes.get((attachment.process or "").partition("/")[0])) is not None:
+            return index
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in pod.hostnames:
                 return index
@@ -57,6 +59,12 @@ class Attached:
             return None
         rank = attachment.rank
         return rank if rank is not None and 0 <= rank < self.case.expected.num_nodes else None
+
+    @cached_property
+    def _indexes(self) -> dict[str, int]:
+        """Map the uid of each pod to its node's index. Pods with hostNetwork can share a hostname."""
+        attempts = self.case.pod_attempts.items()
+        return {pod.last.uid: index for index, pods in attempts for pod in pods}
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:

@@ -62,7 +62,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     if first.cause == "rank.exited_early":
         return first
     if first.of_a_peer:
-        first = _before_a_restart(of_pod) or first
+        first = before_a_restart(of_pod) or first
     return replace(first, why=_way(case, of_pod, index, first))
 
 
@@ -163,11 +163,11 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
         yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
 
 
-def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
+def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
     """Return the last failure that made torchrun restart ranks and was not caused by a peer, or None."""
     last = None
     for agent in of_pod.agents:
-        rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
+        rounds = {pid: one for one in agent.rounds[:-1] for pid, *_ in one.workers}
         for event in agent.failures:
             for pid, _, rank, code, message in event.failures:
                 process = of_pod.last_with(pid)

@@ -18,7 +18,7 @@ from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, time_limits
+from harness.judge.ranks import exit_codes, restart_store, silent, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals raised by faults in the process itself. Other processes rarely send them."""
@@ -245,7 +245,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     """Return the End for a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
-        return _without_tracker(end, log, text)
+        return _without_tracker(end, f"{log}:{stack.number}", text)
     # Cite only the stack and the pod's state, because the last log line is older than the hang.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
@@ -254,12 +254,15 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
 
 
-def _without_tracker(end: End, log: str, text: str) -> End:
-    """Return the End for a rank whose Pluto client was waiting for a response from the tracker."""
+def _without_tracker(end: End, ref: str, text: str) -> End:
+    """Return the End for a rank whose Pluto client was waiting for a response from the tracker.
+
+    `ref` is where the rank's stack is recorded.
+    """
     assert end.stack is not None
     text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
     messages = [f"its client logged: {end.retried}"] if end.retried else []
-    refs = (f"{log}:{end.stack.number}", end.evidence[0])
+    refs = (ref, end.evidence[0])
     end = replace(
         end, text=text, log_quote=next(iter(messages), ""), evidence=refs, follows=False, in_vain=False
     )
@@ -283,7 +286,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.in_vain)
         return replace(end, evidence=refs)
-    return replace(end, cause="rank.crashed", text=text)
+    advice = end.advice or restart_store.advice(case, end.index)
+    return replace(end, cause="rank.crashed", text=text, advice=advice)
 
 
 def _shares_ports(case: Case, index: int) -> str:
@@ -359,22 +363,35 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
-            if end.stack.in_client:
-                return _without_tracker(end, log, f"{place} did not take part")
-            refs = (f"{log}:{end.stack.number}", end.evidence[0])
-            return replace(end, cause="rank.hung", text=text, log_quote="", evidence=refs)
-    return None
+            return _without_part(end, place, f"{log}:{end.stack.number}")
+    found = silent.silent(case, all_)
+    if found is None:
+        return None
+    end = replace(found.end, ranks=[found.rank], stack=found.stack)
+    place = f"{case.place_of(found.rank)}{exit_codes.last_step(case, found.rank)}"
+    return replace(_without_part(end, place, found.ref), at=cause.at, follows=False)
 
 
-def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
+def _without_part(end: End, place: str, ref: str) -> End:
+    """Return the End for a rank that its peers waited for. `ref` is where its stack is recorded."""
+    assert end.stack is not None
+    if end.stack.in_client:
+        return _without_tracker(end, ref, f"{place} did not take part")
+    text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
+    advice = _TEARDOWN_ADVICE if end.stack.in_teardown else ""
+    refs = (ref, end.evidence[0])
+    return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)
+
+
+def of_peers(case: Case, cause: End, all_: Collection[End]) -> list[str]:
     """Return what the other pods show about a failure that a peer caused, if that peer is not known.
 
     A peer that had finished its own work, or that was still running, may be the reason, but this is not
     proved, so `cause` remains the first failure.
     """
     texts = []
+    outside = silent.outside_collectives(case, all_)
     for end in all_:
         place = case.place(end.index)
         if end.index == cause.index:
@@ -386,5 +403,8 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
                 "collective operation, so give them the same number of batches"
             )
         elif cause.in_vain and not end.in_vain and end.stack is None and end.at >= cause.at:
-            texts.append(f"{place} was still running and had reported no timeout, so it may be the hung one")
+            text = f"{place} was still running and had reported no timeout, so it may be the hung one"
+            own = [found for found in outside if found.end.index == end.index]
+            where = [f"when it was ended, rank {found.rank} was in {found.stack.place}" for found in own[:3]]
+            texts.append("; ".join([text, *where]))
     return texts[:3]

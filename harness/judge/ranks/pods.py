@@ -18,7 +18,7 @@ from harness.judge.end import End
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import worlds
+from harness.judge.ranks import exit_codes, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
@@ -179,10 +179,14 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
     if id_.startswith("image."):
         ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
-        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
+        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
         away = tracker_faults.absence_texts(case)
     peers = of_peers(case, cause, ends.values()) if cause.follows else []
-    why = [cause.log_quote, *peers, *containers.before(case, cause), *away, *after]
+    earlier = (
+        exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
+    )
+    before = [f"torchrun had restarted it: {earlier.text}"] if earlier and id_ == "rank.crashed" else []
+    why = [cause.log_quote, *before, *peers, *containers.before(case, cause), *away, *after]
     result = not_passed(
         "rank-exit",
         id_,

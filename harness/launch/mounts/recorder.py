@@ -25,6 +25,7 @@ _MODULES = (
     "outside_account",
     "outside_process",
     "outside_exit",
+    "outside_stack",
     "ground_truth",
     "kept_rows",
     "client_rules",

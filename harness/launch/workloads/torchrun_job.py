@@ -12,14 +12,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from harness.context import RunContext
+from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.kubernetes import kinds
+from harness.evidence.kubernetes import kinds, refusals
 from harness.launch.apply import apply
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.plain import PlainWorkload, take_image
+from harness.provision import pod_rules
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
 from harness.provision.images.build import build_controller
@@ -27,6 +29,7 @@ from harness.provision.images.stack import resolve as stack_of
 from harness.settings import Settings
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.objects.command import RESERVED
 from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved, pod, resolve
@@ -204,12 +207,23 @@ class TorchrunJobWorkload(PlainWorkload):
             f"the controller to create the JobSet of TorchrunJob {self.name}",
             names.API,
             names.JOB_KIND,
-            lambda jobs: _pending(jobs.get(self.name, {})),
+            lambda jobs: self._pending(kube, jobs.get(self.name, {}), surroundings.namespace),
             seconds=MADE_SECONDS,
             namespace=surroundings.namespace,
             cause="launch.jobset_not_found",
         )
         return Handle(self.name, str(jobs[self.name]["status"]["jobID"]))
+
+    def _pending(self, kube: Kube, job: Object, namespace: str) -> str | None:
+        """Return the job's phase and message, or None if it has a JobSet.
+
+        Raises HarnessError if the controller refused the job, or the API server rejects the queue's pods.
+        """
+        pending = _pending(job)
+        if pending is not None:
+            queue = kube.get(names.API, names.QUEUE_KIND, self._spec.queue_name, namespace)
+            raise_if_rejected(queue or self._queue)
+        return pending
 
     def cancel(self, surroundings: Surroundings) -> None:
         """Delete the job. The garbage collector deletes its JobSet and pods."""
@@ -239,6 +253,18 @@ def _pending(job: Object) -> str | None:
             cause="launch.rejected",
         )
     return None if status.get("jobID") else f"{status.get('phase')}: {status.get('message')}"
+
+
+def raise_if_rejected(queue: Object) -> None:
+    """Raise HarnessError if the API server rejects the pods of a TorchrunQueue, and would do so again."""
+    checked = template_condition(queue)
+    if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
+        return
+    cause: CauseId = "launch.rejected"
+    hint = "launch/manifest.yaml in the bundle has the applied objects"
+    if refusals.rule_of(message) is not None:
+        hint, cause = pod_rules.hint_for(message), "launch.pods_refused"
+    raise HarnessError(f"TorchrunQueue {queue['metadata']['name']}: {message}", hint=hint, cause=cause)
 
 
 def _image(context: RunContext) -> str:

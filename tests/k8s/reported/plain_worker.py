@@ -1,4 +1,4 @@
-"""A worker as users write it, with gloo and Pluto. CASE names what goes wrong in rank 1 at step 10."""
+"""A worker as users write it, with gloo and Pluto. CASE is what goes wrong in rank CASE_RANK at step 10."""
 
 import datetime
 import os
@@ -10,13 +10,13 @@ import pluto
 import torch
 import torch.distributed as dist
 
-CASE = os.environ.get("CASE", "")
+CASE, CASE_RANK = os.environ.get("CASE", ""), int(os.environ.get("CASE_RANK", "1"))
 STEPS = 30
 if CASE == "no-group":
     rank, world = 0, 1
 else:
     dist.init_process_group(
-        "gloo", timeout=datetime.timedelta(seconds=20 if CASE in ("silent", "uneven") else 1800)
+        "gloo", timeout=datetime.timedelta(seconds=20 if CASE in ("silent", "uneven", "busy") else 1800)
     )
     rank, world = dist.get_rank(), dist.get_world_size()
 
@@ -41,7 +41,7 @@ def fail() -> None:
         os._exit(1)
     if CASE.startswith("loader"):
         print("first batch", next(iter(torch.utils.data.DataLoader(Items(), num_workers=1, batch_size=1))))
-    if CASE == "silent":
+    if CASE in ("silent", "silent-for-long"):
         time.sleep(3600)
     if CASE == "exit-1":
         sys.exit(1)
@@ -61,21 +61,28 @@ def bars() -> None:
     print("no newline at the end of this text", end="", flush=True)
 
 
+def save() -> None:
+    """Be busy after the last batch, as with the upload of a checkpoint."""
+    time.sleep(3600)
+
+
 def train() -> None:
     again = CASE == "back" and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
     run = pluto.init(
         project=os.environ.get("PLUTO_PROJECT", "e2e"), name="plain", run_id=os.environ["PLUTO_RUN_ID"]
     )
-    fewer = 15 if CASE == "uneven" and rank == 1 else 0
+    fewer = 15 if CASE in ("uneven", "busy") and rank == CASE_RANK else 0
     for step in range(5 if again else 0, STEPS - fewer):
         run.log({f"loss/rank{rank}": again + 1.0 / (step + 1)}, step=step)
-        if rank == 1 and step == 10 and not again:
+        if rank == CASE_RANK and step == 10 and not again:
             fail()
-        if CASE in ("silent", "uneven"):
+        if CASE in ("silent", "silent-for-long", "uneven", "busy"):
             dist.all_reduce(torch.ones(1))
         time.sleep(0.2)
     if CASE == "bars":
         bars()
+    if CASE == "busy" and rank == CASE_RANK:
+        save()
     run.finish()
     print("rank", rank, "of", world, "done", flush=True)
 

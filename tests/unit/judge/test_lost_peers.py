@@ -6,6 +6,7 @@ import pytest
 from bundles import at
 from ended_pods import HUNG, failing, says
 from peer_errors import LOST_A_PEER
+from process_events import PodEvents, recorded
 
 
 @pytest.mark.parametrize("error", LOST_A_PEER.values(), ids=LOST_A_PEER.keys())
@@ -87,3 +88,35 @@ def test_small_shared_memory_is_no_full_disk(judged, lines):
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("shm.small", [1]), verdict.explanation
     assert "medium: Memory at /dev/shm" in " ".join([verdict.explanation, *verdict.next])
+
+
+MESH = "RuntimeError: Gloo connectFullMesh failed with [./gloo/transport/tcp/pair.cc:144] no error"
+
+
+@pytest.mark.parametrize(
+    ("port", "error", "said"),
+    [(1234, MESH, True), (1235, MESH, False), (1234, "ValueError: no checkpoint", False)],
+    ids=["the same store", "another store", "another error"],
+)
+def test_a_failed_restart_is_explained_by_the_store_of_the_previous_one(judged, port, error, said):
+    """Contract: pytorch#135712. The error is that of the last attempt, and the first one is named too."""
+    job = recorded(failing())
+    pod, first = PodEvents(job, 1), "RuntimeError: device-side assert"
+    pod.agent(7, "--nnodes=2", "--max-restarts=1")
+    for restart, (pid, mine, why) in enumerate([(20, 1234, first), (30, port, error)]):
+        pod.workers(7, [(pid, 0, 1, 2)], restart=restart)
+        pod.start(pid, "rank", ppid=7, RANK=1, LOCAL_RANK=0, WORLD_SIZE=2, MASTER_PORT=mine)
+        if not restart:
+            pod.add("group", pid, rank=1, world=2)
+        pod.end(pid, 1, "exception", why)
+        pod.add("failed", 7, failures=[(pid, 0, 1, 1, "To enable traceback see: …")])
+    report = "E1121 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0"
+    says(job, 1, [f"[rank1]: {first}", report, error])
+    job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert f"Its last log line: {error}" in verdict.explanation
+    assert "Torchrun had restarted it: rank 1 ended with exit code 1" in verdict.explanation
+    assert first in verdict.explanation
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in " ".join(verdict.next)) == said

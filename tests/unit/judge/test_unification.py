@@ -121,6 +121,25 @@ def test_an_attachment_is_known_by_node_rank_too(judged):
     assert judged(job).verdict == "UNKNOWN"
 
 
+@pytest.mark.parametrize(("second", "result"), [(1, "PASS"), (0, "FAIL")])
+def test_pods_in_the_network_of_one_node_attach_separately(judged, second, result):
+    """Contract: such pods share a hostname, so the uid of the pod decides which of them attached."""
+    job = bundles.healthy()
+    uids = {}
+    for kind, state in job.objects:
+        if kind == "pod":
+            state.object["spec"] |= {"hostNetwork": True, "nodeName": "e2e-worker"}
+            uids[state.object["metadata"]["name"]] = state.object["metadata"]["uid"]
+    job.attachments = [
+        one.model_copy(
+            update={"hostname": "e2e-worker", "process": f"{uids[job.pod_name(index)]}/{40 + index}/99"}
+        )
+        for one, index in zip(job.attachments, (0, second), strict=True)
+    ]
+    [attached] = [check for check in judged(job).checks if check.name == "attached"]
+    assert (attached.result, attached.ranks) == (result, [1] if result == "FAIL" else [])
+
+
 def test_a_silent_rank(judged):
     """Contract: a rank that logged nothing is a FAIL, although nothing of it can be missing."""
     job = bundles.healthy()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.base import Surroundings
-from harness.launch.workloads.torchrun_job import TorchrunJobWorkload
+from harness.launch.workloads.torchrun_job import TorchrunJobWorkload, raise_if_rejected
 
 Object = dict[str, Any]
 
@@ -92,3 +92,30 @@ def test_refused_before_anything_is_made(tmp_path: Path, changed: Object, says: 
     """Contract: what the controller would refuse is a usage error, before a cluster is there."""
     with pytest.raises(UsageError, match=says):
         loaded(tmp_path, documents(**changed))
+
+
+POLICY = "ValidatingAdmissionPolicy 'team' with binding 'team' denied request: label the pod"
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (f'the API server refuses its pods: pods "small-pod" is forbidden: {POLICY}', "launch.pods_refused"),
+        ("StorageClass fast of workspaceStorage is not there", "launch.rejected"),
+        ('the API server refuses its pods: failed calling webhook "v.example"', None),
+    ],
+)
+def test_a_queue_whose_pods_are_rejected_ends_the_launch(message: str, cause: str | None) -> None:
+    """Contract: at once and with the message, unless the next attempt can succeed."""
+    condition = {"type": "PodTemplateValid", "status": "False", "reason": "Rejected", "message": message}
+    queue, _ = documents()
+    queue["metadata"]["generation"] = 2
+    queue["status"] = {"conditions": [condition | {"observedGeneration": 1}]}
+    raise_if_rejected(queue)  # The condition is about an older generation of the queue.
+    queue["status"] = {"conditions": [condition | {"observedGeneration": 2}]}
+    if cause is None:
+        raise_if_rejected(queue)
+        return
+    with pytest.raises(HarnessError, match="TorchrunQueue") as raised:
+        raise_if_rejected(queue)
+    assert (raised.value.cause, message in raised.value.message) == (cause, True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from interpreters import PYTHONS
 from mounting import lay_out
 
 from harness.evidence.schema.processes import ProcessEnd, ProcessLine, ProcessStart, decode
@@ -22,20 +22,6 @@ RANK = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return lay_out(recorder.MOUNTED, tmp_path / "recorder")
-
-
-def pythons() -> list[str]:
-    """Return each Python of this machine. From 3.12 on, the interpreter itself tells how a program leaves."""
-    found = filter(None, (shutil.which(f"python3.{minor}") for minor in range(9, 15)))
-    runs = [
-        path
-        for path in found
-        if not subprocess.run([path, "-c", ""], check=False, capture_output=True).returncode
-    ]
-    return [sys.executable, *runs]
-
-
-PYTHONS = pythons()
 
 
 def ran(

@@ -1,0 +1,52 @@
+"""Find why the PersistentVolumeClaims of unscheduled pods have no volume, from the claims' events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.judge.case import Case
+
+_UNBOUND = ("ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
+"""Reasons of events about a claim without a volume. Kubernetes writes FailedBinding as a Normal event."""
+
+
+@dataclass(frozen=True)
+class Unbound:
+    """A claim without a volume, and the newest event about it."""
+
+    text: str
+    evidence: str
+
+
+def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]:
+    """Return the claims for which unscheduled pods wait, one for each reason.
+
+    `message` is the scheduler's. If it does not name a claim, the pods wait for something else.
+    """
+    if "persistentvolumeclaim" not in message.lower():
+        return []
+    wanted = {name for index in pending for name in _claims(case.pods[index])}
+    newest: dict[str, ObjectState] = {}
+    for event in case.bundle.history("event"):
+        about = mapping(event.object, "involvedObject")
+        of_a_claim = about.get("kind") == "PersistentVolumeClaim" and event.object.get("reason") in _UNBOUND
+        if of_a_claim and about.get("name") in wanted:
+            newest[str(about["name"])] = event
+    by_message: dict[str, Unbound] = {}
+    for name, event in sorted(newest.items()):
+        why = f"{event.object.get('reason')}: {event.object.get('message', 'no message')}"
+        by_message.setdefault(why, Unbound(f"PersistentVolumeClaim {name} has no volume: {why}", event.ref))
+    return list(by_message.values())
+
+
+def _claims(pod: Pod) -> list[str]:
+    """Return the names of the claims of a pod, including those of its generic ephemeral volumes."""
+    names = []
+    for volume in items(pod.last.object, "spec", "volumes"):
+        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
+            names.append(str(claim))
+        elif "ephemeral" in volume:
+            names.append(f"{pod.name}-{volume.get('name')}")
+    return names

@@ -1,0 +1,153 @@
+"""Record where the main thread of each rank was when a rank got SIGTERM.
+
+torchrun, or the kubelet, ends with SIGTERM the ranks that still run after another rank has failed. A rank
+that waits in C code, such as a collective operation, then runs no Python code. So faulthandler writes its
+stack, into a memory file of torchrun's agent that survives the rank. The agent records it
+(outside_process.py). Only ranks that torchrun starts have such a file.
+
+The program's own handlers run as before, because faulthandler calls them. It writes the stack of one thread
+only, because the other threads run on meanwhile. This is the main thread: Linux delivers a signal of a
+process to the main thread, unless that thread blocks it. If a program registers faulthandler for SIGTERM
+itself, nothing is recorded. Standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+FILES = "HARNESS_STACKS"
+"""Environment variable with the agent's memory files, by local rank: "<agent pid>:<descriptor>,…"."""
+MAX_TEXT = 1800
+"""Maximum number of characters of a recorded stack, so that it fits into a frame."""
+MAX_DUMP = 100_000
+"""Maximum number of bytes to read from a memory file."""
+_HEADER = re.compile(r"^Stack \(most recent call first\):$", re.MULTILINE)
+_OF_A_THREAD = re.compile(r'/threading\.py", line \d+ in _bootstrap$')
+_lock = threading.Lock()
+_files: dict[int, int] = {}
+"""The agent's memory files: local rank → file descriptor."""
+
+
+# -- in torchrun's agent -------------------------------------------------------------------------------------
+def provide(local_ranks: Iterable[int]) -> None:
+    """Create a memory file for each local rank, which the ranks that are started next open."""
+    with _lock:
+        for descriptor in _files.values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        _files.clear()
+        os.environ.pop(FILES, None)
+        for local in sorted(local_ranks):
+            _files[local] = os.memfd_create(f"harness-stack-{local}")
+        listed = ",".join(str(_files.get(local, "")) for local in range(max(_files, default=-1) + 1))
+        os.environ[FILES] = f"{os.getpid()}:{listed}"
+
+
+def taken() -> list[tuple[int, str]]:
+    """Return the local ranks that got SIGTERM, with their stacks. Each stack is returned once."""
+    stacks = []
+    with _lock:
+        for local, descriptor in list(_files.items()):
+            with contextlib.suppress(OSError):
+                text = first_stack(os.pread(descriptor, MAX_DUMP, 0).decode(errors="replace"))
+                if text:
+                    stacks.append((local, text))
+                    os.close(_files.pop(local))
+    return stacks
+
+
+def first_stack(dump: str) -> str:
+    """Return the first complete stack in a dump, shortened to its innermost frames, or "".
+
+    The next one, after a second SIGTERM, can be that of the program's own handler. A stack of a thread other
+    than the main thread does not count.
+    """
+    parts = _HEADER.split(dump)
+    text = parts[1].strip("\n") if len(parts) > 1 else ""
+    if not text or not (dump.endswith("\n") or len(parts) > 2) or _OF_A_THREAD.search(text):
+        return ""
+    if len(text) > MAX_TEXT:
+        text = text[:MAX_TEXT].rpartition("\n")[0]
+    return f"Stack (most recent call first):\n{text}"
+
+
+# -- in a rank -----------------------------------------------------------------------------------------------
+def register() -> None:
+    """On SIGTERM, write the stack to the rank's memory file, and then do what the program does."""
+    agent, _, listed = os.environ.get(FILES, "").partition(":")
+    descriptors = dict(enumerate(listed.split(",")))
+    descriptor = descriptors.get(int(os.environ.get("LOCAL_RANK", "-1")), "")
+    if int(agent or 0) != os.getppid() or not descriptor:
+        return
+    opened = os.open(f"/proc/{agent}/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
+    own = _Registration(opened)
+    own.begin()
+    own.stay()
+
+
+class _Registration:
+    """Faulthandler's registration for SIGTERM, which has to be the last handler that is installed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._process = descriptor, os.getpid()
+        self._register: Any = faulthandler.register
+        self._replaced = False
+        """Whether the program has replaced the registration, or this process is a fork of the rank."""
+        self._masks = threading.local()
+        """The signals that each thread blocked before it forked."""
+
+    def begin(self) -> None:
+        self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
+        # A DataLoader ends its forked workers with SIGTERM. Their stacks are not the rank's, so SIGTERM is
+        # blocked until the child has removed the handler.
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
+
+    def stay(self) -> None:
+        """Install this handler again whenever the program installs another one."""
+        install: Any = signal.signal
+
+        @functools.wraps(install)
+        def install_below(number: int, handler: Any) -> Any:
+            if number != signal.SIGTERM or not self._active():
+                return install(number, handler)
+            # Faulthandler calls the handler that it replaced, so it has to be registered again.
+            faulthandler.unregister(signal.SIGTERM)
+            try:
+                return install(number, handler)
+            finally:
+                self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
+
+        @functools.wraps(self._register)
+        def register_theirs(number: int, *arguments: Any, **options: Any) -> Any:
+            if number == signal.SIGTERM and self._active():
+                self._end()
+            return self._register(number, *arguments, **options)
+
+        modules: Any = (signal, faulthandler)
+        modules[0].signal, modules[1].register = install_below, register_theirs
+
+    def _block(self) -> None:
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+
+    def _forked(self) -> None:
+        self._end()
+        self._unblock()
+
+    def _active(self) -> bool:
+        return not self._replaced and self._process == os.getpid()
+
+    def _end(self) -> None:
+        if not self._replaced:
+            self._replaced = True
+            faulthandler.unregister(signal.SIGTERM)
