@@ -22,7 +22,17 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from harness.core.secret_rules import FIRST, FULL_LINE_END, LINE_END, PREFIX, STAMP, Span, frames, merged, without
+from harness.core.secret_rules import (
+    FIRST,
+    FULL_LINE_END,
+    LINE_END,
+    PREFIX,
+    STAMP,
+    Span,
+    frames,
+    merged,
+    without,
+)
 
 MIN_LENGTH = 4
 """The minimum length of a secret. Shorter secrets would match ordinary text."""
@@ -61,9 +71,10 @@ _JOINTS = tuple(
         (rf"{FULL_LINE_END}{PREFIX}{_SEAMS}", _SEAM_CHARACTERS),
     )
 )
-"""Patterns for line endings, and the characters that are removed before each of them. Each removes more of the
-surrounding text than the previous one. Removing too much would remove part of the secret, so all patterns are
-tried. Every alternative begins with a literal character, which makes Python's search several times faster."""
+"""Patterns for line endings, and the characters that are removed before each of them. Each removes more of
+the surrounding text than the previous one. Removing too much would remove part of the secret, so all patterns
+are tried. Every alternative begins with a literal character, which makes the search several times faster.
+"""
 _TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|%[89A-Fa-f][0-9A-Fa-f](?:%[89A-Fa-f][0-9A-Fa-f]){1,3}"

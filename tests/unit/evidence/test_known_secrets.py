@@ -305,8 +305,9 @@ def test_texts_without_a_secret_stay_byte_for_byte(secrets: list[str], lines: li
     ],
 )
 def test_time_is_linear(unit: str) -> None:
-    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret, and
-    in a stream."""
+    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret,
+    and in a stream.
+    """
     redactor = Redactor(["hV7kQ2mZ9xW4", "hV7k" * 12])
 
     def seconds(count: int) -> float:
