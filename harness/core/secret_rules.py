@@ -27,8 +27,8 @@ PREFIX = (
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
 """A line ending, including as an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
-"""A sequence of backslashes, from its first one. Without the check, a search would take quadratic time, because
-it would try each backslash of a long sequence. Not valid in RE2, which takes linear time anyway."""
+"""A sequence of backslashes, from its first one. Without the check, a search would try each backslash of a
+long sequence and take quadratic time. RE2 does not support the check and does not need it."""
 FULL_LINE_END = LINE_END.replace(r"\\\\*", FIRST)
 """`LINE_END` for Python's regular expressions."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
