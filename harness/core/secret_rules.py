@@ -27,8 +27,8 @@ PREFIX = (
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
 """A line ending, including as an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
-"""A sequence of backslashes, from its first one. Without the check, a search would take quadratic time,
-because it would try each backslash of a long sequence. Not valid in RE2, which takes linear time anyway."""
+"""A sequence of backslashes, from its first one. Without the check, a search would try each backslash of a
+long sequence and take quadratic time. RE2 does not support the check and does not need it."""
 FULL_LINE_END = LINE_END.replace(r"\\\\*", FIRST)
 """`LINE_END` for Python's regular expressions."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
@@ -51,7 +51,7 @@ _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]dat
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
-    r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
+    r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&](?:sig|token)|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
 """Endings of names whose values are secrets if the name has another part or the value looks random."""
@@ -181,6 +181,28 @@ _TOKENS = (
     r"|nvapi-[\w-]{20,}|r8_[A-Za-z0-9]{30,}|shp(?:at|ca|pa|ss)_[0-9a-f]{32}|AGE-SECRET-KEY-1[A-Z0-9]{50,}"
     r"|ATATT3[\w=-]{30,}|lin_api_\w{30,}|pul-[0-9a-f]{40}|hvs\.[\w-]{20,}|tskey-[\w-]{20,}|ml(?:pi|ps)_[\w.-]+"
 )
+_URLS = (
+    r"://[^/\s:@\"]*:([^/\s\"]+)@",
+    r"://[^/\s:@&\"]*:([^/\s@\"]+?)(?:&#64;|&#x40;|&commat;)",
+    r"%2[fF]%2[fF][^%/\s:@\"]*(?:%3[aA]|:)([^/\s@\"]{1,256}?)(?:%40|@)",
+    r"://([A-Za-z0-9_-]{20,})@",
+    r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})",
+    r"discord(?:app)?\.com/api/webhooks/[0-9]+/([\w-]{20,})",
+    r"\.webhook\.office\.com/webhookb2/([\w@./-]{20,})",
+    r"api\.telegram\.org/(?:file/)?bot([0-9]{6,}:[\w-]{30,})",
+)
+"""URLs that contain a password, possibly with escape sequences, or that are themselves secret."""
+_ARGUMENTS = r"[^\r\n;|&]{0,200}?[ \t]"
+_COMMANDS = (
+    r"sshpass[ \t]+-p[ \t]*([^\s-]\S*)",
+    rf"(?:docker|podman|nerdctl|skopeo|oras|registry)[ \t]+login[ \t]+(?:{_ARGUMENTS})??-p[ \t]+([^\s-]\S*)",
+    rf"curl[ \t](?:{_ARGUMENTS})??(?:-u[ \t]*|--user[ \t=]+)[\"']?[^\s:\"']{{1,200}}:([^\s\"']+)",
+    rf"redis-cli[ \t](?:{_ARGUMENTS})??-a[ \t]+([^\s-]\S*)",
+    rf"mysql(?:dump|admin)?[ \t](?:{_ARGUMENTS})??-p([^\s-]\S*)",
+    r"wandb[ \t]+login[ \t]+(?:--\w+[ \t]+){0,3}([0-9a-f]{40})",
+    r"machine[ \t\r\n]+\S{1,200}[ \t\r\n]+login[ \t\r\n]+\S{1,200}[ \t\r\n]+password[ \t\r\n]+(\S+)",
+)
+"""Commands with a password as an argument, and the entries of a .netrc file."""
 _JWT = r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w.-]*"
 _SHAPES = tuple(
     re.compile(pattern)
@@ -188,9 +210,7 @@ _SHAPES = tuple(
         rf"(?a){_BEFORE}({_TOKENS})",
         rf"(?a)(?<![\w-])({_JWT})",
         r"(?ai)\b(?:bearer|basic)[ \t\r\n]+([A-Za-z0-9._~+/=-]{6,})",
-        r"(?a)://[^/\s:@\"]*:([^/\s@\"]+)(?=@)",
-        r"://([A-Za-z0-9_-]{20,})(?=@)",
-        r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})",
+        *(f"(?a){pattern}" for pattern in (*_URLS, *_COMMANDS)),
     )
 )
 _COMPACT = re.compile(r"(?a)[^\s\"'\\,}]{8}[^\s]*")
@@ -213,8 +233,8 @@ HINTS = (
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}(?:[bru]{{0,2}}\\*[\"'`])?[^\s\"'\\,}}]{{8}}"
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}[|>][+-]?[ \t]*\n"
     rf"|{_SECRET_PAIR}[\"'`\\]*[^*\s\"'\\]"
-    r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
-    rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
+    rf"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{{6}}|{'|'.join((*_URLS, *_COMMANDS))}"
+    rf"|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
 """An RE2 pattern that matches every text in which `spans` finds a secret, and a few texts without one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Iterator
 
 import httpx
@@ -45,6 +46,9 @@ def test_keys_tell_what_they_open() -> None:
         assert grant_of(made[:-1].encode() + b"z", key) is None
         assert grant_of(f"{made}.n1".encode(), key) is None
         assert grant_of(made.replace("mlpi_p", "mlpi_l").encode(), key) is None
+    scope, dot, seal = project_key("mlpi_k", "ab").partition(".")
+    spellings = [f"{scope[:-1]}{last}{dot}{seal}" for last in string.ascii_letters + string.digits + "-_"]
+    assert [grant_of(each.encode(), key) for each in spellings].count(Grant(project="ab")) == 1
     assert grant_of(b"mlpi_p!.00", key) is None
     assert grant_of(b"", key) is None
 

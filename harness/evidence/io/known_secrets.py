@@ -58,6 +58,10 @@ _MAX_QUOTED = 256
 """The maximum length of a secret whose quoted forms are also searched for in base64 and hex."""
 _MAX_SPLIT = 512
 """The maximum number of encoded forms that are searched for across three or more short lines."""
+_MAX_TWICE = 1024
+"""The maximum number of doubly encoded forms. With more, line endings between the encodings are ignored."""
+_CUT = 9
+"""How many characters on each side of a line ending are encoded to get the doubly encoded text around it."""
 _MAX_UNFINISHED = 16_384
 """The maximum number of characters that a stream holds back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
@@ -73,8 +77,7 @@ _JOINTS = tuple(
 )
 """Patterns for line endings, and the characters that are removed before each of them. Each removes more of
 the surrounding text than the previous one. Removing too much would remove part of the secret, so all patterns
-are tried. Every alternative begins with a literal character, which makes the search several times faster.
-"""
+are tried. All alternatives begin with a literal character, so Python's search is several times faster."""
 _TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|%[89A-Fa-f][0-9A-Fa-f](?:%[89A-Fa-f][0-9A-Fa-f]){1,3}"
@@ -86,6 +89,10 @@ _ESCAPE = re.compile(
 )
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(FIRST, r"\\"))
 """Like `_ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
+_RUN, _HEX_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"[0-9A-Fa-f]{16,}")
+_STANDARD = str.maketrans("-_", "+/")
+_WRAPPED = re.compile(r"[A-Za-z0-9+/_=-]\r?\n[A-Za-z0-9+/_-]")
+"""A line ending inside base64 or hex."""
 _JSON_SPECIAL = '"\\ \r\n'
 """Characters that often follow a backslash in logs and therefore do not indicate a quoted secret. `_quoted`
 covers secrets that contain them."""
@@ -213,6 +220,9 @@ class KnownSecrets:
         self._encoded: set[str] = set()
         self._once: set[str] = set()
         """The forms in `_encoded` that are encoded only once."""
+        self._twice: set[str] = set()
+        self._wrapped: set[str] = set()
+        """The forms in `_once` that are searched for in a second encoding after being split over lines."""
         for secret in secrets:
             quoted = {*_quoted(secret), *_one_line(secret)} - {""}
             if len(secret) < MIN_ENCODED:
@@ -228,7 +238,12 @@ class KnownSecrets:
             self._once |= {form for forms in once.values() for form in forms}
             self._encoded |= self._once
             for text in {secret, re.sub(r"\s*\n\s*", "", secret), json.dumps(secret)[1:-1]} & inner:
-                self._encoded |= {form for each in once[text] for form in _encodings(each.encode())}
+                self._twice |= {form for each in once[text] for form in _encodings(each.encode())}
+                if len(text) <= _MAX_QUOTED:
+                    self._wrapped |= set(once[text])
+        self._encoded |= self._twice
+        if len(self._twice) > _MAX_TWICE:
+            self._wrapped = set()
 
     @property
     def longest(self) -> int:
@@ -261,6 +276,7 @@ class KnownSecrets:
                 anywhere += ["".join(raw[: length // 2]), "".join(raw[-(length // 2) :])]
             if form in self._plain or (form in self._once and len(self._once) <= _MAX_SPLIT):
                 middles += [raw[at] + _nested(raw[at + 1 : -1]) for at in range(1, length - 1)]
+        anywhere += self._twice_parts
         line = rf"{LINE_END}{PREFIX}{_SEAMS}"
         patterns = ["|".join(dict.fromkeys(anywhere))]
         if ends:
@@ -268,6 +284,22 @@ class KnownSecrets:
         if middles:
             patterns.append(rf"{line}(?:{'|'.join(dict.fromkeys(middles))}){_SEAMS}{LINE_END}")
         return "|".join(filter(None, patterns)).encode()
+
+    @cached_property
+    def _twice_parts(self) -> list[str]:
+        """Return RE2 patterns for the parts of forms that are encoded, split over lines and encoded again.
+
+        A long form always contains one of its blocks. In a short one, the line ending changes most blocks, so
+        there is a pattern for each half with each position of the line ending.
+        """
+        parts: list[str] = []
+        for form in sorted(self._twice) if self._wrapped else ():
+            step = 1 if len(form) <= _LONG else 3 if len(form) <= 2 * _LONG else _LONG_BLOCK
+            parts += [_literal(form[at : at + _BLOCK]) for at in range(0, len(form) - _BLOCK + 1, step)]
+        for form in sorted(self._wrapped):
+            for cut in _cuts(form, len(form)) if len(form) <= 3 * _LONG // 4 else ():
+                parts += [_literal(cut[: len(cut) // 2]), _literal(cut[-(len(cut) // 2) :])]
+        return list(dict.fromkeys(parts))
 
     # -- the second step -------------------------------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
@@ -282,6 +314,8 @@ class KnownSecrets:
         while left:
             view, depth = left.pop()
             found += [view.place(*span) for span in self._in(view.text)]
+            if self._twice_hint is not None and self._twice_hint.search(_raw(view.text)) is not None:
+                found += [view.place(*span) for span in self._in_decoded(view.text)]
             views = [(view.replaced(joint, _nothing, seams), depth) for joint, seams in _JOINTS]
             if depth < _DEPTH:
                 views += [(view.replaced(escape, _decoded), depth + 1) for escape in (_ESCAPE, _ONE_LEVEL)]
@@ -296,6 +330,18 @@ class KnownSecrets:
             yield match.span()
         if self._blocks:
             yield from self._parts(text)
+
+    def _in_decoded(self, text: str) -> Iterator[Span]:
+        """Yield the positions of secrets that were encoded, split over lines and encoded again."""
+        for start, characters, size, decoded in _decodings(text):
+            if _WRAPPED.search(decoded) is None:
+                continue
+            view = _View(decoded).replaced(_JOINTS[0][0], _nothing)
+            for low, high in (view.place(*span) for span in self._in(view.text)):
+                yield (
+                    start + low // size * characters,
+                    min(len(text), start - (-high // size) * characters),
+                )
 
     def _parts(self, text: str) -> Iterator[Span]:
         """Yield the positions of parts of long encoded forms."""
@@ -314,6 +360,10 @@ class KnownSecrets:
     @cached_property
     def _hint(self) -> Any:
         return compiled(self.pattern)
+
+    @cached_property
+    def _twice_hint(self) -> Any:
+        return compiled("|".join(self._twice_parts).encode()) if self._twice_parts else None
 
     @cached_property
     def _short_pattern(self) -> re.Pattern[str] | None:
@@ -342,9 +392,10 @@ class KnownSecrets:
     @cached_property
     def _beginnings(self) -> set[str]:
         """Return all substrings of the forms with MIN_LENGTH characters. Incomplete text can end with one."""
+        cuts = {cut for form in self._wrapped for cut in _cuts(form, _CUT)}
         return {
             form[at : at + MIN_LENGTH]
-            for form in (*self._plain, *self._encoded)
+            for form in (*self._plain, *self._encoded, *cuts)
             for at in range(len(form) - MIN_LENGTH + 1)
         }
 
@@ -419,6 +470,32 @@ def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
     size = _BLOCK if len(form) <= 2 * _LONG else long
     for at in range(0, len(form) - size + 1, size if len(form) <= 512 else _LONG):
         yield at, size
+
+
+def _cuts(form: str, length: int) -> Iterator[str]:
+    """Yield the encodings of a form with a line ending inside and up to `length` characters on each side."""
+    for at in range(1, len(form)):
+        yield from _encodings(f"{form[max(0, at - length) : at]}\n{form[at : at + length]}".encode())
+
+
+def _decodings(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """Yield decodings of the base64 and hex in a text.
+
+    Each is the position where it starts, how many characters encode how many bytes, and the decoded bytes as
+    Latin-1.
+    """
+    for run in _RUN.finditer(text):
+        encoded = run[0].translate(_STANDARD)
+        for skipped in range(4):
+            length = (len(encoded) - skipped) // 4 * 4 + skipped
+            rest = encoded[length:] if len(encoded) - length > 1 else ""
+            padded = encoded[skipped:length] + (rest and rest.ljust(4, "="))
+            yield run.start() + skipped, 4, 3, base64.b64decode(padded).decode("latin-1")
+    for run in _HEX_RUN.finditer(text):
+        for skipped in range(2):
+            length = (len(run[0]) - skipped) // 2 * 2
+            decoded = bytes.fromhex(run[0][skipped : skipped + length]).decode("latin-1")
+            yield run.start() + skipped, 2, 1, decoded
 
 
 def _any_of(forms: Iterable[str]) -> re.Pattern[str]:

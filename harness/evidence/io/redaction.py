@@ -38,7 +38,7 @@ _SAFE = re.compile(
 the harness's pods have variables of both kinds."""
 _PREFIX = re.compile(secret_rules.PREFIX)
 _NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
-_URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
+_URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s\"']+)@")
 _ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 
 

@@ -57,6 +57,8 @@ def clean(text: str) -> str:
         ("//registry/:_authToken=abc", "//registry/:_authToken=***"),
         ("GET /x?sig=ab%2Fc&z=1", "GET /x?sig=***&z=1"),
         ("redis://:hunter2@cache/0", "redis://:***@cache/0"),
+        ("https://u:p@ss:w@host/x", "https://u:***@host/x"),
+        ("GET /ws?token=abc&n=1", "GET /ws?token=***&n=1"),
         (f"GITHUB ghp_{'a1B2' * 9} used", "GITHUB *** used"),
         (f"github_pat_{'a1B2_' * 9}", MASK),
         (f"hf_{'aB' * 17}", MASK),
@@ -79,6 +81,60 @@ def test_secrets_are_found_by_name_or_form(text: str, expected: str) -> None:
     """Contract: the whole value is replaced, also with spaces, and nothing else."""
     assert clean(text) == expected
     assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "report"),
+    [
+        ("https://u:Staple9&#64;host/x", "https://u:***&#64;host/x", "NousResearch/hermes-agent #75476"),
+        (
+            "?next=https%3A%2F%2Fu%3AStaple9%40host",
+            "?next=https%3A%2F%2Fu%3A***%40host",
+            "the same, in a URL",
+        ),
+        (
+            "TRACE https://token:abc@pkgs/simple/",
+            "TRACE https://token:***@pkgs/simple/",
+            "astral-sh/uv #13357",
+        ),
+        ("rtspt://user1:pass1@10.0.0.1/live", "rtspt://user1:***@10.0.0.1/live", "marss/aiortsp #14"),
+        ("GET /ws?token=abc HTTP", "GET /ws?token=*** HTTP", "rigplane/rigplane-core #948"),
+        (
+            f"POST https://discord.com/api/webhooks/12/{'aB3-' * 17} failed",
+            "POST https://discord.com/api/webhooks/12/*** failed",
+            "alphaonedev/ai-memory-mcp #3697: the URL is the secret",
+        ),
+        (
+            "https://x.webhook.office.com/webhookb2/11-22@33-44/IncomingWebhook/0a1b/5 x",
+            "https://x.webhook.office.com/webhookb2/*** x",
+            "alphaonedev/ai-memory-mcp #3697",
+        ),
+        (
+            f"https://api.telegram.org/bot123456789:{'aB3-' * 9}/getMe",
+            "https://api.telegram.org/bot***/getMe",
+            "NousResearch/hermes-agent #75476",
+        ),
+        (
+            "+ curl -s -u admin:hunter2 https://x",
+            "+ curl -s -u admin:*** https://x",
+            "actions/runner #507: set -x",
+        ),
+        (
+            "+ docker login -u bob -p hunter2 ghcr.io",
+            "+ docker login -u bob -p *** ghcr.io",
+            "actions/runner #507",
+        ),
+        ("+ sshpass -p hunter2 ssh x", "+ sshpass -p *** ssh x", "actions/runner #507"),
+        ("+ redis-cli -h c -a hunter2 ping", "+ redis-cli -h c -a *** ping", "actions/runner #507"),
+        ("+ mysql -uroot -phunter2 db", "+ mysql -uroot -p*** db", "actions/runner #507"),
+        (f"+ wandb login --relogin {'0a1b' * 10}", "+ wandb login --relogin ***", "actions/runner #507"),
+        ("machine h login u password hunter2", "machine h login u password ***", "a .netrc file"),
+    ],
+)
+def test_inputs_of_public_reports(text: str, expected: str, report: str) -> None:
+    """Contract: URLs and commands in which other redactors missed a secret."""
+    assert clean(text) == expected, report
+    assert clean(expected) == expected
 
 
 def test_the_lines_of_a_private_key_keep_their_prefixes() -> None:
@@ -114,6 +170,9 @@ HF_TOKEN=$HF_TOKEN PASSWORD=${PASSWORD} api_key: $(cat /x) token: *** secretName
  45%|████▌     | 450/1000 [00:10<00:12, 44.1it/s, loss=1.2]
 http://127.0.0.1:8080/metrics torchrun --rdzv-endpoint=10.0.0.1:29500 sk-learn-like-names-are-no-keys
 tolerations: [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}] key: nvidia.com/gpu
+Post "https://jobset-webhook-service.jobset-system.svc:443/mutate?timeout=10s": EOF admission/webhook.go:123
+curl --user-agent=torch:2 https://h:8443/a@b; ssh login node mkdir -p /x; docker login succeeded; mysql -p db
+docker://registry:5000/image@sha256:0123 http://h:80/x%3Ay%40z https:%2F%2Fhost%2Fa discord.com/api/webhooks/
 Traceback (most recent call last):
   File "/workspace/train.py", line 10, in <module>
 NCCL INFO Bootstrap : Using eth0:10.244.1.5<0> [0] NCCL INFO comm 0x5581 rank 0 nranks 2 cudaDev 0 busId 1b000
@@ -279,6 +338,12 @@ PIECES = (
         JWT,
         "-----BEGIN PRIVATE KEY-----",
         "`",
+        "&#64;",
+        "%2F%2F",
+        "curl ",
+        "-u ",
+        "docker login ",
+        "-p ",
         "b",
         "]",
         "=>",
@@ -307,6 +372,10 @@ def test_the_hints_match_every_text_with_a_secret(pieces: list[str]) -> None:
         "key='",
         '\\\\"',
         "\\",
+        "curl -u ",
+        "docker login ",
+        "machine a login ",
+        "%2F%2Fa:",
     ],
 )
 def test_time_is_linear(unit: str) -> None:

@@ -158,8 +158,56 @@ def test_no_reading_of_a_streamed_log_has_the_secret(tmp_path_factory, case, cut
     assert [reading for reading in readings(redacted.replace(joint, "")) if secret in reading] == []
 
 
-def wrapped(text: str, columns: int, prefix: str) -> str:
-    return f"\n{prefix}".join(text[at : at + columns] for at in range(0, len(text), columns))
+COLUMNS = st.sampled_from([64, 76])
+CUT_INSIDE = base64.b64encode(base64.encodebytes(b"x" * 48 + b"G9cRcwzHDj2VVyna and more")).decode()
+"""The first encoding is wrapped in the middle of the secret."""
+
+
+@st.composite
+def encoded_twice(draw: st.DrawFn) -> tuple[str, str]:
+    """Draw a secret, and a document with it that was encoded, wrapped or split, and encoded again."""
+    secret = draw(SECRETS)
+    before, after = draw(st.binary(max_size=100)), draw(st.binary(max_size=40))
+    text = draw(st.sampled_from(list(ENCODINGS.values())))(before + secret.encode() + after)
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    if draw(st.booleans()):
+        text = wrapped(text, draw(COLUMNS), end)
+    else:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + end + text[at:]
+    return secret, draw(st.sampled_from(list(ENCODINGS.values())))(text.encode() + b"\n")
+
+
+@given(
+    encoded_twice(),
+    COLUMNS | st.lists(st.integers(1, 400), max_size=1),
+    st.sampled_from(PREFIXES),
+    st.booleans(),
+)
+@example(("G9cRcwzHDj2VVyna", CUT_INSIDE), [], "", False)
+@example(("G9cRcwzHDj2VVyna", CUT_INSIDE), 64, PREFIXES[2], True)
+def test_no_reading_of_a_document_that_was_encoded_twice_has_the_secret(case, cuts, prefix, streamed):
+    """Contract: wherever the first encoding and the second one are wrapped or split over lines."""
+    secret, text = case
+    joint = f"\n{prefix}"
+    if isinstance(cuts, list):
+        text = "".join(
+            part + joint * (part != text[cut:]) for cut in cuts for part in (text[:cut], text[cut:])
+        )
+    else:
+        text = wrapped(text, cuts, joint)
+    whole = f"{prefix}before {text}{joint}end\n"
+    stream = Redactor([secret]).stream()
+    lines = [stream.feed(line) for line in whole.splitlines(keepends=True)] if streamed else []
+    redacted = "".join([*lines, stream.flush()]) if streamed else Redactor([secret]).text(whole)
+    assert redacted.startswith(f"{prefix}before ")
+    assert redacted.endswith(f"{joint}end\n")
+    known = {re.sub(r"\s", "", each) for each in readings(redacted.replace(joint, ""))}
+    assert not any(secret in reading for each in known for reading in readings(each))
+
+
+def wrapped(text: str, columns: int, joint: str) -> str:
+    return joint.join(text[at : at + columns] for at in range(0, len(text), columns))
 
 
 @pytest.mark.parametrize("columns", [16, 64, 76])
@@ -170,7 +218,8 @@ def test_a_document_in_wrapped_base64_shows_no_part_of_the_secret(columns: int, 
     document = f"apiVersion: v1\nusers: [{{name: u, user: {{x: {secret}}}}}]\ncontexts: []\n".encode()
     once = base64.b64encode(document)
     for encoded in (once, base64.b64encode(once), base64.b64encode(base64.encodebytes(document))):
-        text = f"{prefix}before\n{prefix}{wrapped(encoded.decode(), columns, prefix)}\n{prefix}after\n"
+        joint = f"\n{prefix}"
+        text = f"{prefix}before\n{prefix}{wrapped(encoded.decode(), columns, joint)}\n{prefix}after\n"
         redacted = Redactor([secret]).text(text)
         assert redacted.count("\n") == text.count("\n")
         assert redacted.startswith(f"{prefix}before\n{prefix}{encoded.decode()[:8]}")
@@ -305,9 +354,8 @@ def test_texts_without_a_secret_stay_byte_for_byte(secrets: list[str], lines: li
     ],
 )
 def test_time_is_linear(unit: str) -> None:
-    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret,
-    and in a stream.
-    """
+    """Contract: ten times as much text takes ten times as long, in a text and in a stream, also if
+    every line has a part of a secret."""
     redactor = Redactor(["hV7kQ2mZ9xW4", "hV7k" * 12])
 
     def seconds(count: int) -> float:
