@@ -41,8 +41,14 @@ _PASSING = (
     "error looking up service account",
 )
 """Parts of messages about transient refusals, after which the next attempt can succeed."""
-_OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""Denials by the JobSet and Kueue webhooks, which deny a pod or Job until they have read its owner."""
+_OF_THE_CONTROLLERS = re.compile(
+    r'webhook "[mv](pod|job)\.kb\.io" denied|webhook "validatepod\.volcano\.sh" denied .*podgroup phase is'
+)
+"""Denials by webhooks of controllers, which deny a pod or Job for a moment.
+
+Those of JobSet and Kueue do so until they have read its owner, and Volcano's until its scheduler has accepted
+the PodGroup (volcano#621).
+"""
 POD_SECURITY = "Pod Security Standard"
 """The kind that is returned for a refusal by Pod Security admission."""
 _AGAIN = "(combined from similar events): "

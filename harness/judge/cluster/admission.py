@@ -10,6 +10,7 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, gated, names
 from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
+from harness.judge.logs import silent
 
 ENDING_SECONDS = 20.0
 """The longest time that the ranks, the Pluto client and torchrun need to exit after the last point."""
@@ -196,7 +197,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
         text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
     text = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
-    return [text, *advice] if text else advice
+    return [text, *silent.when_stopped(case), *advice] if text else advice
 
 
 def _late(case: Case, over: float) -> list[str]:

@@ -10,6 +10,7 @@ from harness.judge.catalogue import END, RUNNING
 from harness.judge.cluster import admission, controllers, deletion
 from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.logs import silent
 from harness.judge.ranks import attached_ends, pods
 
 
@@ -56,7 +57,7 @@ def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: floa
         "completed",
         "run.timed_out",
         f"{what}: it ran longer than its activeDeadlineSeconds ({limit} s)",
-        why=[advice] if ours else [],
+        why=[*silent.when_stopped(case), *([advice] if ours else [])],
         ranks=range(case.expected.ranks),
         evidence=refs,
         phase=RUNNING,
@@ -94,6 +95,7 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, why = pods.stalled(case, ends)
+        why += silent.when_stopped(case)
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before it" * case.by_signal

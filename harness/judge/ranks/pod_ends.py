@@ -16,9 +16,10 @@ from harness.judge.cluster import deletion
 from harness.judge.end import SAME_MOMENT, End
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
+from harness.judge.logs import silent
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, restart_store, silent, time_limits
+from harness.judge.ranks import exit_codes, restart_store, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals raised by faults in the process itself. Other processes rarely send them."""
@@ -365,10 +366,11 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             return _without_part(end, place, f"{log}:{end.stack.number}")
-    found = silent.silent(case, all_)
+    found = silent.silent(case) if waited else None
     if found is None:
         return None
-    end = replace(found.end, ranks=[found.rank], stack=found.stack)
+    own = next(end for end in all_ if end.index == found.index)
+    end = replace(own, ranks=[found.rank], stack=found.stack)
     place = f"{case.place_of(found.rank)}{exit_codes.last_step(case, found.rank)}"
     return replace(_without_part(end, place, found.ref), at=cause.at, follows=False)
 
@@ -384,14 +386,14 @@ def _without_part(end: End, place: str, ref: str) -> End:
     return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)
 
 
-def of_peers(case: Case, cause: End, all_: Collection[End]) -> list[str]:
+def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
     """Return what the other pods show about a failure that a peer caused, if that peer is not known.
 
     A peer that had finished its own work, or that was still running, may be the reason, but this is not
     proved, so `cause` remains the first failure.
     """
     texts = []
-    outside = silent.outside_collectives(case, all_)
+    outside = silent.outside_collectives(case)
     for end in all_:
         place = case.place(end.index)
         if end.index == cause.index:
@@ -404,7 +406,7 @@ def of_peers(case: Case, cause: End, all_: Collection[End]) -> list[str]:
             )
         elif cause.in_vain and not end.in_vain and end.stack is None and end.at >= cause.at:
             text = f"{place} was still running and had reported no timeout, so it may be the hung one"
-            own = [found for found in outside if found.end.index == end.index]
+            own = [found for found in outside if found.index == end.index]
             where = [f"when it was ended, rank {found.rank} was in {found.stack.place}" for found in own[:3]]
             texts.append("; ".join([text, *where]))
     return texts[:3]

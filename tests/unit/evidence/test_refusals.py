@@ -63,6 +63,8 @@ def test_a_refusal_does_not_change_and_names_its_rule(message, rule):
         'pods "x" is forbidden: error looking up service account n/default: "default" not found',
         "etcdserver: request timed out",
         'admission webhook "mpod.kb.io" denied the request: Job.batch "x-workers-0" not found',
+        'admission webhook "validatepod.volcano.sh" denied the request: failed to create pod <n/x> as the '
+        "podgroup phase is Pending",
     ],
 )
 def test_a_refusal_that_may_pass_is_not_final(message):

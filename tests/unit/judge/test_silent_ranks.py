@@ -47,7 +47,7 @@ def job(places, per_node=1, gpus=False, finished=()):
         pod.workers(7, [(*each, made.ranks) for each in ranks])
         for pid, local, rank in ranks:
             pod.rank(pid, rank, made.ranks, local=local)
-            if rank == 0:
+            if rank == 0 and 0 not in places:
                 pod.end(pid, 1, "exception", TIMEOUT)
                 pod.add("failed", 7, failures=[(pid, local, rank, 1, "To enable traceback see: …")])
             elif rank in finished:
@@ -104,6 +104,20 @@ def test_a_place_is_told_where_it_proves_nothing(judged):
     assert "it may be the hung one; when it was ended, rank 1 was in load (train.py line 54)" in (
         verdict.explanation
     )
+
+
+def test_a_job_without_time_tells_where_its_ranks_were(judged):
+    """Contract: Lightning#11242, where the timeout is longer than the job's time. The others come last."""
+    made = job({0: WAITS, 1: ASLEEP, 2: WAITS, 3: WAITS}, per_node=2)
+    made.processes = [one for one in made.processes if one.kind not in ("end", "failed")]
+    made.drop("jobset", 2)
+    made.drop_pod(0, after=10)
+    made.drop_pod(1, after=10)
+    bundles.timed_out(made)
+    verdict = judged(made)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "run.timed_out"), verdict.explanation
+    places = "rank 1 was in load (train.py line 54), under main (train.py line 87); rank 0 was in all_reduce"
+    assert f"When it was ended, {places}" in verdict.explanation
 
 
 def test_a_rank_that_waited_for_the_tracker_is_not_hung(judged):

@@ -6,67 +6,74 @@ recorder adds where each other rank was when it got SIGTERM (harness/workers/out
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.worlds import RankLife
 from harness.judge.case import Case
-from harness.judge.end import End
+from harness.judge.finding import counted
 from harness.judge.logs import stacks
 from harness.judge.logs.stacks import Stack
+
+MAX_PLACES = 4
+"""Maximum number of ranks in one sentence."""
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a rank was when it got SIGTERM."""
 
-    end: End
-    """How the rank's pod ended."""
+    index: int
+    """The index of the rank's node."""
     rank: int
     stack: Stack
     ref: str
 
 
-def outside_collectives(case: Case, ends: Collection[End]) -> list[Place]:
+def outside_collectives(case: Case) -> list[Place]:
     """Return each rank that was in no collective operation when it got SIGTERM, in rank order."""
-    places = [place for place, _ in _places(case, ends) if not place.stack.in_collective]
+    places = [place for place in _places(case) if not place.stack.in_collective]
     return sorted(places, key=lambda place: place.rank)
 
 
-def silent(case: Case, ends: Collection[End]) -> Place | None:
+def when_stopped(case: Case) -> list[str]:
+    """Return a list with a sentence about where the ranks were when a job ran out of time, or [].
+
+    Ranks that were in no collective operation are named first, because the others may wait for them.
+    """
+    found = _places(case)
+    found.sort(key=lambda place: (place.stack.in_collective, place.rank))
+    texts = [f"rank {place.rank} was in {place.stack.place}" for place in found[:MAX_PLACES]]
+    if found[MAX_PLACES:]:
+        texts.append(f"where {counted(len(found) - MAX_PLACES, 'rank')} more were is in processes.jsonl")
+    return [f"when it was ended, {'; '.join(texts)}"] if texts else []
+
+
+def silent(case: Case) -> Place | None:
     """Return the only rank that the others can have waited for in vain, or None if this is not proved.
 
     Every other rank must have ended with an error of its own, or have been in a collective operation. With
     GPUs, a line of the rank's own code can also wait for a collective operation, so it proves nothing.
     """
-    if not any(end.in_vain for end in ends):
-        return None
-    candidates = outside_collectives(case, ends)
+    candidates = outside_collectives(case)
     if len(candidates) != 1:
         return None
     [candidate] = candidates
-    waiting = {place.rank for place, _ in _places(case, ends) if place.stack.in_collective}
-    failed = {life.rank for life in _lives(case, ends) if _failed_by_itself(life)}
-    if {candidate.rank, *waiting, *failed} != set(case.ranks) or _has_gpus(case, candidate.end.index):
+    waiting = {place.rank for place in _places(case) if place.stack.in_collective}
+    failed = {life.rank for lives in case.lives.values() for life in lives if _failed_by_itself(life)}
+    if {candidate.rank, *waiting, *failed} != set(case.ranks) or _has_gpus(case, candidate.index):
         return None
     return candidate
 
 
-def _lives(case: Case, ends: Collection[End]) -> Iterator[RankLife]:
-    for end in ends:
-        yield from case.lives.get(end.index, ())
-
-
-def _places(case: Case, ends: Collection[End]) -> Iterator[tuple[Place, RankLife]]:
-    for end in ends:
-        for life in case.lives.get(end.index, ()):
-            if life.stack is None:
-                continue
-            text, ref = life.stack
+def _places(case: Case) -> list[Place]:
+    places = []
+    for index, lives in sorted(case.lives.items()):
+        for rank, (text, ref) in [(life.rank, life.stack) for life in lives if life.stack is not None]:
             stack, _ = stacks.last(list(enumerate(text.splitlines())))
             if stack is not None:
-                yield Place(end, life.rank, stack, ref), life
+                places.append(Place(index, rank, stack, ref))
+    return places
 
 
 def _failed_by_itself(life: RankLife) -> bool:
