@@ -325,17 +325,20 @@ def _of_kubeflow(
 
 
 def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
-    """Return the group of bare pods, numbered by RANK or NODE_RANK in their specs, or else by name."""
+    """Return the group of bare pods, numbered by RANK or NODE_RANK in their specs, or else by name.
+
+    There may have been more pods: as many as their specs say, or as the highest number needs.
+    """
     if not pods:
         return ()
     named = {str(mapping(pod, "metadata").get("name")): pod for pod in pods}
     ranks = {name: _own_index(pod) for name, pod in named.items()}
-    given = sorted(rank for rank in ranks.values() if rank is not None)
-    if given == list(range(len(named))):
-        names = {name: rank for name, rank in ranks.items() if rank is not None}
-    else:
+    names = {name: rank for name, rank in ranks.items() if rank is not None}
+    if len(names) < len(named) or len(set(names.values())) < len(named) or max(names.values()) >= MAX_NODES:
         names = {name: index for index, name in enumerate(sorted(named, key=_natural))}
-    return (ReplicaGroup(PodGroup(names=names), len(names), mapping(pods[0], "spec")),)
+    wanted = max(rank_count.nodes_of_pod(mapping(pod, "spec")) or 0 for pod in pods)
+    count = max(max(names.values()) + 1, min(wanted, MAX_NODES))
+    return (ReplicaGroup(PodGroup(names=names), count, mapping(pods[0], "spec")),)
 
 
 def _own_index(pod: Object) -> int | None:

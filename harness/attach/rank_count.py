@@ -10,16 +10,15 @@ from pathlib import Path
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_PROCESSES
 from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.torchrun_logs import LoggedRanks
 
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)[\"']?([^\s\"']+)")
+_NODES = re.compile(r"--nnodes(?:=|\s+)[\"']?([^\s\"']+)")
 _PROCESSES = re.compile(r"--num[-_]processes(?:=|\s+)[\"']?([^\s\"']+)")
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed\.(?:run|launch)\b")
 _ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
 _OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
-_WORLD = re.compile(r"\bglobal_world_sizes=\[(\d+)")
-_GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")
-_GROUP = re.compile(r"\bgroup_rank=(\d+)")
 _REPORTED = re.compile(r"\brank\s*:\s*(\d+) \(local_rank: (\d+)\)")
 """A line in torchrun's failure report about a failed worker in the same pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
@@ -31,15 +30,6 @@ class RankCount:
 
     per_pod: int | None
     source: str
-
-
-@dataclass(frozen=True)
-class LoggedRanks:
-    """The ranks of a pod as torchrun logged them at the end of its rendezvous (LOGLEVEL=INFO)."""
-
-    group_rank: int
-    ranks: tuple[int, ...]
-    world: int
 
 
 def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
@@ -55,6 +45,25 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
     if _TORCHRUN.search(text):
         return RankCount(1, "torchrun without --nproc-per-node, which starts one rank in each pod")
     return _without_torchrun(text, env, nodes)
+
+
+def nodes_of_pod(spec: Object) -> int | None:
+    """Return the number of pods of the job to which a pod with this spec belongs, or None.
+
+    It is that of --nnodes or PET_NNODES, the smaller one of MIN:MAX. If a pod has the RANK of one process and
+    does not run torchrun, it is WORLD_SIZE.
+    """
+    for own in items(spec, "containers"):
+        text = " ".join(str(word) for word in [*(own.get("command") or []), *(own.get("args") or [])])
+        env = {str(each.get("name")): str(each["value"]) for each in items(own, "env") if "value" in each}
+        found = _NODES.search(text)
+        value = found[1] if found else env.get("PET_NNODES", "")
+        if not value and "RANK" in env and "LOCAL_RANK" not in env and not _TORCHRUN.search(text):
+            value = env.get("WORLD_SIZE", "")
+        number = _number(expanded(value, env).partition(":")[0], env)
+        if number is not None:
+            return number
+    return None
 
 
 def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
@@ -104,27 +113,6 @@ def _gpus(container: Object) -> int:
     limits = mapping(container, "resources", "limits")
     counts = [str(value) for name, value in limits.items() if _GPU.match(name)]
     return sum(int(count) for count in counts if count.isdecimal())
-
-
-def logged(log: Path) -> LoggedRanks | None:
-    """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none."""
-    try:
-        content = log.read_bytes()
-    except OSError:
-        return None
-    if b"global_world_sizes=[" not in content:
-        return None
-    group, ranks, world = None, None, None
-    for line in content.decode(errors="replace").splitlines():
-        if found := _GROUP.search(line):
-            group = int(found[1])
-        if found := _GLOBAL.search(line):
-            ranks = tuple(int(word) for word in found[1].split(",") if word.strip())
-        if found := _WORLD.search(line):
-            world = int(found[1])
-    if group is None or world is None or not ranks:
-        return None
-    return LoggedRanks(group, ranks, world)
 
 
 def reported(log: Path, per_pod: int) -> int | None:

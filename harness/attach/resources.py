@@ -69,9 +69,15 @@ def target_of(word: str) -> Resource | None:
     return of.get(short)
 
 
+def cluster_role(namespace: str) -> str:
+    """Return the name of the ClusterRole for jobs in a namespace."""
+    return f"{ROLE}-{namespace}"
+
+
 def roles(namespace: str, probe: bool = False, secret: str = "", service: Service | None = None) -> str:
     """Return a Role and a ClusterRole as YAML, with the least permissions to attach to any kind of job.
 
+    The ClusterRole has the namespace in its name, so that a Role for another namespace does not replace it.
     With `secret`, the Role permits to read this Secret. With `service`, another Role permits to reach the
     tracker at this Service.
     """
@@ -86,7 +92,10 @@ def roles(namespace: str, probe: bool = False, secret: str = "", service: Servic
     outside.append(
         {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": [namespace], "verbs": list(READ)}
     )
-    documents = [_role("Role", ROLE, rules, namespace), _role("ClusterRole", ROLE, outside)]
+    documents = [
+        _role("Role", ROLE, rules, namespace),
+        _role("ClusterRole", cluster_role(namespace), outside),
+    ]
     if service is not None:
         tracker = [_one("services/proxy", service.proxied)]
         documents.append(_role("Role", TRACKER_ROLE, tracker, service.namespace))

@@ -35,6 +35,7 @@ from harness.core.kubernetes import Kube
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
+from harness.evidence.kubernetes import torchrun_logs
 from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import JOBSET_NAME, mapping
 from harness.judge.case import OBSERVE_STAGE
@@ -215,10 +216,10 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
-    logged: dict[str, rank_count.LoggedRanks] = {}
+    logged: dict[str, torchrun_logs.LoggedRanks] = {}
     for index, pod in bundle.pods().items():
         path = bundle.log(pod.name, container)
-        found = rank_count.logged(bundle.path / path)
+        found = torchrun_logs.logged(bundle.path / path)
         if found is not None:
             logged[str(index)] = found
     from_logs = rank_count.agreed(logged, nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from harness.core.checks import CheckId
@@ -115,7 +115,12 @@ class Facts:
             run=str(run) if run is not None else None,
             label=self.label if known else "the run",
         )
-        return {finding.name: finding for finding in found}
+        by_name = {finding.name: finding for finding in found}
+        lost = by_name["no-lost-points"]
+        if lost.result == "FAIL":
+            why = admitted_logs.uploaders(self.case, lost.ranks)
+            by_name["no-lost-points"] = replace(lost, why=[*lost.why, *why])
+        return by_name
 
     @property
     def label(self) -> str:

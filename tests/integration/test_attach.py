@@ -169,6 +169,16 @@ def test_only_reads_that_the_printed_role_permits(api, attached):
         assert ("/".join([within[0], within[2]]) if len(within) > 2 else within[0]) in permitted, path
 
 
+def test_the_roles_for_two_namespaces_do_not_replace_each_other():
+    """Contract: the ClusterRole names one namespace, so each namespace has one of its own."""
+    names = {
+        (role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"])
+        for namespace in ("team-a", "team-b")
+        for role in yaml.safe_load_all(roles(namespace))
+    }
+    assert len(names) == 4
+
+
 @pytest.mark.parametrize(
     ("kind", "unknown"),
     [("node", "nodes"), ("event", None), ("service", None), ("workload", "admission"), ("log", "logs")],

@@ -430,6 +430,7 @@ def test_a_client_that_leaves_its_points_to_an_uploader_of_an_earlier_process(re
     verdict = recorded.attach().verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
     assert "rank 1: loss/1: 200 of 200 points" in verdict.explanation
+    assert f"The client of rank 1 left its points to process {os.getpid()}" in verdict.explanation
 
 
 @pytest.mark.parametrize("url", ["tracker:8080", "ftp://x", "http://", "http://x:port"])

@@ -17,7 +17,7 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 
 from harness.attach.find import Target
-from harness.attach.resources import ROLE, TRACKER_ROLE, roles
+from harness.attach.resources import ROLE, TRACKER_ROLE, cluster_role, roles
 from harness.attach.session import Options, attach
 from harness.context import Progress, RunContext
 from harness.core.deadlines import Deadline
@@ -170,7 +170,7 @@ class ForeignJobs:
         self.kube.delete("v1", "Namespace", self.namespace)
         for kind in ("RoleBinding", "Role"):
             self.kube.delete("rbac.authorization.k8s.io/v1", kind, TRACKER_ROLE, tracker.NAMESPACE)
-        self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRole", "harness-attach")
+        self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRole", cluster_role(self.namespace))
         self.kube.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", self.namespace)
 
     def apply(
@@ -367,7 +367,8 @@ class ForeignJobs:
             "kind": "ClusterRoleBinding",
             "metadata": {"name": self.namespace},
         }
-        self.kube.apply({**binding, "roleRef": {**reference, "kind": "ClusterRole"}, "subjects": [subject]})
+        outside = {**reference, "kind": "ClusterRole", "name": cluster_role(self.namespace)}
+        self.kube.apply({**binding, "roleRef": outside, "subjects": [subject]})
         of_tracker = {**binding, "kind": "RoleBinding"}
         of_tracker["metadata"] = {"name": TRACKER_ROLE, "namespace": tracker.NAMESPACE}
         role = {**reference, "name": TRACKER_ROLE}

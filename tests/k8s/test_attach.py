@@ -247,16 +247,16 @@ def test_a_konduktor_job_before_during_and_after(foreign: ForeignJobs) -> None:
 def test_a_torchrunjob_that_ends_well_and_one_that_crashes(foreign: ForeignJobs, torchrun: Team) -> None:
     """Contract: a TorchrunJob is judged by its JobSet, followed and after its end."""
     before = foreign.attach_before(
-        "torchrunjob/whole", lambda: torchrun.job("whole", env=[{"name": "STEPS", "value": "5"}])
+        "torchrunjob/t-whole", lambda: torchrun.job("t-whole", env=[{"name": "STEPS", "value": "5"}])
     )
     assert short(before) == COMPLETE, before.verdict
-    torchrun.job("broken", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 0})
-    during = foreign.attach("torchrunjob/broken", follow=True, wait=30)
-    torchrun.until("broken", "Failed")
-    after = foreign.attach("torchrunjob/broken")
+    torchrun.job("t-broken", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 0})
+    during = foreign.attach("torchrunjob/t-broken", follow=True, wait=30)
+    torchrun.until("t-broken", "Failed")
+    after = foreign.attach("torchrunjob/t-broken")
     for outcome in (during, after):
         assert short(outcome) == CRASHED, outcome.verdict
-    assert passed(foreign.attach("torchrunjob/whole").verdict) >= ALL_BUT_POINTS
+    assert passed(foreign.attach("torchrunjob/t-whole").verdict) >= ALL_BUT_POINTS
 
 
 @pytest.mark.nightly

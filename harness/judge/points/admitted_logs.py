@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 
@@ -18,6 +19,7 @@ LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
 """A log that begins later after the start of its container is not whole: in general, and if it is large."""
 LARGE = 1 << 20
 """Bytes of a log from which on the kubelet may have rotated it soon after the start. It keeps 10 MiB."""
+_EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
 """Part of the gap in the log of a job with many pods (harness/attach/logs.py)."""
 
@@ -175,6 +177,24 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool, str]:
     if any(summary.world is None or summary.restart is None for summary in summaries):
         return False, "no torchrun started the ranks, so nothing recorded whether they met in one world"
     return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
+
+
+def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
+    """Return a sentence for each rank whose client logged that it uses the upload process of another process.
+
+    The client takes any process with the pid in its queue's file .sync.pid for an uploader, even if that is a
+    zombie or was given the pid of an uploader that has ended. Nothing is sent then.
+    """
+    texts = []
+    for rank in sorted(set(ranks)):
+        pod = case.pods.get(case.node_of(rank))
+        path = case.bundle.log(pod.name, case.launch.container) if pod else ""
+        lines = case.bundle.lines(path) if pod and case.bundle.has(path) else []
+        found = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
+        if found:
+            text = f"the client of rank {rank} left its points to process {found[-1]}, which it took for its "
+            texts.append(f"{text}upload process (.sync.pid); give each process a PLUTO_DIR of its own")
+    return texts
 
 
 def _trusted(pods: Iterable[PodRecord]) -> Iterator[Record]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from harness.core.clock import seconds
+from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, names
 from harness.judge.end import End
-from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.logs import clues
 
 LAST_LINES = 400
 MAX_SILENT = 3
 """Maximum number of ranks for which the last log line is quoted."""
+YOUNGER_SECONDS = 60.0
+"""A pod that was created this many seconds after another rank had started was not there from the start."""
 _ROLE = "training.kubeflow.org/job-role"
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
@@ -22,6 +24,7 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
     why = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
     if mapping(launched.object, "spec").get("suspend") is True:
         why.append("it is suspended")
+    why += _launcher(case)
     return _open(case, f"{what} has not ended", ends, why, [launched.ref])
 
 
@@ -32,11 +35,20 @@ def failed(case: Case, launched: ObjectState, text: str) -> Finding:
 
 
 def _launcher(case: Case) -> list[str]:
-    """Return the last log line of an MPIJob's launcher, which exits with mpirun's exit code."""
+    """Return how often an MPIJob's launcher was restarted, and the last line of its log.
+
+    The launcher exits with mpirun's exit code.
+    """
     found = []
     for state in case.bundle.last("pod").values():
         if mapping(state.object, "metadata", "labels").get(_ROLE) != "launcher":
             continue
+        for status in items(state.object, "status", "containerStatuses"):
+            waiting, ended = mapping(status, "state", "waiting"), mapping(status, "lastState", "terminated")
+            if waiting and ended:
+                text = f"its launcher {state.name} is waiting ({waiting.get('reason')}) after "
+                text += counted(int(status.get("restartCount") or 0), "restart")
+                found.append(f"{text}, and ended with exit code {ended.get('exitCode')}")
         for container in items(state.object, "spec", "containers"):
             text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[
                 0
@@ -78,10 +90,48 @@ def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: lis
         "run.not_ended",
         text,
         details=states,
-        why=[*why, *_silent(case, ends)],
+        why=[*why, *_ended_before(case), *_younger(case), *_silent(case, ends)],
         ranks=still,
         evidence=refs,
     )
+
+
+def _ended_before(case: Case) -> list[str]:
+    """Return a sentence for each of the first MAX_SILENT failed previous executions of ranks' containers.
+
+    If ranks hang after restarts, the first of these failures is what they follow from.
+    """
+    found: list[tuple[float, str]] = []
+    for index, pod in case.pods.items():
+        for status in items(pod.last.object, "status", "containerStatuses"):
+            ended = mapping(status, "lastState", "terminated")
+            at = seconds(ended.get("finishedAt"))
+            if status.get("name") == case.launch.container and ended.get("exitCode") and at is not None:
+                text = f"the container of {case.place(index)} had ended before with exit code "
+                text += f"{ended['exitCode']} at {timestamp(at)}, and was restarted"
+                found.append((at, text))
+    return [text for _, text in sorted(found)[:MAX_SILENT]]
+
+
+def _younger(case: Case) -> list[str]:
+    """Return a sentence for each of the first MAX_SILENT pods that may have replaced another pod.
+
+    Its peers do not wait for a pod that was deleted and created again, for example under static rendezvous.
+    """
+    policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else None
+    if case.launch.kind == "StatefulSet" and policy != "Parallel":
+        return []  # It creates its pods one after the other.
+    started = [at for index in case.pods if (at := case.container_started(index)) is not None]
+    found = []
+    for index, pod in case.pods.items():
+        created = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
+        if created is None or not started or created - min(started) <= YOUNGER_SECONDS:
+            continue
+        text = (
+            f"the pod of {case.place(index)} was created {created - min(started):.0f} s after another rank "
+        )
+        found.append(f"{text}had started, so it may have replaced a pod")
+    return found[:MAX_SILENT]
 
 
 def _verb(end: End) -> str:

@@ -158,6 +158,8 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
         apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
+        if apart is None and (logged := worlds.of_logs(case)) is not None and logged.result == "FAIL":
+            apart = logged
         if apart is not None:
             return [apart, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends, recorded)

@@ -202,14 +202,23 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                     continue
                 times, counted = count - counted, count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
-                at = seconds(after.received_at) or 0.0
                 ended = mapping(_status(case, after), "lastState", "terminated")
+                at = _started(case, after) or seconds(after.received_at) or 0.0
                 code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
                 again = f"{times} times, the last time before" if times > 1 else "at"
                 text = f"the container of pod {pod.name} was started again {again} {timestamp(at)} "
                 text += f"(restartPolicy {policy}{code})"
                 allowed = policy == "OnFailure" and ended.get("exitCode") != 0
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
+
+
+def _started(case: Case, state: ObjectState) -> float | None:
+    """Return when the rank's container was last started, or None if it is waiting to be started."""
+    now = mapping(_status(case, state), "state")
+    for word in ("running", "terminated"):
+        if (at := seconds(mapping(now, word).get("startedAt"))) is not None:
+            return at
+    return None
 
 
 def _status(case: Case, state: ObjectState) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from harness.core.limits import MAX_RANKS
 from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.kubernetes.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
@@ -168,9 +169,50 @@ def rendezvous(case: Case, recorded: tuple[bool, str] | None = None) -> Finding:
         met_, text = recorded
         return passed("rendezvous", text) if met_ else unknown("rendezvous", text)
     if not case.launch.processes and case.launch.attached:
-        return unknown("rendezvous", "nothing recorded whether the ranks met in one world")
+        nothing = unknown("rendezvous", "nothing recorded whether the ranks met in one world")
+        return of_logs(case) or nothing
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:
         return passed("rendezvous", met(case), _refs(case))
     return unknown("rendezvous", "see world")
+
+
+def of_logs(case: Case) -> Finding | None:
+    """Return the finding `rendezvous` of an attached job from the logs of torchrun, or None.
+
+    The last rendezvous that each pod logged counts. Nothing is known without a log of every pod, or if the
+    logs contradict each other in another way.
+    """
+    if not case.launch.attached or case.launch.processes:
+        return None
+    logs = dict[int, tuple[str, LoggedRanks]]()
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        path = case.bundle.log(pod.name, case.launch.container) if pod else ""
+        found = logged(case.bundle.path / path) if path else None
+        if found is None:
+            return None
+        logs[index] = (path, found)
+    refs = [path for path, _ in logs.values()]
+    worlds = {found.world for _, found in logs.values()}
+    ranks = sorted(rank for _, found in logs.values() for rank in found.ranks)
+    if len(worlds) == 1 and ranks == list(range(max(worlds))):
+        text = f"torchrun logged one world of {counted(len(ranks), 'rank')} in {counted(len(logs), 'pod')}"
+        return passed("rendezvous", text, refs[:8])
+    alone = [i for i, (_, found) in logs.items() if sorted(found.ranks) == list(range(found.world))]
+    if len(alone) < len(logs) or len(logs) == 1:
+        return None
+    details = [
+        f"pod {_pod(case, index)} ran {names(logs[index][1].ranks)} of a world of {logs[index][1].world}"
+        for index in alone
+    ]
+    return not_passed(
+        "rendezvous",
+        "variables.world_of_one" if worlds == {1} else "rendezvous.world_size",
+        f"each pod trained alone, although the job has {case.expected.num_nodes} nodes",
+        details=details,
+        why=["torchrun logged it at the end of its rendezvous"],
+        ranks=case.ranks_of(*alone),
+        evidence=refs[:8],
+    )
