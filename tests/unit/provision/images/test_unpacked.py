@@ -55,7 +55,7 @@ def test_the_image_without_layers_is_whole_but_for_them() -> None:
     manifest = json.dumps({"mediaType": "application/vnd.oci.image.manifest.v1+json"})
     digest = "sha256:" + hashlib.sha256(manifest.encode()).hexdigest()
     with tarfile.open(
-        fileobj=io.BytesIO(small("docker.io/team/job:1", digest, manifest, configuration))
+        fileobj=io.BytesIO(small("docker.io/team/job:1", manifest.encode(), configuration.encode()))
     ) as tar:
         files = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
     blobs = {name: content for name, content in files.items() if name.startswith("blobs/")}
