@@ -64,8 +64,9 @@ def grant_of(given: bytes, key: bytes) -> Grant | None:
         scope = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
+    # Compare the whole key, because base64 allows other spellings of the same scope.
     if not hmac.compare_digest(given, _sealed(key.decode(), kind, scope).encode()):
-        return None  # also for another spelling of the same scope in base64
+        return None
     if kind == "p":
         return Grant(project=scope)
     project, run, launch = json.loads(scope)
