@@ -47,7 +47,7 @@ CODE = {
 }
 LISTED = {"configMaps": ["code"]}
 """What a queue permits its jobs so that they can mount CODE."""
-ENDED_SECONDS = 150.0
+ENDED_SECONDS = 300.0
 
 
 def preempting(name: str, namespace: str, **quota: str) -> Object:
