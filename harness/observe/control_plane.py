@@ -13,7 +13,7 @@ The intervals in between double.
 STOPPED_SECONDS = 60.0
 """After this many seconds without a response, a stopped control plane counts as lost.
 
-Somebody may be restarting its container. A container that was stopped does not start by itself.
+A stopped container does not start again on its own, but somebody may be restarting it.
 """
 
 

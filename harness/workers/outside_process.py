@@ -335,7 +335,7 @@ def wrap_agent(module: ModuleType) -> None:
 def _tell_around(
     owner: Any, name: str, told: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
 ) -> None:
-    """Call `before` before each call of a method, and `told` with its result after it."""
+    """Wrap a method: call `before` first, and afterwards `told` with the result."""
     original = getattr(owner, name, None)
     if original is None:
         outside.say(f"does not know this torchrun: it has no {name}")

@@ -131,3 +131,16 @@ def short(verdict: Verdict) -> tuple[str, str | None, list[int]]:
 
 def results(verdict: Verdict) -> dict[str, str]:
     return {check.name: check.result for check in verdict.checks}
+
+
+def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more: Any) -> Object:
+    """Return a pod of a PyTorchJob or an MPIJob, with the labels that Kubeflow documents."""
+    prefix = "training.kubeflow.org"
+    labels = {
+        f"{prefix}/job-name": "train",
+        f"{prefix}/replica-type": part,
+        f"{prefix}/replica-index": str(index),
+    }
+    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
+    name = f"train-{part}-{index}"
+    return pod(index, code, name=name, owners=owned(kind, "train"), labels=labels, **more)

@@ -53,7 +53,7 @@ class BundleApi(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def change(self, kind: str, item: Object, change: str = "MODIFIED") -> None:
-        """Report a change of an object to the watch of its kind, and serve the object as it is now."""
+        """Send a change of an object to the watch of its kind, and serve the object's new state."""
         others = [each for each in self.objects[kind] if each["metadata"]["name"] != item["metadata"]["name"]]
         self.objects[kind] = others if change == "DELETED" else [*others, item]
         self.changes[kind].put({"type": change, "object": item})

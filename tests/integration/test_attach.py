@@ -170,7 +170,7 @@ def test_only_reads_that_the_printed_role_permits(api, attached):
 
 
 def test_the_roles_for_two_namespaces_do_not_replace_each_other():
-    """Contract: the ClusterRole names one namespace, so each namespace has one of its own."""
+    """Contract: each namespace has its own ClusterRole, because the rules name the namespace."""
     names = {
         (role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"])
         for namespace in ("team-a", "team-b")
@@ -318,18 +318,6 @@ def test_512_pods_are_read_in_pages(api, attached):
 # -- situations of public bug reports ------------------------------------------------------------------
 
 
-def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more) -> dict:
-    name = f"train-{part}-{index}"
-    prefix = "training.kubeflow.org"
-    labels = {
-        f"{prefix}/job-name": "train",
-        f"{prefix}/replica-type": part,
-        f"{prefix}/replica-index": str(index),
-    }
-    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
-    return jobs.pod(index, code, name=name, owners=jobs.owned(kind, "train"), labels=labels, **more)
-
-
 def pytorch_job(*conditions: dict) -> dict:
     replicas = {"replicas": 1, "template": {"spec": jobs.template("python train.py")}}
     spec = {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}}
@@ -339,7 +327,10 @@ def pytorch_job(*conditions: dict) -> dict:
 def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
     """kubeflow/trainer#1579: the worker is the cause, also while the master never ends."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "1 Worker failed"))]
-    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, None), kubeflow("PyTorchJob", "worker", 0, 1)]
+    api.objects["pod"] = [
+        jobs.kubeflow("PyTorchJob", "master", 0, None),
+        jobs.kubeflow("PyTorchJob", "worker", 0, 1),
+    ]
     api.logs["train-worker-0", "main"] = jobs.stamped("ValueError: shard")
     verdict = attached("pytorchjob/train").verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
@@ -367,9 +358,9 @@ def test_an_evicted_worker_of_an_mpijob(api, attached):
     ]
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     api.objects["pod"] = [
-        kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
-        kubeflow("MPIJob", "worker", 0, None),
-        kubeflow("MPIJob", "worker", 1, 137, **evicted),
+        jobs.kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
+        jobs.kubeflow("MPIJob", "worker", 0, None),
+        jobs.kubeflow("MPIJob", "worker", 1, 137, **evicted),
     ]
     verdict = attached("mpijob/train").verdict
     assert short(verdict) == ("FAIL", "rank.evicted", [1])
@@ -382,8 +373,8 @@ def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
     api.objects["mpijob"] = [
         {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
     ]
-    api.objects["pod"] = [kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
-    api.objects["pod"] += [kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
+    api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
+    api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
     said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
     api.logs["train-launcher-0", "main"] = jobs.stamped(said)
     verdict = attached("mpijob/train").verdict

@@ -248,7 +248,7 @@ def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
 
 @pytest.mark.parametrize("kind", ["TrainJob", "TorchrunJob"])
 def test_a_jobset_is_not_judged_in_place_of_a_job_that_does_not_exist(kind, api, attached):
-    """Contract: nobody knows whether the JobSet of this name was that of the job."""
+    """Contract: a JobSet with the job's name may belong to something else."""
     owned = [{"kind": kind, "name": "train", "uid": "uid-of-a-deleted-one", "controller": True}]
     for more in ({}, {"ownerReferences": owned}):
         api.objects["jobset"] = [{"metadata": jobs.meta("train", **more), "spec": {}, "status": {}}]

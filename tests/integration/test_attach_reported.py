@@ -31,15 +31,7 @@ TORCHRUN = "torchrun --nnodes=4 --nproc-per-node=1 --node-rank=$RANK train.py"
 
 
 def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more: Any) -> Object:
-    prefix = "training.kubeflow.org"
-    labels = {
-        f"{prefix}/job-name": "train",
-        f"{prefix}/replica-type": part,
-        f"{prefix}/replica-index": str(index),
-    }
-    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
-    name = f"train-{part}-{index}"
-    pod = jobs.pod(index, code, name=name, owners=jobs.owned(kind, "train"), labels=labels, **more)
+    pod = jobs.kubeflow(kind, part, index, code, role, **more)
     pod["spec"]["restartPolicy"] = "OnFailure"
     return pod
 
@@ -150,7 +142,7 @@ def test_a_launcher_that_fails_again_and_again_is_quoted(api: BundleApi, attache
 
 @pytest.mark.parametrize("running", [True, False])
 def test_pods_whose_torchrun_met_only_itself(running: bool, api: BundleApi, attached: Attach) -> None:
-    """mlc-ai/pith-train#91: the address of rank 0 became localhost, and each pod was a world of its own."""
+    """mlc-ai/pith-train#91: the address of rank 0 became localhost, and each pod trained alone."""
     job = jobs.job("train", 2) if running else jobs.job("train", 2, jobs.condition("Complete"))
     code = None if running else 0
     alone = jobs.stamped(*ALONE.splitlines())

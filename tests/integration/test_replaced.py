@@ -80,7 +80,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def committed(folder: Path) -> None:
-    """Commit everything in a folder, in a repository of its own, with the tag v2."""
+    """Turn a folder into a Git repository with one commit more, which has the tag v2."""
     git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for words in (
         ["init", "--quiet"],

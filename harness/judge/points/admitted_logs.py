@@ -193,7 +193,7 @@ def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
         found = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
         if found:
             text = f"the client of rank {rank} left its points to process {found[-1]}, which it took for its "
-            texts.append(f"{text}upload process (.sync.pid); give each process a PLUTO_DIR of its own")
+            texts.append(f"{text}upload process (.sync.pid); give each process its own PLUTO_DIR")
     return texts
 
 

@@ -14,11 +14,11 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from harness.context import RunContext
 from harness.core import processes
@@ -37,19 +37,20 @@ def archive(image: LocalImage, context: RunContext) -> Path:
     return context.settings.cache_dir / "images" / f"{image.file}.layer.tar"
 
 
-def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> bool:
+def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> None:
     """Add the image `tag` to Docker: `base` with a layer on top, which `command` writes to stdout.
 
-    The archive stays in the cache until the image is loaded into nodes. Returns False and reports the
-    reason if the image could not be added.
+    The archive stays in the cache until the image is loaded into nodes. If the image cannot be added,
+    only the reason is reported.
     """
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
         layer, composed = Path(name, "layer.tar"), Path(name, "image.tar")
         try:
+            below = _inspected(base)
             _run(command, layer)
-            image = LocalImage(tag, _compose(base, tag, layer, composed))
+            image = LocalImage(tag, _compose(below, tag, layer, composed))
             processes.run(
                 ["docker", "load", "--quiet", "--input", str(composed)], timeout=_SECONDS, cause=CAUSE
             )
@@ -58,8 +59,6 @@ def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> boo
             context.progress(
                 f"{tag}: the image is built by Docker, because adding a layer failed: {error.message}"
             )
-            return False
-    return True
 
 
 def _run(command: Sequence[str], output: Path) -> None:
@@ -73,15 +72,22 @@ def _run(command: Sequence[str], output: Path) -> None:
         raise ToolError(command, done.returncode, done.stderr, cause=CAUSE)
 
 
-def _compose(base: str, tag: str, layer: Path, target: Path) -> str:
-    """Write an archive with an image's new layer, manifest and configuration. Return the image's id.
+def _inspected(base: str) -> dict[str, Any]:
+    """Return Docker's description of an image.
 
-    The archive has the OCI layout and Docker's manifest.json, like that of `docker save`. Raises HarnessError
-    with containerd's image store, whose images have no storage driver data.
+    Raises HarnessError with containerd's image store, whose images have no storage driver data.
     """
     below = json.loads(processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout)[0]
     if not (below.get("GraphDriver") or {}).get("Data"):
         raise HarnessError("Docker keeps its images in containerd's image store", cause=CAUSE)
+    return dict(below)
+
+
+def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> str:
+    """Write an archive with an image's new layer, manifest and configuration. Return the image's id.
+
+    The archive has the OCI layout and Docker's manifest.json, like that of `docker save`.
+    """
     with layer.open("rb") as content:
         added = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
     layers = [*below["RootFS"]["Layers"], added]

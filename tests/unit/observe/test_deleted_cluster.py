@@ -1,4 +1,4 @@
-"""A cluster that somebody deletes or stops in the middle of a launch is named, and Docker is rarely asked."""
+"""A launch names a cluster that was deleted or stopped meanwhile, and asks Docker about it only rarely."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_the_wait_ends_when_the_control_plane_stays_stopped(
 
 
 def asked_at(plane: ControlPlane, seconds: int) -> tuple[list[int], int | None]:
-    """Return when it asks in a silence of so many seconds, and when the control plane counts as lost."""
+    """Return the seconds of silence at which it asks, and those at which the control plane counts as lost."""
     times = list[int]()
     for silent in range(seconds):
         if plane.due(silent):
@@ -78,7 +78,7 @@ def asked_at(plane: ControlPlane, seconds: int) -> tuple[list[int], int | None]:
 
 
 def test_docker_is_asked_less_and_less_often() -> None:
-    """Contract: within seconds at first, and every 30 s in a long silence. Each silence begins anew."""
+    """Contract: the first question comes within seconds, and the interval grows to 30 s, in each silence."""
     plane = ControlPlane()
     for _ in range(2):
         times, lost = asked_at(plane, 600)
