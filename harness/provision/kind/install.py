@@ -38,7 +38,6 @@ from harness.provision.images.victoria_logs import victoria_logs_images
 from harness.provision.kind import from_template, power, preload, template
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.preload import Begun
-from harness.provision.kind.state import State
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
@@ -101,6 +100,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             kind.delete()
             return create_or_reuse(kind, images, context)
         if wanted != there:
+            _require_same(kind.name, state.versions, images.stack.versions)
             raise HarnessError(
                 f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
@@ -188,7 +188,8 @@ def install(
         if state.phase == "ready":
             require_versions(kind.name, kube, images.stack.versions)
         _install(kind, kube, images, context, begun or Begun())
-        _mark_ready(kind, state, images.fingerprint)
+        versions = {name: images.stack.versions[name] for name in CONTROLLERS}
+        kind.save(replace(state, phase="ready", fingerprint=images.fingerprint, versions=versions))
         if begun is not None and not begun.copied:
             _freeze(kind, images, context)
     if kind.settings.logs:
@@ -201,18 +202,24 @@ def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> N
 
     Objects stored by one version might be invalid in another version.
     """
+    installed = {}
     with reached():
         for name, namespace in CONTROLLERS.items():
             deployment = kube.get("apps/v1", "Deployment", f"{name}-controller-manager", namespace) or {}
-            containers = items(deployment, "spec", "template", "spec", "containers")
-            images = [str(each.get("image")) for each in containers if each.get("name") == "manager"]
-            found = [_release(image.partition("@")[0].rpartition(":")[2]) for image in images]
-            wanted = _release(versions[name])
-            if found and wanted not in found:
-                raise UsageError(
-                    f"cluster {cluster} has {name} {found[0]}, and {wanted} is to be used",
-                    hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
-                )
+            for container in items(deployment, "spec", "template", "spec", "containers"):
+                if container.get("name") == "manager":
+                    image = str(container.get("image"))
+                    installed[name] = image.partition("@")[0].rpartition(":")[2]
+    _require_same(cluster, installed, versions)
+
+
+def _require_same(cluster: str, installed: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    for name in installed.keys() & wanted.keys():
+        if (there := _release(installed[name])) != _release(wanted[name]):
+            raise UsageError(
+                f"cluster {cluster} has {name} {there}, and {_release(wanted[name])} is to be used",
+                hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
+            )
 
 
 def _release(tag: str) -> str:
@@ -280,10 +287,6 @@ def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: Recorded
         load_images([logs.server, logs.agent], kind.nodes(), context)
     if victoria_logs.install(kube, logs, images.tracker.tag):
         context.progress("logs: VictoriaLogs serves `konduktor logs`")
-
-
-def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:
-    kind.save(replace(state, phase="ready", fingerprint=fingerprint))
 
 
 def start(kind: KindNodes, progress: Progress) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 
@@ -23,6 +23,8 @@ class State:
     created_at: str
     fingerprint: str = ""
     """A fingerprint of everything that is installed in the cluster, set once all components are ready."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """The versions of JobSet and Kueue, set with the fingerprint."""
     owner: str = ""
     """Nonce of the run that created the cluster, which removes the cluster if no run has used it."""
     kept: bool = False
@@ -33,7 +35,7 @@ def read(folder: Path) -> State | None:
     """Return the state in a cluster's folder, or None if there is no readable state file."""
     try:
         document = json.loads((folder / "state.json").read_text())
-        names = [field.name for field in fields(State) if field.name in document]
+        names = [each.name for each in fields(State) if each.name in document]
         return State(**{name: document[name] for name in names})
     except (FileNotFoundError, ValueError, TypeError):
         return None

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.provision.kind import power
-from harness.provision.kind.install import require_versions
+from harness.provision.kind.install import create_or_reuse, require_versions
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State, save
 from harness.settings import Settings
@@ -124,3 +124,22 @@ def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted
     versions = {"jobset": wanted, "kueue": "v0.19.2"}
     with pytest.raises(UsageError, match=message) if message else nullcontext():
         require_versions("kept", kube, versions)
+
+
+def test_a_kept_cluster_of_another_jobset_is_refused_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: if another JobSet gave it another node image, the message names the two versions of JobSet."""
+    kind = docker(tmp_path, monkeypatch, ["running", "running"])
+    monkeypatch.setattr(kind, "abandoned", lambda: False)
+    installed = {"jobset": "v0.11.1-0123456789ab", "kueue": "v0.19.2"}
+    save(kind.dir, State("k", "ready", "node:a", kind.settings.workers, "2026-01-01", versions=installed))
+    stack = SimpleNamespace(node_image="node:b", versions={**installed, "jobset": "v0.12.0-0123456789ab"})
+    images: Any = SimpleNamespace(stack=stack)
+    context: Any = SimpleNamespace(progress=print)
+    with pytest.raises(UsageError, match=r"has jobset v0\.11\.1, and v0\.12\.0 is to be used"):
+        create_or_reuse(kind, images, context)
+    stack.versions = installed
+    with pytest.raises(HarnessError, match="has node image and workers") as refused:
+        create_or_reuse(kind, images, context)
+    assert refused.value.cause == "cluster.mismatch"
