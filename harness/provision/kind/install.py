@@ -188,7 +188,7 @@ def install(
         if state.phase == "ready":
             require_versions(kind.name, kube, images.stack.versions)
         _install(kind, kube, images, context, begun or Begun())
-        versions = {name: images.stack.versions[name] for name in CONTROLLERS}
+        versions = {str(name): images.stack.versions[name] for name in CONTROLLERS}
         kind.save(replace(state, phase="ready", fingerprint=images.fingerprint, versions=versions))
         if begun is not None and not begun.copied:
             _freeze(kind, images, context)
@@ -202,7 +202,7 @@ def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> N
 
     Objects stored by one version might be invalid in another version.
     """
-    installed = {}
+    installed: dict[str, str] = {}
     with reached():
         for name, namespace in CONTROLLERS.items():
             deployment = kube.get("apps/v1", "Deployment", f"{name}-controller-manager", namespace) or {}

@@ -129,7 +129,7 @@ def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted
 def test_a_kept_cluster_of_another_jobset_is_refused_by_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: if another JobSet gave it another node image, the message names the two versions of JobSet."""
+    """Contract: the message names the two versions of JobSet, even where the node images differ too."""
     kind = docker(tmp_path, monkeypatch, ["running", "running"])
     monkeypatch.setattr(kind, "abandoned", lambda: False)
     installed = {"jobset": "v0.11.1-0123456789ab", "kueue": "v0.19.2"}
