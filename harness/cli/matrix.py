@@ -63,9 +63,10 @@ def matrix(
 ) -> int:
     """Launch a job with every combination of versions of konduktor, Pluto's client and other packages.
 
-    All launches use one cluster. A SPEC is a version, a range, latest, locked (the
-    version that the harness pins), a wheel, an sdist, a folder with a checkout, or
-    git+file:///PATH@REF. A range stands for all versions in it. Comparisons
+    One cluster serves all launches with the same versions of JobSet and Kueue. A SPEC
+    is a version, a range, latest, locked (the version that the harness pins), a
+    wheel, an sdist, a folder with a checkout, or git+file:///PATH@REF; for JobSet
+    and Kueue, a version or locked. A range stands for all versions in it. Comparisons
     separated by a comma form one range: `latest,>=1,<2` contains two SPECs.
 
     If a cell's packages cannot be installed, that is the cell's result, and the

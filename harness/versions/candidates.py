@@ -29,12 +29,14 @@ from packaging.version import Version
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
-from harness.core.replacements import KONDUKTOR, Replacement, parse, python_package
+from harness.core.replacements import CONTROLLERS, KONDUKTOR, Replacement, parse, python_package
 from harness.provision import konduktor
 from harness.provision.images.build import WORKER
 from harness.provision.images.packages import pins
 from harness.provision.images.replaced_image import target_options as worker_options
 from harness.provision.replaced import PYTHON, SECONDS, digest_of, reason, uv_program, wheel_of
+from harness.provision.source import versions as source_versions
+from harness.settings import load as load_settings
 
 LOCKED: Final = "locked"
 """The SPEC that stands for the version in the lock."""
@@ -69,12 +71,15 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
     """Return the versions that a SPEC of `--replace` allows, oldest first. `newest` limits their number.
 
     A range has all its versions. Every other SPEC has one: an exact version, `latest`, `locked`, or the wheel
-    of a path or a Git reference, which is built once. Raises UsageError if the SPEC is not valid, no version
+    of a path or a Git reference, which is built once. JobSet and Kueue have no package index, so their
+    versions must be exact. Raises UsageError if the SPEC is not valid, no version
     fits, the package cannot be built, or the index cannot be reached.
     """
     if spec == LOCKED:
         return [locked(name)]
     one = parse(name, spec)
+    if one.name in CONTROLLERS:
+        return [Candidate(one.name, one.versions, one.versions, one.versions)]
     if one.kind != "versions":
         return [_built(one, spec, context)]
     limit = 1 if one.spec == "latest" or exact(one.versions) else newest
@@ -83,6 +88,9 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 def locked(name: str) -> Candidate:
     """Return the version in the lock. Raises UsageError if the lock does not have the package."""
+    if name in CONTROLLERS:
+        version = getattr(source_versions.load(load_settings().model_copy(update={"replace": {}})), name)
+        return Candidate(name, "", version, f"{version} ({LOCKED})")
     package = python_package(name)
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 from harness.core import proxies
 from harness.core.clock import now
 from harness.core.errors import HarnessError, UsageError
+from harness.core.replacements import CONTROLLERS
 from harness.core.user_files import read_bytes
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
@@ -32,7 +33,7 @@ from harness.launch import replaced_packages
 from harness.launch.workload_file import load as load_workload
 from harness.provision.images.build import WORKER
 from harness.provision.konduktor import LOCK
-from harness.settings import Settings
+from harness.settings import CLUSTER_NAME, Settings
 from harness.versions.candidates import Candidate
 
 Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
@@ -60,6 +61,11 @@ class Cell:
     def replace(self) -> dict[str, str]:
         """Return the setting `replace` of the launch, without the packages that keep their locked version."""
         return {one.package: one.spec for one in self.candidates if one.spec}
+
+    @property
+    def controllers(self) -> dict[str, str]:
+        """Return the part of `replace` for which a cluster is created: JobSet and Kueue."""
+        return {name: spec for name, spec in self.replace.items() if name in CONTROLLERS}
 
     @property
     def options(self) -> list[str]:
@@ -156,8 +162,26 @@ class Ledger:
             append_record(self.path, outcome)
 
 
+def cluster_name(settings: Settings, controllers: Mapping[str, str]) -> str:
+    """Return the name of the cluster for these controllers, such as pluto-e2e-jobset-v0.11.1.
+
+    Raises UsageError if it is too long.
+    """
+    name = "-".join(
+        [settings.cluster_name, *(f"{each}-{spec}" for each, spec in controllers.items())]
+    ).lower()
+    if not re.fullmatch(CLUSTER_NAME, name):
+        raise UsageError(
+            f"{name}, the name of the cluster for {', '.join(controllers)}, is too long",
+            hint="choose a shorter --cluster-name",
+        )
+    return name
+
+
 class Launcher:
     """Launches cells on the cluster of the settings, which exists and is kept meanwhile.
+
+    Cells with other versions of JobSet or Kueue are launched on the cluster that `cluster_name` names.
 
     `launch` may be called by several threads. `stop` ends their processes as Ctrl-C does.
     """
@@ -205,7 +229,9 @@ class Launcher:
         runs, log = folder / "runs", folder / "harness.log"
         started_at, start = now(), time.monotonic()
         words = ["run", str(self._job), "--json", *cell.options]
-        command = Command(*words, env=launch_environment(self._settings, runs, self._several))
+        own = {"cluster_name": cluster_name(self._settings, cell.controllers)}
+        settings = self._settings.model_copy(update=own)
+        command = Command(*words, env=launch_environment(settings, runs, self._several))
         ended = ""
         try:
             with command:

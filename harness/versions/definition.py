@@ -24,11 +24,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from harness.core.errors import UsageError
 from harness.core.limits import listed, shown
-from harness.core.replacements import pairs, python_package
+from harness.core.replacements import CONTROLLERS, pairs, python_package
 from harness.core.user_yaml import yaml_document
 from harness.versions.cell import Result
 
@@ -98,7 +99,9 @@ class Definition(BaseModel):
 
 
 def package_name(name: str) -> str:
-    """Return the normalized name of a package. Raises ValueError for a package that cannot be replaced."""
+    """Return the normalized name of a package or controller. Raises ValueError if it cannot be replaced."""
+    if (controller := str(canonicalize_name(name))) in CONTROLLERS:
+        return controller
     try:
         return python_package(name)
     except UsageError as error:

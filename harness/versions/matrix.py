@@ -1,4 +1,8 @@
-"""Launch the cells of a matrix on one cluster, several at a time, and collect their results."""
+"""Launch the cells of a matrix, several at a time, and collect their results.
+
+One cluster serves all cells with the same versions of JobSet and Kueue. If a matrix has several clusters, it
+uses them one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,10 +19,10 @@ from typing import Final
 from harness import run
 from harness.context import RunContext
 from harness.core.clock import CLOCK, now
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.locks import locked
 from harness.launch import replaced_packages
-from harness.versions.cell import Launcher, Ledger, Outcome
+from harness.versions.cell import Launcher, Ledger, Outcome, cluster_name
 from harness.versions.definition import Definition
 from harness.versions.plan import Plan, PlannedCell
 from harness.versions.results import AxisValue, CellResult, Document
@@ -62,17 +67,16 @@ class Matrix:
         """Launch all cells that have no result yet, and return the results.
 
         A cell whose packages cannot be installed is found before the cluster is created, if no other cell
-        can be launched first. If the process is interrupted, the running launches are ended, and the ledger
-        has all others.
+        can be launched first. A version of JobSet or Kueue that does not work affects only its own cells. If
+        the process is interrupted, the running launches are ended, and the ledger has all others.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock", self._refuse):
             for number, cell in enumerate(self.plan.cells):
                 if cell.problem and not self.results[number].outcomes:
                     self._add(number, self._without_launch(number, cell.problem))
-            if self._first_installable():
-                with run.cluster(self._context):
-                    self._launch_all()
+            for controllers, numbers in self._by_cluster().items():
+                self._launch_on_cluster(dict(controllers), numbers)
         return self.document()
 
     def document(self) -> Document:
@@ -114,13 +118,38 @@ class Matrix:
     def _refuse(self) -> None:
         raise UsageError(f"another process launches the matrix in {self.folder}", hint="wait until it ends")
 
-    def _needing(self) -> list[int]:
-        repeat = self._definition.repeat
-        return [number for number, result in enumerate(self.results) if result.needs_launch(repeat)]
+    def _by_cluster(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
+        """Return the cells that need a launch, by the versions of JobSet and Kueue that are replaced."""
+        found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        for number, result in enumerate(self.results):
+            if result.needs_launch(self._definition.repeat):
+                found.setdefault(tuple(self.plan.cells[number].cell.controllers.items()), []).append(number)
+        return found
 
-    def _first_installable(self) -> bool:
-        """Return whether there is a cell to launch. Cells before it get their results."""
-        for number in self._needing():
+    def _launch_on_cluster(self, controllers: dict[str, str], numbers: list[int]) -> None:
+        numbers = self._installable(numbers)
+        if not numbers:
+            return
+        settings = self._context.settings
+        own = {
+            "cluster_name": cluster_name(settings, controllers),
+            "replace": settings.replace | controllers,
+        }
+        context = replace(self._context, settings=settings.model_copy(update=own))
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(run.cluster(context))
+            except HarnessError as error:
+                if not controllers:
+                    raise
+                for number in numbers:
+                    self._add(number, self._without_launch(number, error.message))
+                return
+            self._launch_all(numbers)
+
+    def _installable(self, numbers: list[int]) -> list[int]:
+        """Return the cells from the first one that can be launched. Cells before it get their results."""
+        for place, number in enumerate(numbers):
             settings = self._context.settings
             chosen = settings.replace | self.plan.cells[number].cell.replace
             context = replace(self._context, settings=settings.model_copy(update={"replace": chosen}))
@@ -129,13 +158,12 @@ class Matrix:
             except UsageError as error:
                 self._add(number, self._without_launch(number, error.message))
             else:
-                return True
-        return False
+                return numbers[place:]
+        return []
 
-    def _launch_all(self) -> None:
+    def _launch_all(self, left: list[int]) -> None:
         repeat = self._definition.repeat
         waiting: dict[Future[Outcome], int] = {}
-        left = self._needing()
         with ThreadPoolExecutor(self._definition.parallel) as pool:
             try:
                 while left or waiting:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, computed_field
 
+from harness.core.replacements import CONTROLLERS
 from harness.versions.cell import Outcome, Result
 from harness.versions.definition import Expectation
 
@@ -149,7 +150,7 @@ class Document(BaseModel):
             shown = cell.shown
             if cell.status != "failed" or shown is None or shown.result == "not installable":
                 continue
-            for package in self.axes:
+            for package in (name for name in self.axes if name not in CONTROLLERS):
                 if (good := self._nearest(passed, cell, package)) is not None:
                     bad = self._published(package, cell)
                     question = (package, good, bad, f"{shown.result} {shown.cause}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -81,10 +82,26 @@ def test_another_version_of_jobset_has_a_cluster_of_its_own(tmp_path: Path) -> N
             assert [one.name for one in manifest.replaced] == ["jobset"]
         with Harness(*words, env=env) as harness:
             assert harness.end(120) == 64
-        assert JOBSET in harness.stderr
+        assert f"has jobset {JOBSET}" in harness.stderr
     finally:
         with Harness("down", env=env) as down:
             assert down.end(120) == 0
+
+
+@pytest.mark.nightly
+def test_a_matrix_of_two_jobsets_has_two_clusters(tmp_path: Path) -> None:
+    """Contract: each version has its own cluster, a version that does not exist affects only its own cell."""
+    env = environment(tmp_path, HARNESS_CLUSTER_NAME="versions-two")
+    vary = f"jobset={JOBSET},locked,v0.0.999"
+    with Harness("matrix", "--vary", vary, "--job", "jobs/multinode.yaml", "--json", env=env) as harness:
+        assert harness.end(2400) == 64, harness.stderr
+    document = json.loads(harness.stdout)
+    results = {cell["versions"]["jobset"]: cell["outcomes"][-1] for cell in document["cells"]}
+    assert [each["result"] for each in results.values()] == ["PASS", "PASS", "not installable"]
+    assert results[JOBSET]["versions"]["jobset"].startswith(JOBSET)
+    assert f"cluster versions-two-jobset-{JOBSET}: " in harness.stderr
+    clusters = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, check=True)
+    assert "versions-two" not in clusters.stdout
 
 
 @pytest.mark.nightly

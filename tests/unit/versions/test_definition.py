@@ -56,7 +56,6 @@ def test_lists_and_repeated_options_add_up() -> None:
         ("vary: {pluto-ml: []}", "at least 1 item"),
         ("vary: {torch: ['2.0']}", "cannot replace torch"),
         ("vary: {'a b': ['2.0']}", "name of a package"),
-        ("vary: {kueue: [v0.19.2]}", "kueue is not a Python package"),
         ("vary: {pluto-ml: [latest]}\nrepeat: 0", "repeat"),
         ("vary: {pluto-ml: [latest]}\nrows: 1", "rows: Extra inputs"),
         ("vary: {pluto-ml: [latest]}\nexpect: [{where: {konduktor: latest}}]", "names konduktor-nightly"),

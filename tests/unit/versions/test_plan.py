@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.core.errors import UsageError
-from harness.versions.candidates import Candidate, locked
+from harness.settings import Settings
+from harness.versions.candidates import Candidate, candidates, locked
+from harness.versions.cell import cluster_name
 from harness.versions.definition import Definition
 from harness.versions.plan import Axis, Plan, PlannedCell, Value, plan
 
@@ -45,6 +49,22 @@ def test_each_package_alone_is_beside_the_locked_others() -> None:
     )
     found = planned(*axes, each=True)
     assert [each.cell.replace for each in found.cells] == [{}, {"pluto-ml": "0.0.1"}, {KONDUKTOR: "0.1.dev1"}]
+
+
+def test_cells_with_another_controller_have_a_cluster_of_their_own() -> None:
+    """Contract: cells share a cluster exactly if JobSet and Kueue are the same."""
+    context: Any = None
+    versions = [one for spec in ("locked", "0.11.1") for one in candidates("jobset", spec, context)]
+    jobsets = Axis("jobset", tuple(Value("jobset", one.label, one) for one in versions))
+    found = planned(jobsets, axis("pluto-ml", "1", "2"))
+    clusters = [cluster_name(Settings(cluster_name="c"), each.cell.controllers) for each in found.cells]
+    assert clusters == ["c", "c", "c-jobset-v0.11.1", "c-jobset-v0.11.1"]
+    assert found.cells[2].cell.options == ["--replace", "jobset=v0.11.1", "--replace", "pluto-ml=1"]
+    with pytest.raises(UsageError, match="too long"):
+        cluster_name(Settings(cluster_name="c" * 40), {"jobset": "v0.11.1"})
+    for spec in ("latest", ">=0.11", "./checkout"):
+        with pytest.raises(UsageError, match="expected a version such as"):
+            candidates("jobset", spec, context)
 
 
 def test_a_package_that_the_lock_lacks_is_not_installed_beside_others() -> None:
