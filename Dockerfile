@@ -23,7 +23,7 @@ RUN --mount=type=bind,from=packages,target=/packages,rw \
  && to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a /packages/. "$to" \
  && { python3 -m compileall -q -j 0 -x /transformers/models/ "$to" || true; }
-# What the image is, for the check `code`: a rank reports it (harness/workers/code_digest.py).
+# What the image is, for the check `code`: a rank reports it (harness/workers/ground_truth/code_digest.py).
 ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/

@@ -33,7 +33,7 @@ from harness.core.errors import HarnessError  # noqa: E402
 from harness.evidence import BundleWriter, Redactor  # noqa: E402
 from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart  # noqa: E402
 from harness.evidence.schema.tracker import Point, TrackerSummary  # noqa: E402
-from harness.workers import truth_frames  # noqa: E402
+from harness.workers.ground_truth import truth_frames  # noqa: E402
 from tests.browser import Page  # noqa: E402
 
 PER_NODE, METRICS, PER_REQUEST, PER_FRAME = 8, 4, 100, 30

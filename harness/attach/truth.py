@@ -16,8 +16,8 @@ from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.processes import decode
 from harness.launch.labels import NONCE_LABEL
-from harness.workers.admitted_lines import LINE_MARK, SUMMARY_MARK
-from harness.workers.truth_frames import MARK, PROCESS_MARK
+from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
+from harness.workers.recorder.admitted_lines import LINE_MARK, SUMMARY_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 

@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.workers.truth_frames import MARK, PROCESS_MARK
+from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
 
 KEPT = (
     *("manifest.json", "verdict.json", "training-audit.json", "*.jsonl"),

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.core.kubernetes import Object
 from harness.launch.mounts import recorder
-from harness.workers.outside import ADMITTED, MODE
+from harness.workers.recorder.hooks import ADMITTED, MODE
 
 API, POLICY, BINDING = (
     "admissionregistration.k8s.io/v1",

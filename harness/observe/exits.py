@@ -6,7 +6,7 @@ import re
 
 from harness.evidence.schema.bundle import ContainerExit
 from harness.observe.logs import Life
-from harness.workers.truth_frames import EXIT_MARK
+from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 

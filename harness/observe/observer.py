@@ -32,8 +32,8 @@ from harness.observe.logs import Life, LogFollower
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.acceptance import emit
+from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
 """Time limit for reading logs to the end. It is longer than a pod's termination grace period (30 s)."""

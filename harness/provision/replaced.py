@@ -25,10 +25,11 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from harness.context import RunContext
 from harness.core import processes
-from harness.core.errors import ToolError, UsageError
+from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.processes import environment
 from harness.core.replacements import Replacement
 from harness.evidence.schema.bundle import Replaced
+from harness.provision import local_git
 from harness.provision.images.packages import SOURCES, pins
 from harness.provision.uv import uv
 
@@ -199,7 +200,7 @@ def wheel_of(each: Replacement, context: RunContext) -> Path:
     else:
         with _source(each) as source:
             wheel = _built(each, source, context)
-            shallow = source.is_dir() and _git(source, "rev-parse", "--is-shallow-repository") == "true"
+            shallow = source.is_dir() and local_git.shallow(source)
     try:
         name, version, *_ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
@@ -230,33 +231,21 @@ def _clone(each: Replacement, folder: Path) -> Path:
     The ref is resolved in the original repository.
     """
     existing = next(path for path in (each.path, *each.path.parents) if path.is_dir())
-    commit = _git(existing, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{each.ref}^{{commit}}")
-    if not commit:
-        raise UsageError(f"--replace {each.name}: {existing} has no branch, tag or commit {each.ref}")
-    root = Path(_git(existing, "rev-parse", "--show-toplevel") or existing)
+    commit = local_git.commit(existing, each.ref, f"--replace {each.name}")
+    root = Path(local_git.output(existing, "rev-parse", "--show-toplevel") or existing)
     copy = folder / root.name
     try:
         for words in (
             ["clone", "--quiet", "--no-checkout", str(root), str(copy)],
             ["-C", str(copy), "checkout", "--quiet", "--detach", commit],
         ):
-            processes.run(["git", *words], timeout=SECONDS, env=_git_environment())
+            processes.run(["git", *words], timeout=SECONDS, env=local_git.environment())
     except ToolError as error:
         raise UsageError(f"--replace {each.name}: git failed: {reason(error.output)}") from None
     package = copy / each.path.resolve().relative_to(root.resolve())
     if not package.is_dir():
         raise UsageError(f"--replace {each.name}: {each.ref} has no folder {package.relative_to(copy)}")
     return package
-
-
-def _git(folder: Path, *words: str) -> str:
-    """Return the output of a Git command in a folder, or "" if it fails."""
-    command = ["git", "-C", str(folder), *words]
-    return processes.run(command, timeout=60, env=_git_environment(), check=False).stdout.strip()
-
-
-def _git_environment() -> dict[str, str]:
-    return environment(without=("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"))
 
 
 def _copy(each: Replacement, folder: Path) -> Path:
@@ -268,9 +257,8 @@ def _copy(each: Replacement, folder: Path) -> Path:
     """
     package = each.path.resolve()
     root = package
-    if _git(package, "ls-files", "pyproject.toml", "setup.py"):
-        tree = Path(_git(package, "rev-parse", "--show-toplevel"))
-        root = tree if _fits(tree) else package
+    if (tree := _work_tree(package)) is not None and _fits(tree):
+        root = tree
     if root == package and not _fits(package):
         raise UsageError(
             f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
@@ -281,6 +269,16 @@ def _copy(each: Replacement, folder: Path) -> Path:
     if (root / ".git").exists():
         (copy / ".git").symlink_to((root / ".git").resolve())
     return copy / package.relative_to(root)
+
+
+def _work_tree(package: Path) -> Path | None:
+    """Return the root of the Git work tree that tracks the package, or None."""
+    try:
+        if local_git.output(package, "ls-files", "pyproject.toml", "setup.py"):
+            return Path(local_git.output(package, "rev-parse", "--show-toplevel"))
+    except HarnessError:  # No repository, or one that git does not trust.
+        return None
+    return None
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:

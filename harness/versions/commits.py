@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.core import processes
-from harness.core.errors import HarnessError, ToolError, UsageError
+from harness.core.errors import ToolError, UsageError
+from harness.provision import local_git
 
-SECONDS: Final = 60
 _SEPARATOR: Final = "\x1f"
-_REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
-"""Environment variables that would select another repository."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,11 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
     path = repository.expanduser().absolute()
     if not path.is_dir():
         raise UsageError(f"--repo: expected the folder of a Git repository, found nothing at {repository}")
-    root = Path(_git(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
-    last = _commit(root, bad, "--bad")
+    root = Path(local_git.output(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
+    last = local_git.commit(root, bad, "--bad")
     if good is None:
         return root, _listed(root, last)
-    first = _commit(root, good, "--good")
+    first = local_git.commit(root, good, "--good")
     if first == last:
         raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
     if listed := _from(first, _listed(root, last)):
@@ -75,7 +72,9 @@ def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, 
     For binary files, both numbers are -1.
     """
     rows = []
-    for line in _git(repository, "diff", "--numstat", "--no-renames", "-z", before, after).split("\0"):
+    for line in local_git.output(repository, "diff", "--numstat", "--no-renames", "-z", before, after).split(
+        "\0"
+    ):
         if line:
             added, deleted, name = line.split("\t", 2)
             rows.append((name, -1 if added == "-" else int(added), -1 if deleted == "-" else int(deleted)))
@@ -84,7 +83,9 @@ def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, 
 
 def _listed(root: Path, last: str) -> list[Commit]:
     form = _SEPARATOR.join(("%H", "%cs", "%P", "%s"))
-    lines = _git(root, "log", "--first-parent", "--reverse", f"--format={form}", last, "--").splitlines()
+    lines = local_git.output(
+        root, "log", "--first-parent", "--reverse", f"--format={form}", last, "--"
+    ).splitlines()
     found = []
     for line in lines:
         sha, date, parents, subject = line.split(_SEPARATOR, 3)
@@ -92,39 +93,13 @@ def _listed(root: Path, last: str) -> list[Commit]:
     return found
 
 
-def _commit(root: Path, ref: str, option: str) -> str:
-    """Return the commit of a ref. Raises UsageError if there is none."""
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    try:
-        return _git(root, *words)
-    except HarnessError:
-        shallow = _git(root, "rev-parse", "--is-shallow-repository") == "true"
-        raise UsageError(
-            f"{option}: {root} has no branch, tag or commit {ref}",
-            hint="the repository is shallow: fetch its history with `git fetch --unshallow`"
-            if shallow
-            else "fetch it first, for example with `git fetch --tags`",
-        ) from None
-
-
 def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[str, str]:
     """Return the message and the hint for two commits that are not on one branch."""
     try:
-        base = _git(root, "merge-base", first, last)
-    except HarnessError:
+        base = local_git.output(root, "merge-base", first, last)
+    except ToolError:
         return f"--good {good} and --bad {bad} have no common commit", "choose two commits of one branch"
     return (
         f"--good {good} is not among the first parents of --bad {bad}, nor the other way round",
         f"choose two commits of one branch, for example their merge base: --good {base[:12]}",
     )
-
-
-def _git(root: Path, *words: str) -> str:
-    """Return the output of a git command. Raises HarnessError if the command fails."""
-    env = processes.environment({"GIT_OPTIONAL_LOCKS": "0"}, without=_REPOSITORY)
-    try:
-        return processes.run(["git", "-C", str(root), *words], timeout=SECONDS, env=env).stdout.strip("\n")
-    except ToolError as error:
-        if "not a git repository" in error.output:
-            raise UsageError(f"--repo: {root} is not a Git repository") from None
-        raise

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import client_state
-from ground_truth import STDERR, STDOUT, Recorder
+from ground_truth import STDERR, STDOUT, Recorder, client_state
 from own_processes import PROC, OwnProcesses
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))

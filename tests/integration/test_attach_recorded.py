@@ -43,7 +43,7 @@ from harness.tracker.shared.keys import project_key
 SERVICE = "http://tracker.tools.svc.cluster.local:8080"
 LOG = """
     import os, pathlib, time, pluto
-    from _harness_recorder import client_state
+    from _harness_recorder.ground_truth import client_state
     rank = os.environ["RANK"]
     def sent():
         folder = pathlib.Path(run._sync_manager.db_path).parent

@@ -1,4 +1,4 @@
-"""harness/workers/client_rules.py says what the installed Pluto client does. The real tracker shows it."""
+"""ground_truth/client_rules.py says what the installed Pluto client does. The real tracker shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from client_values import NAMES, STEPS, VALUES
 from tracker_server import Server, finished
 
 from harness.tracker.client.audit import EmbeddedAudit
-from harness.workers.client_rules import sent, sent_name
+from harness.workers.ground_truth.client_rules import sent, sent_name
 
 
 @pytest.fixture(scope="module")

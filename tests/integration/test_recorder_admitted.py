@@ -24,7 +24,7 @@ from harness.judge.finding import Finding
 from harness.judge.points import admitted, admitted_records
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
-from harness.workers import admitted_lines
+from harness.workers.recorder import admitted_lines
 
 UID = "3f0c9a52-6a52-4d5e-8b0c-1d6a1f0d7e11"
 
@@ -179,8 +179,9 @@ def test_points_that_no_rank_logged_are_reported(logged: Job) -> None:
 
 KILLED = """
     import os, pathlib, signal, time, pluto
-    from _harness_recorder import client_state, outside_admitted
-    outside_admitted.LINE_SECONDS = 0.0
+    from _harness_recorder.ground_truth import client_state
+    from _harness_recorder.recorder import admitted
+    admitted.LINE_SECONDS = 0.0
     run = pluto.init(name="node0")
     for step in range(20):
         run.log({"loss": step}, step=step)

@@ -91,6 +91,12 @@ def committed(folder: Path) -> None:
         subprocess.run([*git, *words], check=True, capture_output=True)
 
 
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], check=True, capture_output=True, text=True
+    ).stdout
+
+
 def changed(lock: Path, *texts: str) -> Change:
     """Return the change for texts such as "client=1.1"."""
     context = RunContext(settings=load(cache_dir=lock.parent / "cache"), progress=print)
@@ -157,6 +163,23 @@ def test_a_checkout_that_cannot_be_used_is_refused_in_one_sentence(lock: Path, c
     (checkout / "backend.py").write_text("raise RuntimeError('the backend is broken')")
     with pytest.raises(UsageError, match=r"cannot be built: .*the backend is broken"):
         changed(lock, f"client={checkout}")
+
+
+def test_a_ref_that_a_shallow_clone_lacks_is_explained(lock: Path, checkout: Path, tmp_path: Path) -> None:
+    """Contract: the hint says how to fetch it. A folder without a repository is named as such."""
+    first = git(checkout, "rev-parse", "HEAD").strip()
+    (checkout / "more").touch()
+    committed(checkout)
+    clone = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{checkout}", str(clone))
+    with pytest.raises(
+        UsageError, match=f"--replace client: .* has no branch, tag or commit {first}"
+    ) as error:
+        changed(lock, f"client=git+file://{clone}@{first}")
+    assert "git fetch --unshallow" in error.value.hint
+    shutil.rmtree(clone / ".git")
+    with pytest.raises(UsageError, match="is not a Git repository"):
+        changed(lock, f"client=git+file://{clone}@{first}")
 
 
 def test_a_package_in_a_folder_of_a_repository_is_built_with_the_files_around_it(

@@ -22,7 +22,7 @@ from mlflow_server import MlflowServer
 from tracker_server import ROOT, Server
 
 from harness.tracker.client.audit import EmbeddedAudit
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 RANK = Path(__file__).with_name("training_rank.py")
 STEPS, EVERY = 50, 10

@@ -42,10 +42,10 @@ import time
 os.environ["PLUTO_DIR"] = "/tmp/pluto" + os.environ["RANK"]
 sys.path.insert(0, "/workspace")
 
-import client_state
 import pluto
 import torch
 import torch.distributed as dist
+from ground_truth import client_state
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

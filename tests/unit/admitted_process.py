@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.workers import admitted_lines as lines
-from harness.workers import outside_admitted
-from harness.workers.point_digests import Digests
+from harness.workers.recorder import admitted
+from harness.workers.recorder import admitted_lines as lines
+from harness.workers.recorder.point_digests import Digests
 
 UID, OTHER = "11111111-aaaa", "22222222-bbbb"
 RUN = "17"
@@ -47,7 +47,7 @@ class Process:
         account = {"handed": count, "logged": count, "left": 0, "past": 0, "unseen": "", "omitted": []}
         life = {"start": 1, "end": 99, "restart": None, "host": "h", "pid": 7, "parent": None, "fault": ""}
         run = {"run": RUN, "uploads": True, "merged": [], "uncounted": 0}
-        runs = [{**run, **outside_admitted.sections(self.digests, lines.MAX_JSON)}]
+        runs = [{**run, **admitted.sections(self.digests, lines.MAX_JSON)}]
         body = {**life, "lines": self.count, "chain": self.chain, **account, "runs": runs, **changed}
         self.written += lines.encode_summary(self.nonce, self.rank, self.attempt, 0, body)
         return self

@@ -19,7 +19,7 @@ from harness.evidence.schema.ground_truth import TruthBlock, TruthEnd, TruthLine
 from harness.evidence.schema.netcheck import NetcheckRecord
 from harness.evidence.schema.processes import ProcessLine
 from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth.truth_frames import digest
 
 NONCE = "n0nce7f3a"
 START = datetime(2026, 11, 21, 5, 0, 0, tzinfo=UTC)

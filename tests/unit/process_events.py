@@ -1,4 +1,4 @@
-"""Events of processes as harness/workers/outside_process.py records them, for one pod after another."""
+"""Events of processes as workers/recorder/process_events.py records them, for one pod after another."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Every rank fits a line to data of its own, averages gradients with the others, and logs to one Pluto run.
 
-ground_truth.py, client_state.py and multinode.py are the harness's, in /workspace of its worker image.
+ground_truth and multinode.py are the harness's, in /workspace of its worker image.
 """
 
 import os
 import sys
 from pathlib import Path
 
-import client_state
-from ground_truth import Recorder  # before Pluto's client, which captures stdout
+from ground_truth import Recorder, client_state  # before Pluto's client, which captures stdout
 from multinode import init_distributed, wait_for_sync, wait_for_uploader
 
 STEPS = 10

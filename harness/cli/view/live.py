@@ -27,7 +27,7 @@ from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Manifest, Observation
 from harness.evidence.schema.processes import ProcessLine
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 PER_SECOND = 5
 LOSS = "loss"

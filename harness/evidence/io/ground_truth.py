@@ -26,7 +26,7 @@ from harness.evidence.schema.ground_truth import (
     TruthSettings,
     TruthStart,
 )
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 OUTSIDE = "outside"
 """The value of the field "s" in frames written by the recorder around the Pluto client."""

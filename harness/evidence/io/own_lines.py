@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from harness.core.secret_rules import PREFIX
-from harness.workers import admitted_lines
 from harness.workers.acceptance import emit
+from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 from harness.workers.netcheck import frames
-from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
+from harness.workers.recorder import admitted_lines
 
 MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),

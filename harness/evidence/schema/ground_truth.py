@@ -1,4 +1,4 @@
-"""The records in truth/<rank>.jsonl, which the rank itself wrote (harness/workers/truth_frames.py)."""
+"""The records in truth/<rank>.jsonl, which the rank itself wrote (harness/workers/ground_truth)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TruthStart(Record):
     """WORLD_SIZE in the rank's environment."""
     outside: bool = False
     """Whether the attempt was written by the recorder around the Pluto client
-    (harness/workers/outside_client.py) rather than by the worker itself."""
+    (harness/workers/recorder) rather than by the worker itself."""
     parent: int | None = None
     """The rank's process id if one of its child processes wrote the line, otherwise None."""
 
@@ -59,7 +59,7 @@ class TruthColumns(ColumnsRecord):
 
 
 class TruthBlock(Record):
-    """A digest of rows beyond the row limit, which are not recorded (harness/workers/truth_frames.py)."""
+    """A digest of rows beyond the row limit, which are not recorded (ground_truth/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -99,7 +99,7 @@ class TruthEnd(Record):
 
 
 class TruthClient(Record):
-    """The steps of each metric in the rank's Pluto client's queue (harness/workers/client_state.py).
+    """The steps of each metric in the rank's Pluto client's queue (ground_truth/client_state.py).
 
     `whole` is true if the client has not deleted any points from the queue. In that case, a point that is
     neither in `sent` nor in `unsent` never reached the client. If `whole` is false, such a point might have
@@ -117,7 +117,7 @@ class TruthClient(Record):
 
 
 class TruthCode(Record):
-    """Digests and versions of the code that an attempt runs (harness/workers/code_digest.py)."""
+    """Digests and versions of the code that an attempt runs (ground_truth/code_digest.py)."""
 
     kind: Literal["code"] = "code"
     facts: list[tuple[str, str, str]] = []
@@ -181,7 +181,7 @@ class TruthAccount(Record):
 
 
 class TruthRewrite(Record):
-    """A value that the Pluto client changes or drops (harness/workers/client_rules.py).
+    """A value that the Pluto client changes or drops (ground_truth/client_rules.py).
 
     For each metric and reason, only the first such value is recorded.
     """

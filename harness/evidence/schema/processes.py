@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.evidence.schema.record import Record
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 
 class ProcessEvent(Record):
-    """An event that a process recorded about itself (harness/workers/outside_process.py)."""
+    """An event that a process recorded about itself (harness/workers/recorder/process_events.py)."""
 
     id: str
     """The id "<pod uid>/<process id>/<start time in ticks>". It stays the same if the process calls exec."""

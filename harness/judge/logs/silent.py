@@ -1,7 +1,7 @@
 """Find a rank that did not take part in a collective operation, from where each rank was at its end.
 
 The ranks that waited in vain report a timeout, which does not name the rank that they waited for. The
-recorder adds where each other rank was when it got SIGTERM (harness/workers/outside_stack.py).
+recorder adds where each other rank was when it got SIGTERM (harness/workers/recorder/rank_stacks.py).
 """
 
 from __future__ import annotations

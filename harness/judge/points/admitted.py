@@ -18,8 +18,8 @@ from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, stored
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 from harness.judge.points.keys import NONE, NOOP
-from harness.workers import admitted_lines, point_digests
-from harness.workers.point_digests import MASK
+from harness.workers.recorder import admitted_lines, point_digests
+from harness.workers.recorder.point_digests import MASK
 
 EVIDENCE = ["tracker/points.jsonl"]
 _POINTS: tuple[CheckId, ...] = ("no-lost-points", "values", "collisions", "no-unexpected-points")

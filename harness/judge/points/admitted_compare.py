@@ -15,8 +15,8 @@ from harness.evidence.schema.columns import Part
 from harness.judge.finding import counted
 from harness.judge.points.admitted_records import Claim, Group, Record
 from harness.judge.points.series import ascend
-from harness.workers import admitted_lines, point_digests
-from harness.workers.point_digests import BLOCK_STEPS, MASK
+from harness.workers.recorder import admitted_lines, point_digests
+from harness.workers.recorder.point_digests import BLOCK_STEPS, MASK
 
 OWN_METRICS = "sys/"
 MAX_RANGES = 4

@@ -1,4 +1,4 @@
-"""Read the records that an injected recorder wrote to a pod's log (harness/workers/admitted_lines.py).
+"""Read what an injected recorder wrote to a pod's log (harness/workers/recorder/admitted_lines.py).
 
     pod = read(log_lines, nonce=owner_uid, pod="train-0")
 
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from harness.judge.finding import counted
-from harness.workers import admitted_lines
-from harness.workers.admitted_lines import Line, Part
+from harness.workers.recorder import admitted_lines
+from harness.workers.recorder.admitted_lines import Line, Part
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):

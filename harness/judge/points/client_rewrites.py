@@ -1,4 +1,4 @@
-"""Determine which names, values and steps the Pluto client changed (harness/workers/client_rules.py).
+"""Determine which names, values and steps the Pluto client changed (workers/ground_truth/client_rules.py).
 
 `explain` removes from the comparison all differences that the client's rules explain. Any remaining points
 are lost or foreign for another reason. Thus, a renamed metric is not reported as both lost and foreign.
@@ -19,8 +19,8 @@ from harness.judge.points.compare import Comparison, Recorded, compact, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.keys import Omission
 from harness.judge.points.series import NONE
-from harness.workers.client_rules import sent_name
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth.client_rules import sent_name
+from harness.workers.ground_truth.truth_frames import digest
 
 CHECK: Final[CheckId] = "client-kept"
 

@@ -12,7 +12,7 @@ from harness.evidence.schema.ground_truth import TruthBlock
 from harness.evidence.schema.tracker import Point
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows, Series, extend, put
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth.truth_frames import digest
 
 OWN_METRICS = "sys/"
 """Prefix for system metrics. The client logs them itself, so they are not in the ranks' ground truth."""

@@ -33,8 +33,8 @@ from harness.judge.case import Case
 from harness.judge.finding import counted
 from harness.judge.logs import clues
 from harness.judge.points.series import Rows, ascend, bytes_of_rows, extend, put
-from harness.workers.ground_truth import BLOCK_ROWS
-from harness.workers.truth_frames import row_bytes
+from harness.workers.ground_truth.frame_writer import BLOCK_ROWS
+from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
 """A rank that recorded DENSE_ROWS points within DENSE_MS may have buffered some for a longer frame."""

@@ -1,6 +1,6 @@
 """Judge whether the client logged every value passed to `run.log`, or omitted it intentionally.
 
-The recorder counts values before and after the client's `log` (harness/workers/outside_account.py), and the
+The recorder counts values before and after the client's `log` (workers/recorder/queued_values.py), and the
 numbers must add up. If the client omitted a value, the check fails, unless the only value of that key was
 None.
 """

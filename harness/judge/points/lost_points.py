@@ -17,7 +17,7 @@ from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.shared_run import Attached, in_mode_noop
-from harness.workers.client_rules import sent_name
+from harness.workers.ground_truth.client_rules import sent_name
 
 UNSENT, ACKNOWLEDGED, NEVER, UNTOLD, ASTRAY = "unsent", "acknowledged", "never", "untold", "astray"
 _STARTED, _EXITING = b"[pluto-sync] INFO: Sync process started", b"[pluto-sync] INFO: Sync process exiting"

@@ -16,7 +16,7 @@ from itertools import cycle, islice, repeat
 import msgspec
 
 from harness.evidence.schema.columns import Columns, Part
-from harness.workers.truth_frames import encode_value
+from harness.workers.ground_truth.truth_frames import encode_value
 
 Numbers = MutableSequence[int]
 """An array("q"), or a list if a number does not fit into 64 bits."""

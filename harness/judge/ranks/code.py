@@ -1,8 +1,8 @@
 """Judge whether the ranks ran the code that was sent: files, image, torch and the Pluto client.
 
 The manifest lists the code that was sent. Each attempt of a rank reports the code that it runs
-(harness/workers/code_digest.py), and each pod's status contains its image id. If the manifest does not list
-any code, the check passes.
+(workers/ground_truth/code_digest.py), and each pod's status contains its image id. If the manifest does not
+list any code, the check passes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.ranks import exit_masking, retried_commands, time_limits
-from harness.workers import outside
+from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
 """Errors from a rank whose peer ended before responding, in addition to those that `clues` finds in logs."""
@@ -148,7 +148,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
         if agent.id in repeated or not retried_commands.agent_failed(agent):
             continue
         errors = [event.error.splitlines()[0] for event in (agent.result, agent.end) if event and event.error]
-        name = outside.launcher(agent.argv) or "torchrun"
+        name = hooks.launcher(agent.argv) or "torchrun"
         code = (agent.end.code if agent.end is not None else None) or 1
         unseen = agent.result is None and agent.end is None
         at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000

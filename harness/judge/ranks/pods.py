@@ -22,7 +22,7 @@ from harness.judge.ranks import exit_codes, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
-from harness.workers.truth_frames import EXIT_MARK
+from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
 """The number of last log lines searched for the exit code, because other processes may log after it."""

@@ -18,7 +18,7 @@ from harness.judge.cluster.headless_service import ServiceProblem
 from harness.judge.end import End
 from harness.judge.finding import Finding, listed, not_passed
 from harness.judge.ranks import worlds
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Mount the recorder around Pluto's client into the ranks' containers (harness/workers/outside.py).
+"""Mount the recorder around Pluto's client into the ranks' containers (harness/workers/recorder).
 
 The launch's ConfigMap contains the files. The init prepends their folder to the container's PYTHONPATH, which
 keeps the image's own value. Therefore the recorder works in any image with Python and the client. For
@@ -20,27 +20,29 @@ _WORKERS = Path(str(resources.files("harness"))) / "workers"
 _FILES = Path(__file__).parents[1] / "files"
 _MODULES = (
     "__init__",
-    "outside",
-    "outside_client",
-    "outside_account",
-    "outside_process",
-    "outside_exit",
-    "outside_stack",
-    "ground_truth",
-    "kept_rows",
-    "client_rules",
-    "code_digest",
-    "truth_frames",
-    "client_state",
-    "outside_admitted",
-    "admitted_lines",
-    "point_digests",
+    "recorder/__init__",
+    "recorder/hooks",
+    "recorder/client_calls",
+    "recorder/queued_values",
+    "recorder/process_events",
+    "recorder/exit_status",
+    "recorder/rank_stacks",
+    "recorder/admitted",
+    "recorder/admitted_lines",
+    "recorder/point_digests",
+    "ground_truth/__init__",
+    "ground_truth/frame_writer",
+    "ground_truth/kept_rows",
+    "ground_truth/client_rules",
+    "ground_truth/code_digest",
+    "ground_truth/truth_frames",
+    "ground_truth/client_state",
 )
 MOUNTED = MountedFolder(
     "recorder",
     FOLDER,
     {
-        "sitecustomize.py": _WORKERS / "outside_sitecustomize.py",
+        "sitecustomize.py": _WORKERS / "recorder" / "sitecustomize.py",
         "setup.sh": _FILES / "recorder_setup.sh",
         "harness_recorder.pth": _FILES / "harness_recorder.pth",
         **{f"{PACKAGE}/{name}.py": _WORKERS / f"{name}.py" for name in _MODULES},

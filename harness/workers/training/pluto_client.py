@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import client_state
 import multinode
+from ground_truth import client_state
 
 from .sender import Point
 

@@ -15,7 +15,7 @@ from harness.cli.view.live import Live, watching
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Expected, Observation
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 NONCE = "abc"
 

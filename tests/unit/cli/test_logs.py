@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.evidence.io.folder import opened
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Manifest
-from harness.workers.truth_frames import MARK
+from harness.workers.ground_truth.truth_frames import MARK
 
 
 @pytest.fixture

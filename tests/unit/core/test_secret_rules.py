@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.core.secret_rules import HINTS, MASK, is_secret_name, masked, redact, spans
 from harness.evidence.io.known_secrets import compiled
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 from harness.workers.netcheck import frames
 
 VALUE = "Zx9q-secret-value"

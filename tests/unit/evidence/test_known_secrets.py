@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from harness.evidence import Redactor
 from harness.evidence.io.files import Appender, LogFile
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 from harness.workers.netcheck import frames
 
 SECRET = 's3cr/et+k"ey=äöü&x'

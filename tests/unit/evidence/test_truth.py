@@ -13,7 +13,7 @@ from harness.evidence.schema.ground_truth import (
     TruthRow,
     TruthStart,
 )
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 NONCE = "n0nce"
 ROWS = [["loss", step, step / 3, 1000 + step] for step in range(6)]

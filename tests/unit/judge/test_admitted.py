@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from harness.evidence.schema.columns import Part
 from harness.judge.finding import Finding
 from harness.judge.points import admitted, admitted_records
-from harness.workers import admitted_lines as lines
-from harness.workers.point_digests import MASK, Digests
+from harness.workers.recorder import admitted_lines as lines
+from harness.workers.recorder.point_digests import MASK, Digests
 
 
 def parts(*processes: Process) -> list[Part]:

@@ -19,7 +19,7 @@ from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.tracker import Point, TrackerRun, TrackerSummary
 from harness.judge import judge
-from harness.workers import admitted_lines
+from harness.workers.recorder import admitted_lines
 
 NOW = "2026-11-28T10:00:01Z"
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -22,7 +22,7 @@ from harness.evidence.schema.ground_truth import (
     TruthStart,
 )
 from harness.judge import judge
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
 

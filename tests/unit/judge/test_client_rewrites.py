@@ -15,8 +15,8 @@ from sample_jobs import slow
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite, TruthRow
 from harness.judge import judge
-from harness.workers.client_rules import sent, sent_name
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth.client_rules import sent, sent_name
+from harness.workers.ground_truth.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
 TIME = 1_795_237_210_000

@@ -7,7 +7,7 @@ from bundles import at
 from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge import judge
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 HOST = "js-workers-0-0.js"
 

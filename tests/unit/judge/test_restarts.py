@@ -20,9 +20,9 @@ from harness.evidence import extract
 from harness.evidence.schema.bundle import Check, Verdict
 from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
-from harness.workers import ground_truth
-from harness.workers.ground_truth import Recorder
-from harness.workers.truth_frames import digest
+from harness.workers.ground_truth import frame_writer as ground_truth
+from harness.workers.ground_truth.frame_writer import Recorder
+from harness.workers.ground_truth.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
 BEGAN = 1_795_237_210_000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness.evidence.schema.columns import of_rows
 from harness.judge.points.series import Series, bytes_of_rows
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 STEPS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
 PUTS = st.lists(st.tuples(STEPS, st.floats(), st.integers(0, 3), st.integers(0, 2)), max_size=30)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable  # noqa: UP035 - Python 3.9
 
-from . import client_rules
+from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
 """Maximum nesting depth and maximum number of leaves up to which the containers in a value are examined."""

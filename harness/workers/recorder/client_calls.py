@@ -3,7 +3,7 @@
 A point is recorded before the client receives it, with the caller's metric name and the value that the client
 will send. If the caller does not pass a step, the recorder computes the step that the client will assign
 (pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned,
-the recorder determines which values were queued (outside_account.py). Standard library only, Python 3.9 and
+the recorder determines which values were queued (queued_values.py). Standard library only, Python 3.9 and
 later.
 """
 
@@ -21,9 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
-from . import client_rules, client_state, outside, outside_account, outside_process
-from .ground_truth import Recorder
-from .outside_account import Account, Leaf, Queue, Queued
+from ..ground_truth import client_rules, client_state
+from ..ground_truth.frame_writer import Recorder
+from . import hooks, process_events, queued_values
+from .queued_values import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
@@ -45,7 +46,7 @@ class Stream(Recorder):
     @property
     def fd(self) -> int:
         """The container's own stdout. It is reopened if the program has closed it."""
-        return outside.log_of_the_container()
+        return hooks.log_of_the_container()
 
     @fd.setter
     def fd(self, _: int) -> None:
@@ -209,7 +210,7 @@ class Outside:
             read: dict[int, Any] = {}
             entries = _entries(data)
             for name, value in entries or ():
-                call.came += outside_account.leaves(name, value, functools.partial(_number, read))
+                call.came += queued_values.leaves(name, value, functools.partial(_number, read))
                 if not isinstance(name, str) or meant is None or mode == "noop":
                     continue
                 sent = client_rules.sent(_read(value, read))
@@ -217,7 +218,7 @@ class Outside:
                 if sent.why and sent.kept and not isinstance(value, list):
                     self.stream.rounded(name, meant, value, sent)
             if entries is None:
-                call.came += outside_account.leaves("", data, _no_number)
+                call.came += queued_values.leaves("", data, _no_number)
             elif manager is not None and (read or type(data) is not dict):
                 call.data = Handed([(name, _read(value, read)) for name, value in entries])
         with self._lock:
@@ -274,12 +275,12 @@ class Outside:
             return
         self._failed = True
         text = f"{type(error).__name__}: {error}"
-        outside.say(f"failed, so the verdict will be UNKNOWN at best: {text}")
+        hooks.say(f"failed, so the verdict will be UNKNOWN at best: {text}")
         try:
             with self._lock:
                 self.stream.fault(text)
         except Exception as another:
-            outside.say(f"could not even record that: {another!r}")
+            hooks.say(f"could not even record that: {another!r}")
 
     def end(self) -> None:
         """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""
@@ -325,7 +326,7 @@ def wrap_system(module: ModuleType) -> None:
     @functools.wraps(original)
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
-        if self.cpu_freq == [] and outside.variable("HARNESS_CPU_FREQUENCY"):
+        if self.cpu_freq == [] and hooks.variable("HARNESS_CPU_FREQUENCY"):
             self.cpu_freq = _NO_FREQUENCY
 
     system.__init__ = init
@@ -335,10 +336,10 @@ def wrap(module: ModuleType) -> None:
     """Wrap the run class in the client's module `pluto.op`. Raises AttributeError if the class is missing."""
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
-    if outside.admitted():
-        from . import outside_admitted
+    if hooks.admitted():
+        from . import admitted
 
-        outside_admitted.wrap_finish(module)
+        admitted.wrap_finish(module)
 
 
 def at_exit(is_rank: bool) -> None:
@@ -359,20 +360,20 @@ def begin() -> None:
     global _recording  # noqa: PLW0603
     if _recording is not None and _recording.here:
         return
-    rank = outside.rank_here()
-    if outside.admitted():
+    rank = hooks.rank_here()
+    if hooks.admitted():
         _begin_admitted(rank)
         return
     if rank is None:
         return
-    parent = outside.recorded_by(os.environ, rank)
-    limit = int(outside.variable("HARNESS_TRUTH_ROWS") or "200000")
-    stream = Stream(outside.variable("HARNESS_NONCE"), rank, parent, row_limit=limit)
+    parent = hooks.recorded_by(os.environ, rank)
+    limit = int(hooks.variable("HARNESS_TRUTH_ROWS") or "200000")
+    stream = Stream(hooks.variable("HARNESS_NONCE"), rank, parent, row_limit=limit)
     stream.code()
     if parent is None:
-        os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}"
+        os.environ[hooks.RECORDED_BY] = f"{os.getpid()}:{rank}"
     else:
-        outside_process.start()
+        process_events.start()
     _recording = Outside(stream)
 
 
@@ -382,12 +383,12 @@ def _begin_admitted(rank: int | None) -> None:
     `rank` is None if the process has no known rank.
     """
     global _recording  # noqa: PLW0603
-    from . import outside_admitted
+    from . import admitted
 
-    parent = outside.recorded_by(os.environ, rank) if rank is not None else None
+    parent = hooks.recorded_by(os.environ, rank) if rank is not None else None
     if rank is not None and parent is None:
-        os.environ[outside.RECORDED_BY] = f"{os.getpid()}:{rank}"
-    _recording = outside_admitted.begin(rank, parent)
+        os.environ[hooks.RECORDED_BY] = f"{os.getpid()}:{rank}"
+    _recording = admitted.begin(rank, parent)
 
 
 def recording_here() -> Outside | None:
@@ -399,7 +400,7 @@ def recording_here() -> Outside | None:
         try:
             begin()
         except Exception as error:
-            outside.say(f"could not start in a child of the rank: {error!r}")
+            hooks.say(f"could not start in a child of the rank: {error!r}")
     return _recording if _recording is not None and _recording.here else None
 
 
@@ -409,7 +410,7 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
         try:
             begin()
         except Exception as error:
-            outside.say(f"could not start: {error!r}")
+            hooks.say(f"could not start: {error!r}")
         original(op, *arguments, **options)
         recording = _recording
         if recording is not None and recording.here:

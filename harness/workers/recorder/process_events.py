@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import outside, outside_exit, outside_stack
+from . import exit_status, hooks, rank_stacks
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
 """Maximum length in characters of a command line and of each argument, so that they fit into a frame."""
@@ -105,14 +105,14 @@ def start(role: str = "python") -> None:
         return
     state.started = True
     if os._exit is not _exit_at_once:
-        outside_exit.watch()
+        exit_status.watch()
         os._exit = _exit_at_once  # type: ignore[assignment]
         os.execv, os.execve = _before_exec(os.execv), _before_exec(os.execve)
     if role == "rank":
         try:
-            outside_stack.register()
+            rank_stacks.register()
         except Exception as error:
-            outside.say(f"could not prepare to record the stack: {error!r}")
+            hooks.say(f"could not prepare to record the stack: {error!r}")
     given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
     write({"k": "start", **head, "argv": _arguments(), "env": given, **_limit()})
@@ -133,7 +133,7 @@ def at_exit() -> None:
     if error is not None:
         end("exception", 1, f"{type(error).__name__}: {error}")
     else:
-        end("exit", outside_exit.code())
+        end("exit", exit_status.code())
 
 
 def group_rank() -> int | None:
@@ -150,19 +150,19 @@ def finished_all() -> bool:
 def write(event: dict[str, Any]) -> None:
     """Write one event. If this fails, write a message to the log. Never raises."""
     try:
-        from . import truth_frames
+        from ..ground_truth import truth_frames
 
         body = {**event, "id": identity(), "t": int(time.time() * 1000)}
-        line = truth_frames.encode(outside.variable("HARNESS_NONCE"), body, truth_frames.PROCESS_MARK)
-        os.write(outside.log_of_the_container(), (line + "\n").encode())
+        line = truth_frames.encode(hooks.variable("HARNESS_NONCE"), body, truth_frames.PROCESS_MARK)
+        os.write(hooks.log_of_the_container(), (line + "\n").encode())
     except Exception as error:
-        outside.say(f"could not record process {os.getpid()}: {error!r}")
+        hooks.say(f"could not record process {os.getpid()}: {error!r}")
 
 
 def _arguments() -> list[str]:
     """Return the command line of this process, truncated to fit into a frame."""
     room, kept = MAX_COMMAND, []
-    for word in outside.command_line():
+    for word in hooks.command_line():
         if room <= 0:
             break
         kept.append(word[: min(MAX_ARGUMENT, room)])
@@ -211,8 +211,8 @@ def _oom_kills() -> int:
 def _exit_at_once(status: int) -> None:
     if _state.pid == os.getpid() and _state.started:
         # Points in an unfinished run may be lost, so no end frame is written.
-        outside.ended_at_once(complete=status == 0 and finished_all())
-        end("os._exit", outside_exit.exit_code(status))
+        hooks.ended_at_once(complete=status == 0 and finished_all())
+        end("os._exit", exit_status.exit_code(status))
     _PROCESS_EXIT(status)
 
 
@@ -243,7 +243,7 @@ def wrap_group(module: ModuleType) -> None:
                 backend = str(distributed.get_backend())[:40]
                 write({"k": "group", "rank": group[0], "world": group[1], "backend": backend})
         except Exception as error:
-            outside.say(f"could not record the process group: {error!r}")
+            hooks.say(f"could not record the process group: {error!r}")
         return result
 
     distributed.init_process_group = init_process_group
@@ -265,7 +265,7 @@ def wrap_run(module: ModuleType) -> None:
         result = finish(op, *arguments, **options)
         _here().open.discard(id(op))
         if finished_all():
-            outside.finished_in_a_child()
+            hooks.finished_in_a_child()
         return result
 
     run.__init__, run.finish = init, finished
@@ -300,7 +300,7 @@ def wrap_uploader(module: ModuleType) -> None:
 @functools.lru_cache(maxsize=1)
 def uploads_for() -> str:
     """Return the identity of the process that started this upload process, or "" in any other process."""
-    words = outside.command_line()
+    words = hooks.command_line()
     if "pluto.sync" not in words or "--parent-pid" not in words[:-1]:
         return ""
     return _identity_of(words[words.index("--parent-pid") + 1])
@@ -338,7 +338,7 @@ def _tell_around(
     """Wrap a method: call `before` first, and afterwards `told` with the result."""
     original = getattr(owner, name, None)
     if original is None:
-        outside.say(f"does not know this torchrun: it has no {name}")
+        hooks.say(f"does not know this torchrun: it has no {name}")
         return
 
     @functools.wraps(original)
@@ -347,12 +347,12 @@ def _tell_around(
             if before is not None:
                 before(self)
         except Exception as error:
-            outside.say(f"could not prepare to record what torchrun does: {error!r}")
+            hooks.say(f"could not prepare to record what torchrun does: {error!r}")
         result = original(self, *arguments, **options)
         try:
             told(self, result)
         except Exception as error:
-            outside.say(f"could not record what torchrun did: {error!r}")
+            hooks.say(f"could not record what torchrun did: {error!r}")
         return result
 
     setattr(owner, name, method)
@@ -361,7 +361,7 @@ def _tell_around(
 def _prepare_stacks(agent: Any) -> None:
     """Record the stacks of the ranks that this agent has stopped, and prepare those of the next ranks."""
     _stacks()
-    outside_stack.provide(worker.local_rank for worker in agent.get_worker_group().workers)
+    rank_stacks.provide(worker.local_rank for worker in agent.get_worker_group().workers)
     if not _here().watches_stacks:
         _here().watches_stacks = True
         threading.Thread(target=_watch_stacks, name="harness-stacks", daemon=True).start()
@@ -377,7 +377,7 @@ def _watch_stacks() -> None:
 def _stacks() -> None:
     """Record where the agent's ranks were when they got SIGTERM."""
     workers = {local: (pid, rank) for pid, local, rank, _ in _here().workers}
-    for local, text in outside_stack.taken():
+    for local, text in rank_stacks.taken():
         pid, rank = workers.get(local, (0, -1))
         write({"k": "stack", "pid": pid, "local": local, "rank": rank, "text": text})
 

@@ -17,9 +17,9 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def _prepare() -> None:
     try:
-        from _harness_recorder import outside
+        from _harness_recorder.recorder import hooks
 
-        outside.install()
+        hooks.install()
     except Exception as error:
         message = f"[harness] the recorder around Pluto's client was not installed: {error!r}\n"
         os.write(2, message.encode())

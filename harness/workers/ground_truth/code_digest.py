@@ -31,8 +31,8 @@ from functools import cache
 from typing import Any
 
 Fact = list[str]
-PLACES = tuple(dict.fromkeys(["/workspace", os.path.dirname(os.path.abspath(__file__))]))
-"""The folder with the harness's files in the worker image, and the folder that contains this module."""
+PLACES = tuple(dict.fromkeys(["/workspace", os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]))
+"""The folder with the harness's files in the worker image, and the folder that contains this package."""
 IMAGE = "/etc/pluto-e2e-harness.image"
 """The file that contains the worker image's tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"

@@ -26,10 +26,10 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and f
     {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    only for an attempt with blocks, before its end
     {"k":"end","count":rows_in_all,"sha256":root}
 A "left" frame is written when the client drops a value for a new reason. Before the "account" frame, all
-"left" entries are written again with their final counts (outside_account.py). "init" is written when rows
+"left" entries are written again with their final counts (queued_values.py). "init" is written when rows
 come from a different init than the previous rows. A "fault" with a negative "q" was written by one of the
 rank's child processes, and is not part of the sequence. Frames from the recorder that wraps the client
-(outside_client.py) also have "s":"outside". A rank has several attempts if torchrun restarts it or its pod is
+(client_calls.py) also have "s":"outside". A rank has several attempts if torchrun restarts it or its pod is
 recreated. Each attempt has its own id; "restart" is torchrun's restart count, or null without torchrun. "q"
 numbers an attempt's frames, starting at 0, so a gap means that a frame was lost. Rows beyond the row limit
 are not in the log; blocks represent them. A line whose MAC does not match the launch's nonce is not ground
@@ -49,7 +49,7 @@ from typing import Any
 
 MARK = "@truth1 "
 PROCESS_MARK = "@process1 "
-"""Prefix of the lines in which outside_process.py records a process's identity and how it ends."""
+"""Prefix of the lines in which recorder/process_events.py records a process's identity and how it ends."""
 EXIT_MARK = "@exit1 "
 """Prefix of worker_init.sh's line "@exit1 <nonce> <the command's exit code>" (harness/launch/files)."""
 MAX_LINE = 4000

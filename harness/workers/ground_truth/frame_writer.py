@@ -6,8 +6,7 @@
 
 Import this module before the client is initialised. Frames are written to the process's stdout at the time of
 the import. A client that captures the console replaces stdout with a pipe to itself, and the contents of that
-pipe are lost if the process dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard
-library only.
+pipe are lost if the process dies abruptly. The wire format is in truth_frames.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,15 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-if __package__:  # The recorder imports this as part of a package (outside.py), workers do not.
-    from . import client_rules, code_digest
-    from . import truth_frames as frames
-    from .kept_rows import KeptRows
-else:
-    import client_rules  # type: ignore[no-redef]
-    import code_digest  # type: ignore[no-redef]
-    import truth_frames as frames  # type: ignore[no-redef]
-    from kept_rows import KeptRows  # type: ignore[no-redef]
+from . import client_rules, code_digest
+from . import truth_frames as frames
+from .kept_rows import KeptRows
 
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
@@ -47,7 +40,7 @@ class Recorder:
     """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """Fields added to each frame and to the digest. Empty except in outside_client.py."""
+    """Fields added to each frame and to the digest. Empty except in recorder/client_calls.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Write the start frame.

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import client_state
 import pytest
+from ground_truth import client_state
 from pluto.sync.store import RecordType, SyncStatus, SyncStore
 
 

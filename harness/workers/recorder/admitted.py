@@ -3,7 +3,7 @@
 The admission policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
 then writes one line per minute to the log and a summary at the end (admitted_lines.py), so a week of training
 adds less than 1.5 MB. The digests cover the values that the client queues, with the client's own names, steps
-and times. The account (outside_account.py) compares them with the values that the program passed to the
+and times. The account (queued_values.py) compares them with the values that the program passed to the
 client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
@@ -21,11 +21,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from ..ground_truth import client_rules
 from . import admitted_lines as lines
-from . import client_rules, outside, point_digests
-from .outside_account import Queue
-from .outside_client import Call, Outside, crashed, recording_here
+from . import hooks, point_digests
+from .client_calls import Call, Outside, crashed, recording_here
 from .point_digests import Digests, Metric
+from .queued_values import Queue
 
 LINE_SECONDS = 60.0
 MAX_AT_FINISH = 3
@@ -39,7 +40,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes one process's lines. Has the methods of outside_client.Stream that Outside calls."""
+    """Writes one process's lines. Has the methods of client_calls.Stream that Outside calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -90,7 +91,7 @@ class Lines:
         self._summaries += 1
 
     def _write(self, texts: list[str]) -> None:
-        descriptor = outside.log_of_the_container()
+        descriptor = hooks.log_of_the_container()
         for text in texts:
             os.write(descriptor, (text + "\n").encode())
 
@@ -213,7 +214,7 @@ class Admitted(Outside):
             each = room // max(1, len(runs))
             self.lines.summary([self._run(run, each) for run in runs], account)
         except Exception as error:
-            outside.say(f"could not write its summary: {error!r}")
+            hooks.say(f"could not write its summary: {error!r}")
 
     def _run(self, run: str, room: int) -> dict[str, Any]:
         digests = self._digests.get(run) or Digests()
@@ -291,7 +292,7 @@ def wrap_finish(module: ModuleType) -> None:
 
 def begin(rank: int | None, parent: int | None) -> Admitted:
     """Write the first line, and return the recording of this process."""
-    return Admitted(Lines(outside.variable("HARNESS_NONCE"), rank, parent))
+    return Admitted(Lines(hooks.variable("HARNESS_NONCE"), rank, parent))
 
 
 def _now() -> int:

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workers import truth_frames
+from harness.workers.ground_truth import truth_frames
 
 NONCE = "n0nce"
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)

@@ -13,7 +13,7 @@ from mounting import lay_out
 
 from harness.evidence.schema.processes import ProcessEnd, ProcessLine, ProcessStart, decode
 from harness.launch.mounts import recorder
-from harness.workers import outside
+from harness.workers.recorder import hooks
 
 NONCE = "0123abcd"
 RANK = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -144,8 +144,8 @@ def test_a_forked_daemon_records_its_end(folder: Path) -> None:
     program = """
 import os, sys
 if os.fork(): os.wait(); os._exit(0)
-from _harness_recorder import outside_process
-outside_process.start()
+from _harness_recorder.recorder import process_events
+process_events.start()
 """
     _, events, _ = ran(folder, program, LOCAL_RANK="", RANK="0")
     assert [event.kind for event in events] == ["start", "end"]
@@ -195,4 +195,4 @@ def test_a_torchrun_is_recorded_before_it_reads_its_options(folder: Path, python
     ],
 )
 def test_a_launcher_is_known_by_its_command_line(words: str, name: str) -> None:
-    assert outside.launcher(words.split()) == name
+    assert hooks.launcher(words.split()) == name

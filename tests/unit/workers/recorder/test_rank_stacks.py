@@ -11,18 +11,18 @@ from interpreters import PYTHONS
 from mounting import lay_out
 
 from harness.launch.mounts import recorder
-from harness.workers.outside_stack import MAX_TEXT, first_stack
+from harness.workers.recorder.rank_stacks import MAX_TEXT, first_stack
 
 AGENT = """
 import json, os, subprocess, sys
-from _harness_recorder import outside_stack
-outside_stack.provide([0, 1])
+from _harness_recorder.recorder import rank_stacks
+rank_stacks.provide([0, 1])
 env = {**os.environ, "RANK": "1", "LOCAL_RANK": "1"}
 rank = subprocess.Popen([sys.executable, sys.argv[1]], env=env, stdout=subprocess.PIPE, text=True)
 rank.stdout.readline()
 rank.terminate()
 said, code = rank.communicate(timeout=60)[0], rank.returncode
-print(json.dumps([said.split(), code, outside_stack.taken(), outside_stack.taken()]))
+print(json.dumps([said.split(), code, rank_stacks.taken(), rank_stacks.taken()]))
 """
 RANK = """
 import faulthandler, os, signal, sys, threading, time

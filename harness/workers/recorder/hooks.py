@@ -1,8 +1,8 @@
 """Record calls to the Pluto client by wrapping its public functions, without changes to the workers.
 
-`outside_sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, the recorder wraps the client's functions (outside_client.py). It also records the
-process's identity and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
+`sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
+imports the client, the recorder wraps the client's functions (client_calls.py). It also records the
+process's identity and how it ends (process_events.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
     if not admitted() and (is_rank or launcher(command_line())):
         try:
-            from . import outside_process
+            from . import process_events
 
-            outside_process.start("rank" if is_rank else "agent")
+            process_events.start("rank" if is_rank else "agent")
         except Exception as error:
             say(f"cannot record this process: {error!r}")
 
@@ -151,15 +151,15 @@ def _wrap(module: ModuleType) -> None:
 
 
 _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
-    CLIENT: (("outside_client", "wrap"), ("outside_process", "wrap_run")),
-    "pluto.iface": (("outside_process", "wrap_interface"),),
-    "pluto.sys": (("outside_client", "wrap_system"),),
-    "pluto.sync.process": (("outside_process", "wrap_uploader"),),
-    "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
-    "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
+    CLIENT: (("client_calls", "wrap"), ("process_events", "wrap_run")),
+    "pluto.iface": (("process_events", "wrap_interface"),),
+    "pluto.sys": (("client_calls", "wrap_system"),),
+    "pluto.sync.process": (("process_events", "wrap_uploader"),),
+    "torch.distributed.distributed_c10d": (("process_events", "wrap_group"),),
+    "torch.distributed.elastic.agent.server.local_elastic_agent": (("process_events", "wrap_agent"),),
 }
 """Module → its wrappers as (module in this package, function). Wrappers are imported only when needed."""
-_WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("outside_client", "wrap"),)}
+_WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("client_calls", "wrap"),)}
 
 
 def admitted() -> bool:
@@ -178,13 +178,13 @@ def _at_exit(process: int, is_rank: bool) -> None:
     """
     is_rank = is_rank and os.getpid() == process
     try:
-        if is_rank or f"{__package__}.outside_client" in sys.modules:
-            from . import outside_client
+        if is_rank or f"{__package__}.client_calls" in sys.modules:
+            from . import client_calls
 
-            outside_client.at_exit(is_rank)
+            client_calls.at_exit(is_rank)
     except Exception as error:
         say(f"could not end: {error!r}")
-    if (recorded := sys.modules.get(f"{__package__}.outside_process")) is not None:
+    if (recorded := sys.modules.get(f"{__package__}.process_events")) is not None:
         recorded.at_exit()
 
 
@@ -193,7 +193,7 @@ def ended_at_once(complete: bool) -> None:
 
     `complete` means that no point can be lost. An end frame is written to the ground truth only in that case.
     """
-    client = sys.modules.get(f"{__package__}.outside_client")
+    client = sys.modules.get(f"{__package__}.client_calls")
     recording = getattr(client, "_recording", None)
     if recording is None or not recording.here:
         return
@@ -211,7 +211,7 @@ def finished_in_a_child() -> None:
 
     Never raises.
     """
-    client = sys.modules.get(f"{__package__}.outside_client")
+    client = sys.modules.get(f"{__package__}.client_calls")
     recording = getattr(client, "_recording", None)
     if recording is None or not recording.here or recording.stream.parent is None:
         return
@@ -229,7 +229,7 @@ def rank_of(environment: Mapping[str, str]) -> int | None:
 
 def rank_here() -> int | None:
     """Return the rank of this process, from torch.distributed, its environment or its ancestors."""
-    process = sys.modules.get(f"{__package__}.outside_process")
+    process = sys.modules.get(f"{__package__}.process_events")
     of_group: int | None = process.group_rank() if process is not None else None
     if of_group is not None:
         return of_group

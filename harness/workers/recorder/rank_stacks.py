@@ -3,7 +3,7 @@
 torchrun, or the kubelet, ends with SIGTERM the ranks that still run after another rank has failed. A rank
 that waits in C code, such as a collective operation, then runs no Python code. So faulthandler writes its
 stack, into a memory file of torchrun's agent that survives the rank. The agent records it
-(outside_process.py). Only ranks that torchrun starts have such a file.
+(process_events.py). Only ranks that torchrun starts have such a file.
 
 The program's own handlers run as before, because faulthandler calls them. It writes the stack of one thread
 only, because the other threads run on meanwhile. This is the main thread: Linux delivers a signal of a

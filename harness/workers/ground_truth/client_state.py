@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-if __package__:  # The recorder imports this module as part of a package (outside.py), workers do not.
-    from . import client_rules
-else:
-    import client_rules  # type: ignore[no-redef]
+from . import client_rules
 
 METRIC = 0
 SENT = 2

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.evidence.io.ground_truth import extract
 from harness.evidence.schema.ground_truth import TruthRewrite, TruthRow
-from harness.workers.client_rules import sent, sent_name
-from harness.workers.ground_truth import Recorder
+from harness.workers.ground_truth.client_rules import sent, sent_name
+from harness.workers.ground_truth.frame_writer import Recorder
 
 
 def recorded(*points: tuple[str, Any, Any]) -> tuple[list[str], list[TruthRow], list[TruthRewrite]]:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.workers import code_digest
+from harness.workers.ground_truth import code_digest
 
-WORKERS = Path(code_digest.__file__).parent
 MAIN = """
 import json, sys
-import code_digest, parts.one
+import parts.one
+from ground_truth import code_digest
 {between}
 print(json.dumps(code_digest.facts(last={last})))
 """
@@ -31,7 +31,8 @@ def place(tmp_path: Path) -> Path:
     """A folder as the harness fills it, with a folder inside."""
     folder = tmp_path / "workspace"
     (folder / "parts").mkdir(parents=True)
-    shutil.copy(WORKERS / "code_digest.py", folder)
+    (folder / "ground_truth").mkdir()
+    shutil.copy(code_digest.__file__, folder / "ground_truth")
     (folder / "parts" / "__init__.py").write_text("")
     (folder / "parts" / "one.py").write_text('TEXT = "one"\n')
     (folder / "parts" / "note.txt").write_text("a note")
@@ -65,7 +66,7 @@ def test_every_file_is_told_and_which_of_them_ran(place: Path) -> None:
     }
     assert named(facts, "ran") == {
         str(place / name): sha(place / name)
-        for name in ("main.py", "code_digest.py", "parts/__init__.py", "parts/one.py")
+        for name in ("main.py", "ground_truth/code_digest.py", "parts/__init__.py", "parts/one.py")
     }
     assert named(facts, "whole") == {"": ""}
     assert not named(facts, "touched") | named(facts, "stale")

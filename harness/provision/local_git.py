@@ -1,0 +1,57 @@
+"""Run Git commands in a repository on this machine that the user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from harness.core import processes
+from harness.core.errors import ToolError, UsageError
+
+SECONDS: Final = 60
+_REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
+"""Environment variables that would select another repository."""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for a Git command: messages in English, and no locks that are not needed."""
+    changes = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "LANGUAGE": None}
+    return processes.environment(changes, without=_REPOSITORY)
+
+
+def output(folder: Path, *words: str) -> str:
+    """Return the output of a Git command in a folder, without newlines around it.
+
+    Raises UsageError if the folder is not in a repository, and ToolError if the command fails.
+    """
+    try:
+        done = processes.run(["git", "-C", str(folder), *words], timeout=SECONDS, env=environment())
+    except ToolError as error:
+        if "not a git repository" in error.output:
+            raise UsageError(f"{folder} is not a Git repository") from None
+        raise
+    return done.stdout.strip("\n")
+
+
+def commit(folder: Path, ref: str, option: str) -> str:
+    """Return the SHA of the commit that `ref` names.
+
+    Raises UsageError if there is none. Its message begins with `option`, by which the user gave the ref.
+    """
+    try:
+        return output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    except ToolError:
+        raise UsageError(
+            f"{option}: {folder} has no branch, tag or commit {ref}",
+            hint="the repository is shallow: fetch its history with `git fetch --unshallow`"
+            if shallow(folder)
+            else "fetch it first, for example with `git fetch --tags`",
+        ) from None
+
+
+def shallow(folder: Path) -> bool:
+    """Return whether a repository lacks a part of its history. False for a folder without a repository."""
+    try:
+        return output(folder, "rev-parse", "--is-shallow-repository") == "true"
+    except UsageError:
+        return False
