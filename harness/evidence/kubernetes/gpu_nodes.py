@@ -33,6 +33,10 @@ _ACCELERATORS = (
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 )
+_MIG_STATE = "nvidia.com/mig.config.state"
+"""The label in which NVIDIA's MIG manager reports whether it is changing the MIG devices of a node."""
+_HAMI = "/node-nvidia-register"
+"""The end of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
 _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
@@ -117,6 +121,13 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
 
 def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
     counted = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
+    state = _labels(node).get(_MIG_STATE, "")
+    if state in ("pending", "rebooting"):  # The device plugin restarts, so what it reports now says nothing.
+        text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
+        return Shortage("scheduling.unschedulable", text)
+    if state == "failed" and not has:
+        text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
+        return Shortage("gpu.not_allocatable", text)
     if has >= requested:
         return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
     if counted is not None and counted >= requested:
@@ -202,6 +213,8 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     count, replicas = _number(labels, _COUNT), _number(labels, _REPLICAS) or 0
     strategy = labels.get(_STRATEGY) or labels.get(_GKE_STRATEGY) or ""
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
+    if any(str(key).endswith(_HAMI) for key in mapping(node, "metadata", "annotations")):
+        return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
     # If the node offers each GPU once, the device plugin is not using the configuration in the labels yet.
