@@ -116,18 +116,25 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
     Requests from other pods are ignored, because other pods can end.
     """
     has, gives = offered(node, resource, part="capacity"), offered(node, resource)
-    return None if gives >= requested else _shortage(node, resource, requested, has, gives)
+    if gives >= requested:
+        return None
+    return _mig_change(node, has) or _shortage(node, resource, requested, has, gives)
 
 
-def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
-    counted = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
+def _mig_change(node: Mapping[str, Any], has: int) -> Shortage | None:
+    """Return why a node whose MIG devices are being changed has too few devices, or None."""
     state = _labels(node).get(_MIG_STATE, "")
-    if state in ("pending", "rebooting"):  # The device plugin restarts, so what it reports now says nothing.
+    if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin while it works.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
         return Shortage("scheduling.unschedulable", text)
     if state == "failed" and not has:
         text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
         return Shortage("gpu.not_allocatable", text)
+    return None
+
+
+def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
+    counted = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
     if has >= requested:
         return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
     if counted is not None and counted >= requested:
