@@ -66,6 +66,8 @@ CauseId = Literal[
     "admission.quota_exceeded",
     "admission.resource_not_covered",
     "admission.no_flavor",
+    "admission.topology",
+    "admission.refused",
     "admission.pending",
     "admission.check_pending",
     "admission.not_seen",

@@ -27,7 +27,8 @@ def _commands(bundle: Bundle, check: Check) -> list[str]:
     path = shlex.quote(str(bundle.path))
     family = (check.cause or "").partition(".")[0]
     commands = [f"harness show {path}"]
-    if family in {"rank", "rendezvous", "run", "unification", FAMILY, *_NETCHECK}:
+    of_ranks = family in {"rank", "rendezvous", "run", "unification", FAMILY, *_NETCHECK}
+    if of_ranks or check.name == "rank-exit":
         commands = [f"harness logs {path} --rank {rank}" for rank in check.ranks[:3]] + commands
     manifest = bundle.manifest
     if manifest:
@@ -55,7 +56,7 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
         return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]
     if family == "service":
         return [f"{kubectl} get services,endpointslices,pods --show-labels"]
-    if family in {"image", "scheduling", "rendezvous", "rank", *_NETCHECK}:
+    if family in {"image", "scheduling", "rendezvous", "rank", *_NETCHECK} or check.name == "rank-exit":
         pods = bundle.ranks()
         names = {pods[rank].name: None for rank in check.ranks if rank in pods}
         return [f"{kubectl} describe pod {name}" for name in list(names)[:3]]

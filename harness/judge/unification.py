@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
-from harness.judge.points import keys, lost_points, overwritten, stopped_early
-from harness.judge.points.compare import compact
+from harness.judge.points import altered, keys, lost_points, overwritten, stopped_early
+from harness.judge.points.compare import Wrong, compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
@@ -171,7 +171,10 @@ def no_lost_points(facts: Facts) -> Finding:
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in compared.missing} | {rank for rank, _, _ in blocks}
-        why = lost_points.explain(facts.case, facts.truths, recorded, compared)
+        why = [
+            *altered.points(facts.truths, compared, recorded),
+            *lost_points.explain(facts.case, facts.truths, recorded, compared),
+        ]
         total = sum(map(len, compared.missing.values())) + sum(
             block.count - have for _, block, have in blocks
         )
@@ -212,7 +215,26 @@ def values(facts: Facts) -> Finding:
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
     refs = [*(first or [f"truth/{ranks[0]}.jsonl"]), "tracker/points.jsonl"]
     text = f"{facts.label} has values other than those that {names(ranks)} logged"
-    return not_passed("values", "unification.wrong_value", text, details=differ, ranks=ranks, evidence=refs)
+    why = altered.values(wrong) if not blocks else []
+    return not_passed(
+        "values",
+        "unification.wrong_value",
+        text,
+        details=differ,
+        why=why or _senders_of(facts, wrong),
+        ranks=ranks,
+        evidence=refs,
+        advice=altered.VALUES_ADVICE if why else "",
+    )
+
+
+def _senders_of(facts: Facts, wrong: list[Wrong]) -> list[str]:
+    """Return a list with a sentence that names the senders of wrong points, if there are several, or []."""
+    steps: dict[str, list[int]] = {}
+    for one in wrong:
+        steps.setdefault(one.metric, []).append(one.step)
+    senders = lost_points.origin(facts.attached, steps).senders
+    return [f"these metrics and steps were sent by {listed(senders)}"] if len(senders) > 1 else []
 
 
 def collisions(facts: Facts) -> Finding:

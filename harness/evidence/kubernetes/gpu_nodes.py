@@ -33,6 +33,10 @@ _ACCELERATORS = (
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 )
+_MIG_STATE = "nvidia.com/mig.config.state"
+"""The label in which NVIDIA's MIG manager reports whether it is changing the MIG devices of a node."""
+_HAMI = "/node-nvidia-register"
+"""The end of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
 _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
@@ -49,8 +53,11 @@ class Parts:
     """A predicate for the node, such as "has 1 GPU, shared by 15 (time-slicing)"."""
 
 
-REJECTED = "UnexpectedAdmissionError"
-"""The status reason of a pod for which the kubelet could not allocate devices. It never starts."""
+_REJECTED = "Pod was rejected: "
+"""How the message begins if the kubelet refuses to run a pod. Older kubelets omit it."""
+_ENDED_OTHERWISE = ("DeadlineExceeded", "Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated")
+"""Status reasons of failed pods that the kubelet or a controller ended after it had accepted them."""
+_NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's message if failRequestsGreaterThanOne is set. MPS implies this setting."""
@@ -109,7 +116,21 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
     Requests from other pods are ignored, because other pods can end.
     """
     has, gives = offered(node, resource, part="capacity"), offered(node, resource)
-    return None if gives >= requested else _shortage(node, resource, requested, has, gives)
+    if gives >= requested:
+        return None
+    return _mig_change(node, has) or _shortage(node, resource, requested, has, gives)
+
+
+def _mig_change(node: Mapping[str, Any], has: int) -> Shortage | None:
+    """Return why a node whose MIG devices are being changed has too few devices, or None."""
+    state = _labels(node).get(_MIG_STATE, "")
+    if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin while it works.
+        text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
+        return Shortage("scheduling.unschedulable", text)
+    if state == "failed" and not has:
+        text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
+        return Shortage("gpu.not_allocatable", text)
+    return None
 
 
 def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
@@ -132,15 +153,31 @@ def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, 
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
-    """Return why the kubelet on a pod's node rejected the pod, or None if it did not."""
+    """Return why the kubelet on a pod's node refused to run the pod, or None if it did not.
+
+    Such a pod never starts. Its status has a reason, such as UnexpectedAdmissionError, OutOfcpu,
+    NodeAffinity, TopologyAffinityError or NodeShutdown, and no container.
+    """
     status = mapping(pod, "status")
-    if status.get("phase") != "Failed" or status.get("reason") != REJECTED:
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "no message")
+    accepted = reason in _ENDED_OTHERWISE and not message.startswith(_REJECTED)
+    if status.get("phase") != "Failed" or not reason or accepted or _has_started(status):
         return None
-    message = str(status.get("message") or "no message")
-    cause: CauseId = "gpu.not_allocatable" if _OF_GPUS.search(message) else "scheduling.not_started"
+    of_gpus = _OF_GPUS.search(message) is not None
+    if reason.startswith("OutOf"):  # Other pods use the rest, unless the node has none at all.
+        of_gpus = of_gpus and _NONE_LEFT.search(message) is not None
+    cause: CauseId = "gpu.not_allocatable" if of_gpus else "scheduling.not_started"
     if _SHARED_ONCE in message:
         cause = "gpu.shared"
-    return Shortage(cause, f"has a kubelet that rejected the pod: {message}")
+    named = "" if reason == "UnexpectedAdmissionError" else f"{reason}: "
+    return Shortage(cause, f"has a kubelet that rejected the pod: {named}{message.removeprefix(_REJECTED)}")
+
+
+def _has_started(status: Mapping[str, Any]) -> bool:
+    """Return whether a container of the pod has run, according to the pod's status."""
+    lists = [status.get(name) or [] for name in ("initContainerStatuses", "containerStatuses")]
+    states = [mapping(each, "state") for one in lists for each in one]
+    return any(state.keys() & {"running", "terminated"} for state in states)
 
 
 def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
@@ -183,6 +220,8 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     count, replicas = _number(labels, _COUNT), _number(labels, _REPLICAS) or 0
     strategy = labels.get(_STRATEGY) or labels.get(_GKE_STRATEGY) or ""
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
+    if any(str(key).endswith(_HAMI) for key in mapping(node, "metadata", "annotations")):
+        return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
     # If the node offers each GPU once, the device plugin is not using the configuration in the labels yet.

@@ -51,8 +51,15 @@ _REFUSALS = (
     _Text(("resource", "unavailable in ClusterQueue"), "admission.resource_not_covered", "final"),
     _Text(("untolerated taint",), "admission.no_flavor", "final"),
     _Text(("doesn't match node affinity",), "admission.no_flavor", "final"),
+    _Text(("Flavor", "TopologyAwareScheduling"), "admission.no_flavor", "final"),
+    _Text(("Flavor", "does not contain the requested level"), "admission.no_flavor", "final"),
     _Text(("insufficient unused quota",), "admission.pending"),
+    _Text(("topology", "allow to fit"), "admission.topology"),
+    _Text(("topology", "allows to fit only"), "admission.topology"),
+    _Text(("no topology domains at level",), "admission.topology"),
     _Text(("LimitRange constraints",), "launch.pods_refused", "final"),
+    _Text(("namespace doesn't match ClusterQueue selector",), "admission.refused", "final"),
+    _Text(("resources validation failed",), "admission.refused", "final"),
     _Text(("doesn't exist",), None, "final"),
     _Text(("does not exist",), None, "final"),
     _Text(("is inactive",), None, "final"),
@@ -68,8 +75,13 @@ _REFUSAL_REASONS: dict[str, CauseId] = {
     "NoMatchingFlavor": "admission.no_flavor",
     "WaitingForQuota": "admission.pending",
     "WaitingForPreemptedWorkloads": "admission.pending",
+    "WaitingForPodsReady": "admission.pending",
+    "TopologyPlacementFailed": "admission.topology",
+    "Misconfigured": "admission.refused",
     "Suspended": "queue.inactive",
 }
+_UNDECIDED = ("", "PendingEvaluation")
+"""Reasons of a Workload that Kueue has not tried to admit yet."""
 _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
     ("PodsReadyTimeout", "admission.pods_ready_timeout"),
@@ -88,6 +100,7 @@ _CONTAINER_REASONS = {
     "ImageInspectError": Meaning("image.pull_failed"),
     "InvalidImageName": Meaning("image.not_found", "final"),
     "ErrImageNeverPull": Meaning("image.not_found", "final"),
+    "SignatureValidationFailed": Meaning("image.pull_denied", "retried"),
     "CreateContainerConfigError": Meaning("image.config", "final"),
     "CreateContainerError": Meaning("image.config", "final"),
     "RunContainerError": Meaning("image.entrypoint"),
@@ -110,11 +123,24 @@ _PULLS = (
     _Text(("no such image",), "image.not_found"),
     _Text(("couldn't parse",), "image.not_found"),
     _Text(("no such host",), None, "final"),
-    _Text(("lookup",), None, "final"),
 )
 """Messages for failed image pulls, in lower case. The first matching entry determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
 """Messages from NVIDIA's container runtime, in lower case. It fails if the node's driver fails."""
+_PASSING = (
+    "pull qps exceeded",
+    "failed to sync secret cache",
+    "failed to sync configmap cache",
+    "failed to reserve container name",
+    "context deadline exceeded",
+    "context canceled",
+)
+"""Messages of a busy kubelet or container runtime, in lower case. The next attempt usually succeeds."""
+_STARTS: tuple[tuple[str, CauseId], ...] = (
+    ("oom-killed (memory limit too low", "rank.oom_killed"),
+    ("error mounting", "scheduling.volume_failed"),
+)
+"""Pairs of (part of a message, cause) for containers that could be created but not started, in lower case."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -126,7 +152,9 @@ def refusal(message: str, reason: str = "") -> Meaning:
     matches = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
-    cause = named or _REFUSAL_REASONS.get(reason, "admission.not_seen")
+    cause = named or _REFUSAL_REASONS.get(reason)
+    if cause is None:
+        cause = "admission.refused" if message and reason not in _UNDECIDED else "admission.not_seen"
     return Meaning(cause, "final" if final else "open")
 
 
@@ -148,4 +176,9 @@ def not_started(reason: str, message: str) -> Meaning | None:
         return Meaning("gpu.driver", "retried")
     if any(part in text for part in _WRONG_ARCHITECTURE):
         return replace(meaning, cause="image.wrong_architecture")
+    if meaning.cause == "image.entrypoint":
+        cause = next((cause for part, cause in _STARTS if part in text), meaning.cause)
+        return replace(meaning, cause=cause)
+    if any(part in text for part in _PASSING):
+        meaning = replace(meaning, prospect="open")
     return replace(meaning, cause=next((each.cause for each in pulls if each.cause), meaning.cause))

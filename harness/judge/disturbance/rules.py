@@ -60,6 +60,7 @@ _NOT_STARTED = {
 _NOT_ADMITTED = {
     *("admission.quota_exceeded", "admission.pending", "admission.no_flavor"),
     *("admission.resource_not_covered", "admission.not_seen", "queue.inactive"),
+    *("admission.topology", "admission.refused"),
     *("queue.local_queue_missing", "queue.cluster_queue_missing"),
 }
 _CUT_OFF = {

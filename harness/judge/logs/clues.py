@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.core import terminal_text
 from harness.core.causes import CauseId
 from harness.evidence.io.own_lines import is_own
-from harness.judge.logs import stacks
+from harness.judge.logs import rank_errors, stacks
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
@@ -60,6 +60,15 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         # torch.save does not report the reason. Closing the file then also fails.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
+    # CUDA's own errors about a GPU or its driver. Errors that code can cause too are in known_errors.py.
+    ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ("gpu.lost", r"GPU is lost|GPU has fallen off the bus"),
+    (
+        "gpu.driver",
+        r"system not yet initialized|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
+        r"|CUDA driver version is insufficient|driver/library version mismatch"
+        r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to",
+    ),
     (
         "tracker.key_rejected",
         r"authentication failed \(HTTP 401\)|Failed to \w+ run: this key (only gives|gives no) access to ",
@@ -70,7 +79,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed", "shm.small")
+AT_ANY_TIME: tuple[CauseId, ...] = (
+    *("training.loss_not_finite", "rank.write_failed", "shm.small"),
+    *("gpu.ecc", "gpu.lost", "gpu.driver"),
+)
 """Causes that can end a rank at any time, if its last error matches. Other causes occur only at startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """An error that was raised from the previous error and only repeats it."""
@@ -109,10 +121,19 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
+_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?")
+"""What `torchrun --tee` writes before each line of a process."""
+_GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
+"""What Python writes before each line of an exception within an ExceptionGroup."""
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
     r"|^Extension modules: |^<unknown function>"
+    r"|^ *(\+-)+\+?-{5,}|^terminate called after throwing an instance of "
+    # What PyTorch and CUDA write below each CUDA error.
+    r"|^(\[rank\d+\]: ?)?(CUDA kernel errors might be asynchronously reported|Search for `cuda\w+' in "
+    r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
+    r"|Device-side assertion tracking was not enabled)"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
@@ -120,7 +141,11 @@ _NOISE = re.compile(
 )
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
-_ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout)(: .*)?$")
+_ERROR = re.compile(
+    r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)(: .*)?$"
+    # The message of a C++ exception that nothing caught.
+    r"|^ *what\(\): "
+)
 
 
 @dataclass(frozen=True)
@@ -161,14 +186,32 @@ class Clues:
         return [f"{self.log}:{self.last_number}"] if self.last_number else []
 
 
-def read(tail: Lines, log: str = "") -> Clues:
-    """Return the hints found in a log's numbered last lines. `log` is the log's path in the bundle."""
+def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
+    """Return the hints found in a log's numbered last lines.
+
+    `log` is the log's path in the bundle, and `ranks` is the number of ranks that write to it.
+    """
     lines = _plain(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
+    whole = "\n".join(text for _, text in lines)
+    report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
+    worker = _EXIT.search(report)
+    failed = _FAILED.search(whole)
+    rank = int(worker[1]) if worker else None
+    exit_code = int(worker[2]) if worker else int(failed[1]) if failed else None
+    report_is_last = worker is not None and _ends_with(lines)
+    torchrun_signal = _torchrun_signal(lines)
+    origin = _first_rank_error(lines) if ranks > 1 else None
+    if origin is not None:
+        if origin.rank not in (None, rank):
+            rank, exit_code = origin.rank, 1
+        lines = [entry for entry in lines if entry[0] <= origin.number]
+    if ranks > 1 and rank is not None:
+        lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
     cause: CauseId | None = None
     clue, clue_number = "", 0
-    last, last_number = _last_own(lines)
+    last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
     another_error = False
     for number, text in reversed(lines):
         if _WARNING.search(text):
@@ -185,11 +228,8 @@ def read(tail: Lines, log: str = "") -> Clues:
             break
         follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
         another_error = another_error or (is_error and not follows)
-    whole = "\n".join(text for _, text in lines)
-    report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
-    worker = _EXIT.search(report)
-    failed = _FAILED.search(whole)
-    in_vain = any(_IN_VAIN.search(text) for _, text in lines[-80:])
+    in_vain = origin is None and any(_IN_VAIN.search(text) for _, text in lines[-80:])
+    of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
     return Clues(
         log=log,
         cause=cause,
@@ -197,15 +237,35 @@ def read(tail: Lines, log: str = "") -> Clues:
         line_number=clue_number,
         last=last[:300],
         last_number=last_number,
-        rank=int(worker[1]) if worker else None,
-        exit_code=int(worker[2]) if worker else int(failed[1]) if failed else None,
-        of_a_peer=in_vain or any(_OF_A_PEER.search(text) for _, text in lines[-80:]),
+        rank=rank,
+        exit_code=exit_code,
+        of_a_peer=in_vain or of_a_peer,
         in_vain=in_vain,
         stack=stack,
         retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
-        report_is_last=worker is not None and _ends_with(lines),
-        torchrun_signal=_torchrun_signal(lines),
+        report_is_last=report_is_last,
+        torchrun_signal=torchrun_signal,
     )
+
+
+def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
+    """Return the first exception that ended a rank of the last attempt and that no lost peer caused."""
+    reports = [position for position, (_, text) in enumerate(lines) if _REPORT.search(text)]
+    failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
+    begin = max([0, *(position + 1 for position in begins), *(position + 1 for position in failed[:-1])])
+    end = next((position for position in reports if position >= begin), len(lines))
+    return rank_errors.first(
+        lines[begin:end],
+        lambda text: _ERROR.match(text) is not None,
+        lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
+        is_of_a_peer,
+    )
+
+
+def _rank_of(text: str) -> int | None:
+    label = rank_errors.OF_A_RANK.match(text)
+    return int(label[1]) if label else None
 
 
 def last_line(tail: Lines) -> tuple[str, int]:
@@ -228,7 +288,7 @@ def _plain(tail: Lines) -> Lines:
     separate line.
     """
     return [
-        (number, row.text)
+        (number, _GROUP.sub("", _LABEL.sub("", row.text)))
         for number, text in tail
         if not is_own(text)
         for row in terminal_text.rows(_TIME.sub("", text))

@@ -197,6 +197,13 @@ def _end_of_pod(case: Case, index: int) -> float:
     return (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
 
 
+def out_of_memory(case: Case, index: int) -> list[int]:
+    """Return the ranks of a pod that the OOM killer ended, according to torchrun's records."""
+    of_pod = case.processes.get(index)
+    lives = of_pod.lives if of_pod else []
+    return [life.rank for life in lives if _code(life) == -9 and _out_of_memory(life)]
+
+
 def _out_of_memory(life: RankLife) -> bool:
     """Return whether the OOM killer had killed a process in the container when torchrun saw the failure."""
     failures = life.agent.failures if life.agent is not None else []

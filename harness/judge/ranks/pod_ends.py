@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
@@ -16,7 +17,7 @@ from harness.judge.cluster import deletion
 from harness.judge.end import SAME_MOMENT, End
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
-from harness.judge.logs import silent
+from harness.judge.logs import known_errors, silent
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exit_codes, restart_store, time_limits
@@ -29,6 +30,14 @@ _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 If torchrun reports a failed worker, the exit code in its report counts instead.
 """
 
+_GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.driver")
+"""Causes for which PyTorch's NCCL watchdog ends a rank by SIGABRT."""
+_FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
+_KILLED_ADVICE = (
+    "if nobody sent it, the kernel did, out of memory: it can kill one process of a container, and then the "
+    "pod's status does not say OOMKilled. Compare the memory limit with what the ranks and their DataLoader "
+    "workers use, and look at `dmesg` on the node; else find out who sent it: `kubectl get events`"
+)
 TORCHRUN_FAILED = 1
 """Exit code of a torchrun that was ended by a signal, and that no shell or init runs around."""
 _OOM = "the kernel killed a process of its container, out of memory"
@@ -132,7 +141,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if code is None and own is None:
         return end
     log = case.bundle.log(pod.name, case.launch.container)
-    clues = log_clues.read(case.bundle.tail(log), log)
+    clues = log_clues.read(case.bundle.tail(log), log, len(end.ranks))
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
     absent = "could not be read" if case.launch.attached else "was not collected before its pod was gone"
@@ -194,7 +203,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
-    ended = _from_outside(case, pod, end, code) or _lost(case, end, clues, code)
+    ended = _from_outside(case, pod, end, clues, code) or _lost(case, end, clues, code)
     if ended is not None:
         return ended
     if clues.stack is not None and clues.stack.after:
@@ -211,7 +220,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
     return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
 
 
-def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
+def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) -> End | None:
     """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
@@ -222,9 +231,18 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
+    if number == signal.SIGKILL and (killed := exit_codes.out_of_memory(case, pod.index)):
+        text = f"{text}: {_OOM}"
+        return replace(end, ranks=killed, cause="rank.oom_killed", text=text, follows=False)
+    if end.stack is not None and end.stack.fatal:
+        text += f" in {end.stack.place}"
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows
-    own = "look for a fault of its code or libraries in the log or a core dump" if of_itself else ""
+    if of_itself and clues.cause in _GPU_CAUSES:
+        text, refs = f"{text}: {clues.line}", (*end.evidence, f"{clues.log}:{clues.line_number}")
+        return replace(end, cause=clues.cause, text=text, log_quote="", evidence=refs, follows=False)
+    own = _FAULT_ADVICE if of_itself else _KILLED_ADVICE if number == signal.SIGKILL else ""
+    own = (of_itself and known_errors.advice(clues.last)) or own
     if number == signal.SIGABRT and _script_ended(case, pod.index):
         text, own, follows = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE, False
     return replace(end, cause="rank.killed", text=text, follows=follows, advice=own)
@@ -287,7 +305,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.in_vain)
         return replace(end, evidence=refs)
-    advice = end.advice or restart_store.advice(case, end.index)
+    advice = end.advice or restart_store.advice(case, end.index) or known_errors.advice(clues.last)
     return replace(end, cause="rank.crashed", text=text, advice=advice)
 
 

@@ -212,7 +212,40 @@ def _wrong(
         for epoch in odd
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
-    return not_passed("training-data", cause, text, details=details, ranks=ranks, evidence=refs)
+    why = _instead(of, used, worlds, deviates)
+    return not_passed("training-data", cause, text, details=details, why=why, ranks=ranks, evidence=refs)
+
+
+def _instead(
+    of: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
+) -> list[str]:
+    """Return a list with a sentence about whose or which steps' sequences were used instead, or [].
+
+    Only what is the same in all of each rank's first LOOKED deviating steps counts.
+    """
+    found: set[tuple[str, int]] | None = None
+    for rank, step in [(rank, step) for rank, steps in deviates.items() for step in steps[:LOOKED]]:
+        what, world = used[step][rank], int(worlds[step])
+        if what is None or not what[0]:
+            continue
+        others = {("rank", r) for r in range(world) if r != rank and what == of.expected(step, r, world)}
+        earlier = {
+            ("steps", step - s)
+            for s in worlds
+            if s < step and rank < worlds[s] and what == of.expected(s, rank, int(worlds[s]))
+        }
+        found = others | earlier if found is None else found & (others | earlier)
+    if not found:
+        return []
+    kind, number = min(found)
+    if kind == "rank":
+        return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
+    epochs, rest = divmod(number, of.per_epoch)
+    if rest:
+        text = f"these are the sequences of {counted(number, 'step')} before"
+        return [f"{text}: a resumed training must skip the data that it has used"]
+    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} before"
+    return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
 
 
 def _as_many(what: Sums | None, expected: Sums) -> bool:

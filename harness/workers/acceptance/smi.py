@@ -99,6 +99,10 @@ class Gpu:
     reset_required: Word = None
     fabric: Word = None
     """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
+    fabric_status: Word = None
+    """Result of the registration, such as Success or Insufficient Resources. The state is then Completed."""
+    fabric_health: Mapping[str, str] = field(default_factory=dict)
+    """Field of the fabric's health, such as bandwidth → its text, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Field path → the NVML error that nvidia-smi prints instead of a value."""
 
@@ -258,6 +262,8 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
         recovery=_word(_text(element, "gpu_recovery_action")),
         reset_required=_state(_text(element, "gpu_reset_status/reset_required")),
         fabric=_word(_text(element, "fabric/state")),
+        fabric_status=_word(_text(element, "fabric/status")),
+        fabric_health=_fabric_health(element),
         errors=_nvml_errors(element),
     )
 
@@ -313,6 +319,11 @@ def _repairs(element: ElementTree.Element) -> dict[str, str]:
         if state not in (None, NOT_SUPPORTED, "No"):
             repairs[tag] = str(state)
     return repairs
+
+
+def _fabric_health(element: ElementTree.Element) -> dict[str, str]:
+    words = {child.tag: _word(child.text) for child in element.findall("fabric/health/*")}
+    return {tag: str(word) for tag, word in words.items() if word not in (None, NOT_SUPPORTED)}
 
 
 def _nvml_errors(element: ElementTree.Element) -> dict[str, str]:

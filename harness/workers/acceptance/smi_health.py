@@ -24,7 +24,7 @@ _LOST = re.compile(
 _INFOROM = re.compile(r"inforom.*corrupt|corrupt.*inforom", re.IGNORECASE)
 _DRIVER = re.compile(
     r"version mismatch|communicate with the nvidia driver|driver not loaded|nvml: unknown error|"
-    r"nvml: insufficient permissions|nvml shared library|did not end within",
+    r"nvml: insufficient permissions|nvml shared library|couldn't find libnvidia-ml|did not end within",
     re.IGNORECASE,
 )
 _CODES = {
@@ -38,6 +38,10 @@ _CODES = {
 """nvidia-smi exit code → (cause, meaning according to its manual)."""
 _RECOVERED = ("none", "n/a")
 _CONNECTED = ("completed", "n/a")
+_REGISTERED = ("success", "n/a", "")
+_BAD_HEALTH = ("unhealthy", "limited capacity", "degraded")
+_BAD_IF_TRUE = ("route_unhealthy", "access_timeout_recovery")
+_MISCONFIGURED, _CORRECT = "incorrect_configuration", ("none", "false", "no")
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
         faults.append(("gpu.lost", f"the driver recommends for this GPU: {gpu.recovery}"))
     if gpu.reset_required == "Yes":
         faults.append(("gpu.lost", "this GPU requires a reset"))
+    faults += [("gpu.nvlink", text) for text in _fabric_faults(gpu)]
     for name, state in gpu.repairs.items():
         if state == "Yes":
             cause = "gpu.ecc" if name == "unrepairable_memory" else "gpu.remapped_rows"
@@ -172,6 +177,18 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
     if gpu.recovery and gpu.recovery != NOT_SUPPORTED:
         text += ", and the driver recommends no recovery"
     return Check(id=HEALTH, tag=TAG, verdict="PASS", text=text, **device.where)
+
+
+def _fabric_faults(gpu: Gpu) -> Iterator[str]:
+    """Yield what is wrong with the NVLink fabric of a GPU whose registration is complete."""
+    status = gpu.fabric_status or ""
+    if (gpu.fabric or "").lower() == "completed" and status.lower() not in _REGISTERED:
+        yield f"the registration with the NVLink fabric ended with {status}"
+    for name, text in gpu.fabric_health.items():
+        word = text.lower()
+        misconfigured = name == _MISCONFIGURED and word not in _CORRECT
+        if word in _BAD_HEALTH or misconfigured or (name in _BAD_IF_TRUE and word in ("true", "yes")):
+            yield f"health of the NVLink fabric: {name.replace('_', ' ')}: {text}"
 
 
 def _quoted(lines: Sequence[str]) -> str:

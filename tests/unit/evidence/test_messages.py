@@ -20,6 +20,27 @@ FULL = "couldn't assign flavors to pod set workers: insufficient unused quota fo
         (FULL, "", Meaning("admission.pending", "open")),
         ("", "Suspended", Meaning("queue.inactive", "open")),
         ("AdmissionCheck c not found", "", Meaning("admission.not_seen", "final")),
+        # kueue #5039; the messages are those of Kueue 0.19.
+        (
+            "couldn't assign flavors to pod set main: no topology domains at level: rack",
+            "TopologyPlacementFailed",
+            Meaning("admission.topology", "open"),
+        ),
+        ('topology "t" allows to fit only 1 out of 2 pod(s)', "", Meaning("admission.topology", "open")),
+        ('topology "t" doesn\'t allow to fit any of 2 pod(s)', "", Meaning("admission.topology", "open")),
+        (
+            'Flavor "h100" does not support TopologyAwareScheduling',
+            "Pending",
+            Meaning("admission.no_flavor", "final"),
+        ),
+        # kueue #301
+        (
+            "workload namespace doesn't match ClusterQueue selector",
+            "Misconfigured",
+            Meaning("admission.refused", "final"),
+        ),
+        ("a sentence of a later Kueue", "Pending", Meaning("admission.refused", "open")),
+        ("", "PendingEvaluation", Meaning("admission.not_seen", "open")),
         ("", "", Meaning("admission.not_seen", "open")),
     ],
 )
@@ -45,6 +66,29 @@ def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
     ("reason", "message", "meaning"),
     [
         ("ErrImagePull", "connection reset by peer", Meaning("image.pull_failed", "retried")),
+        # tilt #5893, pachyderm #4815: the next attempt succeeds, so a healthy job must not end.
+        ("ErrImagePull", "pull QPS exceeded", Meaning("image.pull_failed", "open")),
+        # skypilot #2246
+        ("ErrImagePull", "dial tcp: lookup r.example: i/o timeout", Meaning("image.pull_failed", "retried")),
+        # containerd #4604
+        (
+            "CreateContainerError",
+            'failed to reserve container name "a": name "a" is reserved for "b"',
+            Meaning("image.config", "open"),
+        ),
+        ("CreateContainerError", "context deadline exceeded", Meaning("image.config", "open")),
+        ("CreateContainerConfigError", "failed to sync secret cache: x", Meaning("image.config", "open")),
+        (
+            "RunContainerError",
+            "container init was OOM-killed (memory limit too low?): unknown",
+            Meaning("rank.oom_killed", "open"),
+        ),
+        (
+            "RunContainerError",
+            'error mounting "/a" to rootfs at "/b": not a directory',
+            Meaning("scheduling.volume_failed", "open"),
+        ),
+        ("SignatureValidationFailed", "no signature", Meaning("image.pull_denied", "retried")),
         ("ErrImagePull", "dial tcp: lookup r.example: no such host", Meaning("image.pull_failed", "final")),
         ("ImagePullBackOff", "manifest unknown", Meaning("image.not_found", "final")),
         ("ErrImagePull", "pull access denied, does not exist", Meaning("image.pull_denied", "final")),

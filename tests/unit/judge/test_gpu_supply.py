@@ -72,6 +72,7 @@ def launched(
 
 
 HEALTHY: dict[int, Any] = {index: checks() for index in range(NODES)}
+OTHERS = {"shared": f"{GPU}.shared", "mig": "nvidia.com/mig-1g.10gb"}
 INSUFFICIENT = "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 3 didn't match node affinity."
 
 
@@ -105,6 +106,7 @@ def test_a_healthy_fleet_passes(tmp_path: Path) -> None:
             "has 16 nvidia.com/gpu, of which 0 are allocatable: the device plugin reports 16 as unhealthy",
         ),
         (7, 7, {f"{GPU}.count": "8"}, "has 8 GPUs according to the label nvidia.com/gpu.count"),
+        (0, 0, {"nvidia.com/mig.config.state": "failed"}, "has GPUs whose MIG devices could not be changed"),
         (None, None, {f"{GPU}.present": "true"}, "the device plugin does not run"),
     ],
 )
@@ -124,6 +126,37 @@ def test_gpus_that_a_node_does_not_offer(
     assert "e2e-worker2 and e2e-worker3" in seen.explanation
     check = next(check for check in seen.checks if check.name == "reports")
     assert check.cause == "gpu.not_allocatable", check.explanation
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        # gpu-operator #322: the MIG manager stops the device plugin while it changes the devices.
+        (
+            {"labels": {f"{GPU}.count": "8", "nvidia.com/mig.config.state": "pending"}},
+            "has GPUs whose MIG devices are being changed (nvidia.com/mig.config.state=pending)",
+        ),
+        # gpu-feature-discovery #76: the label counts one replica of a GPU that is offered 50 times.
+        (
+            {"labels": {f"{GPU}.count": "1", f"{GPU}.replicas": "1"}, "shared": "50"},
+            "has 1 GPU, shared by 50 (nvidia.com/gpu.shared)",
+        ),
+        # k8s-device-plugin #1501, #738: the label counts the GPUs that are split, too.
+        (
+            {"labels": {f"{GPU}.count": "8", "nvidia.com/mig.strategy": "mixed"}, "mig": "14"},
+            "has GPUs that are split by MIG (14 nvidia.com/mig-1g.10gb)",
+        ),
+        # HAMi #71
+        ({"annotations": {"hami.io/node-nvidia-register": "GPU-0,10,24576"}}, "has GPUs that HAMi shares"),
+    ],
+)
+def test_gpus_that_are_split_or_shared_are_not_called_unhealthy(metadata: dict[str, Any], text: str) -> None:
+    has = {name: metadata.pop(key) for key, name in OTHERS.items() if key in metadata}
+    status = {"capacity": {GPU: "0", **has}, "allocatable": {GPU: "0", **has}}
+    found = gpu_nodes.shortage({"metadata": metadata, "status": status}, GPU, 1)
+    assert found is not None
+    assert (found.cause, found.small) == ("scheduling.unschedulable", False)
+    assert found.text.startswith(text)
 
 
 def test_each_node_has_its_own_reason(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -226,6 +227,32 @@ def test_data_that_a_rank_must_not_take(checked: Any, take: Any, cause: str, ran
     """Contract: the rank is named, also where only one step is wrong. Another seed takes as many."""
     found = checked({1: rows(1, take, {})}, audit())["training-data"]
     assert (found.cause, found.ranks) == (f"training.{cause}", ranks), found.explanation
+
+
+PER_EPOCH = order.steps(SEQUENCES, BATCH)
+
+
+@pytest.mark.parametrize(
+    ("take", "cause", "says"),
+    [
+        # pytorch #31771, tacotron2 #241
+        (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch before.*set_epoch"),
+        # pocket-tts #287, sparse-to-dense.pytorch #19
+        (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step before.*resumed"),
+        (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps before.*resumed"),
+        (lambda s, r: mine(s, 0), "rank_with_other_seed", "of rank 0.*own share"),
+        (lambda s, r: mine(s, r, seed=8), "data_repeated", "than those of the seed: "),
+    ],
+)
+def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause: str, says: str) -> None:
+    """Contract: the explanation says what a sampler does wrong, if one mistake explains all steps."""
+    wrong = {
+        rank: rows(rank, lambda step, rank=rank: take(step, rank), {} if rank else LOSSES)
+        for rank in range(RANKS)
+    }
+    found = checked(wrong, audit())["training-data"]
+    assert found.cause == f"training.{cause}", found.explanation
+    assert re.search(says, found.explanation), found.explanation
 
 
 def test_steps_that_nobody_logged(checked: Any) -> None:

@@ -29,7 +29,7 @@ def test_a_real_one() -> None:
     (one,) = said.gpus
     missing = {field.name for field in fields(Gpu) if getattr(one, field.name) in (None, NOT_SUPPORTED)}
     # The file lacks these elements, and a GPU with row remapping retires no pages.
-    assert missing == {"virtualization", "c2c", "recovery", "reset_required", "fabric"} | {
+    assert missing == {"virtualization", "c2c", "recovery", "reset_required", "fabric", "fabric_status"} | {
         "pages_retired",
         "pages_pending",
     }

@@ -73,6 +73,24 @@ V9 = with_value(
     "mig_mode",
     "<current_mig>N/A</current_mig><pending_mig>N/A</pending_mig>",
 )
+WITHOUT_ECC = (
+    *("env.ecc.mode", "env.ecc.sram_uncorrected", "env.ecc.sram_corrected"),
+    *("env.remapped_rows.uncorrectable", "env.remapped_rows.pending", "env.remapped_rows.failed"),
+)
+NO_MEMORY = {"ecc_errors": "N/A", "remapped_rows": "N/A", "fb_memory_usage": "<total>Not Supported</total>"}
+GB10 = ONE.replace("H100 80GB HBM3", "GB10").replace("<current_ecc>Enabled", "<current_ecc>N/A")
+for _tag, _value in NO_MEMORY.items():
+    GB10 = with_value(GB10, _tag, _value)
+
+
+def fabric(status: str = "Success", **health: str) -> str:
+    """Return a GPU's registration with the NVLink fabric, as the schema of driver 580 has it."""
+    words = {"summary": "Healthy", "bandwidth": "Full", "route_unhealthy": "False", **health}
+    words = {"partition_assigned": "True", "incorrect_configuration": "None", **words}
+    inner = "".join(f"<{name}>{word}</{name}>" for name, word in words.items())
+    return f"<fabric><state>Completed</state><status>{status}</status><health>{inner}</health></fabric>"
+
+
 REPORTS_NOTHING = {"env.ecc.mode": "UNKNOWN", "env.pcie.width": "UNKNOWN"}
 
 
@@ -303,6 +321,34 @@ CASES = {
         ONE.replace("<total>81559 MiB</total>", "<total>81559 MiB</total><used>30000 MiB</used>"),
         {"env.gpus": ("UNKNOWN", "gpu.shared")},
         words="29.3 of 79.6 GiB",
+    ),
+    "the libraries of the driver are not in the container (k8s-device-plugin #826)": Case(
+        "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\n",
+        {"env.smi": ("FAIL", "gpu.driver"), "env.gpus": ("FAIL", "gpu.driver")},
+        code=12,
+        visible=0,
+        words="libnvidia-ml.so",
+    ),
+    "registered with the NVLink fabric": Case(in_gpu(ONE, fabric())),
+    "a failed registration with the NVLink fabric (azhpc-images #506)": Case(
+        in_gpu(ONE, fabric("Insufficient Resources")),
+        {"env.health": ("FAIL", "gpu.nvlink")},
+        words="Insufficient Resources",
+    ),
+    "degraded bandwidth of the NVLink fabric (gpu-operator #2511, nccl #2186)": Case(
+        in_gpu(ONE, fabric(bandwidth="Degraded")),
+        {"env.health": ("FAIL", "gpu.nvlink")},
+        words="bandwidth: Degraded",
+    ),
+    "a wrong configuration of the NVLink fabric": Case(
+        in_gpu(ONE, fabric(incorrect_configuration="Incorrect SysGUID")),
+        {"env.health": ("FAIL", "gpu.nvlink")},
+    ),
+    "GB10, whose memory and PCIe link are those of its CPU (dra-driver-nvidia-gpu #1073, nvtop #426)": Case(
+        GB10, dict.fromkeys(WITHOUT_ECC, "UNKNOWN"), words="not supported by this GPU (N/A)"
+    ),
+    "a value in brackets (telegraf #7659)": Case(
+        with_value(ONE, "sm_clock", "[N/A]"), {"env.clocks": "UNKNOWN"}
     ),
     "NVLink fabric without its manager": Case(
         in_gpu(ONE, "<fabric><state>In Progress</state><status>N/A</status></fabric>"),

@@ -65,6 +65,20 @@ def test_a_torn_checkpoint_falls_back_to_the_previous_one(damage: str, tmp_path:
     assert said[0].startswith(folder.name)
 
 
+def test_empty_files_after_a_power_failure_are_skipped_with_their_names(tmp_path: Path) -> None:
+    """Contract: diffusion-pipe #159, metaseq #53: several newest checkpoints whose files have 0 bytes."""
+    folders = [save(tmp_path, step) for step in (418, 420, 422)]
+    for folder in folders[1:]:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+    said: list[str] = []
+    found = checkpoint.newest(tmp_path, said.append)
+    assert found is not None
+    assert found[0] == folders[0]
+    assert [text.split(":")[0] for text in said] == [folders[2].name, folders[1].name]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.integers(1, 60))
 def test_a_kill_at_any_call_leaves_a_whole_checkpoint(

@@ -1,0 +1,73 @@
+"""What to do about errors of PyTorch, CUDA and Python that need more than reading the rank's log.
+
+These errors end a rank at any time and have no cause of their own, because they prove too little: the same
+message has several reasons. Each entry names the usual ones.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ADVICE = (
+    (
+        r"CUDA out of memory|torch\.OutOfMemoryError|CUDA error: out of memory",
+        "the GPU's memory is full, not that of the pod: reduce the batch or the sequence length, shard the "
+        "model, or see with `nvidia-smi` whether another process uses the GPU",
+    ),
+    (
+        r"Too many open files|received 0 items of ancdata",
+        "the process has too many open files: raise the limit (`ulimit -n 65536` in the script), use fewer "
+        'DataLoader workers, or call torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    (
+        r"an illegal (memory access was|instruction was|address) ?|misaligned address"
+        r"|unspecified launch failure|device-side assert triggered|cudaErrorLaunchFailure",
+        "run once with CUDA_LAUNCH_BLOCKING=1, so that the stack shows the operation that failed; if the "
+        "same node fails with other code too, look for Xid errors there: `dmesg | grep Xid`",
+    ),
+    (
+        r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
+        "another process has the GPU, or the GPU has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
+    ),
+    (
+        r"no kernel image is available for execution on the device|not compiled with CUDA enabled",
+        "the image's PyTorch was not built for this GPU: install a wheel whose CUDA version supports it "
+        "(`python -c 'import torch; print(torch.cuda.get_arch_list())'`)",
+    ),
+    (
+        r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"
+        r"|fork: (retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
+        "the pod may have no more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and use "
+        "fewer DataLoader workers",
+    ),
+    (
+        r"^(\[rank\d+\]: ?)?MemoryError|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory",
+        "the memory of the pod is full: raise its memory limit, or load less at once",
+    ),
+    (
+        r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
+        r"|cannot open shared object file: No such file or directory",
+        "a compiled extension does not fit the image: build it for the image's PyTorch, CUDA and C library",
+    ),
+    (
+        r"ModuleNotFoundError: |ImportError: cannot import name",
+        "install the module in the image of every rank, and see whether PYTHONPATH and the working directory "
+        "are the same in each pod",
+    ),
+    (
+        r"PermissionError: \[Errno 13\]",
+        "the user of the container may not use that path: set securityContext.fsGroup or runAsUser, or write "
+        "elsewhere",
+    ),
+    (
+        r"(couldn't connect to|Max retries exceeded .*|Cannot reach) '?(https://)?huggingface\.co"
+        r"|LocalEntryNotFoundError|OfflineModeIsEnabled",
+        "the pod does not reach huggingface.co: allow it, or bring the files into the image or a volume and "
+        "set HF_HUB_OFFLINE=1",
+    ),
+)
+
+
+def advice(error: str) -> str:
+    """Return what to do about a rank's last error, or "" if the error is not known."""
+    return next((text for pattern, text in _ADVICE if re.search(pattern, error, re.IGNORECASE)), "")

@@ -1,0 +1,85 @@
+"""Find the rank whose own error came first in a container with several ranks.
+
+All ranks of a container write to one log, so the error of one rank is mixed with those of the ranks that
+then lost it. torchrun reports the process whose end it detected first, which can be any of them. Since
+PyTorch 2.4, each line of an exception that ends a rank begins with "[rankN]: ".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+Lines = Sequence[tuple[int, str]]
+OF_A_RANK = re.compile(r"^\[rank(\d+)\]: ?")
+_LOGGED = re.compile(r"^\[?[EWIF]\d{0,4} ")
+"""A line of a C++ or torchrun logger, which is not part of an exception's message."""
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED_FROM = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+@dataclass(frozen=True)
+class RankError:
+    """The exception that ended a rank. `rank` is None if the log does not contain the rank."""
+
+    rank: int | None
+    number: int
+    text: str
+
+
+@dataclass
+class _Chain:
+    """An exception with the exceptions that it was raised from. `error` is the last one."""
+
+    error: tuple[int, str] | None = None
+    lines: list[str] = field(default_factory=list)
+    raised_from: bool = False
+    continued: bool = False
+    """Whether the program printed other text after the exception, so the exception did not end it."""
+
+
+def first(
+    lines: Lines,
+    is_error: Callable[[str], bool],
+    is_noise: Callable[[str], bool],
+    is_of_a_peer: Callable[[str], bool],
+) -> RankError | None:
+    """Return the first exception in the lines that ended a rank and that no lost peer caused, or None.
+
+    `lines` are those before torchrun's report. `is_noise` returns whether a line has no information, such as
+    a line of a stack. A program can print an exception and continue. Therefore, only the last exception with
+    a rank's label counts, or exceptions without a label that no other text follows.
+    """
+    chains: dict[int | None, list[_Chain]] = {}
+    for number, text in lines:
+        match = OF_A_RANK.match(text)
+        rank, own = (int(match[1]), text[match.end() :]) if match else (None, text)
+        known = chains.setdefault(rank, [])
+        if own.startswith(_TRACEBACK) and not (known and known[-1].raised_from):
+            known.append(_Chain())
+        if not known:
+            known.append(_Chain())
+        chain = known[-1]
+        if chain.error is not None and _LOGGED.match(own):
+            continue
+        chain.lines.append(own)
+        chain.raised_from = own.startswith(_RAISED_FROM) or (chain.raised_from and not own.strip())
+        if is_error(own):
+            chain.error, chain.continued = (number, text), False
+        elif chain.error is not None and not is_noise(own):
+            chain.continued = True
+    labelled: dict[int | None, list[_Chain]] = {
+        rank: known[-1:] for rank, known in chains.items() if rank is not None
+    }
+    if any(one.error for known in labelled.values() for one in known):
+        candidates = labelled
+    else:
+        candidates = {None: [one for one in chains.get(None, []) if not one.continued]}
+    found = [
+        RankError(rank, *chain.error)
+        for rank, known in candidates.items()
+        for chain in known
+        if chain.error is not None and not any(map(is_of_a_peer, chain.lines))
+    ]
+    return min(found, key=lambda error: error.number, default=None)

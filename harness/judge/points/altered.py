@@ -1,0 +1,129 @@
+"""Recognize how a tracker or client alters points that it does not represent as the ranks logged them.
+
+Such points look like those of another writer: a value differs, or a point is missing and another one, which
+no rank logged, is in the run. The pattern over all of them shows that they are the same points.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from harness.judge.finding import counted
+from harness.judge.points.compare import Comparison, Recorded, Wrong, same
+from harness.judge.points.ground_truth import Truth
+from harness.judge.points.series import NONE, Series
+
+VALUES_ADVICE = (
+    "no other process wrote them: find out whether the worker, the client or the tracker converts values, "
+    "and log values that it can represent"
+)
+_DIGITS = range(3, 16)
+"""Numbers of significant digits that a text form of a float may have."""
+MIN_POINTS = 2
+"""Minimum number of equal points that prove that another name has the same points."""
+
+
+def values(wrong: Iterable[Wrong]) -> list[str]:
+    """Return a sentence for each conversion, if conversions explain every wrong value, otherwise []."""
+    found = [_conversion(one.logged, one.recorded) for one in wrong]
+    if not found or not all(found):
+        return []
+    return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(found).items()]
+
+
+def points(truths: Iterable[Truth], compared: Comparison, recorded: Recorded) -> list[str]:
+    """Return a sentence for each metric whose missing points are in the run under another name or step."""
+    by_rank = {truth.rank: truth for truth in truths}
+    sentences = []
+    for (rank, metric), steps in compared.missing.items():
+        rows = by_rank[rank].rows.get(metric, NONE)
+        name = _other_name(metric, steps, rows, compared, recorded)
+        if name:
+            sentences.append(f"the run has these points of {metric!r} of rank {rank} under the name {name!r}")
+        elif text := _other_steps(metric, steps, rows, compared, recorded):
+            sentences.append(f"{text} ({metric!r} of rank {rank})")
+        elif min(steps) < 0:
+            sentences.append(
+                f"{metric!r} of rank {rank} has a negative step, and Pluto's ingest refuses a request with "
+                "one: a counter of 32 bits may have overflowed"
+            )
+    return sentences
+
+
+def _conversion(logged: float, recorded: float) -> str:
+    """Return which conversion turns the logged value into the recorded one, or ""."""
+    if math.isnan(logged):
+        return "NaN became 0" if recorded == 0 else ""
+    if math.isinf(logged):
+        if abs(recorded) == sys.float_info.max and (recorded > 0) == (logged > 0):
+            return "infinity became the largest double"
+        return "infinity became NaN" if math.isnan(recorded) else ""
+    if not math.isfinite(recorded):
+        return ""
+    for name, convert in (("32 bits", _single), ("bfloat16", _bfloat16), ("16 bits", _half)):
+        if convert(logged) == recorded:
+            return f"the value was rounded to {name}"
+    digits = next((digits for digits in _DIGITS if float(f"{logged:.{digits}g}") == recorded), 0)
+    return f"the value was rounded to {digits} digits" if digits else ""
+
+
+def _single(value: float) -> float | None:
+    return _packed("<f", value)
+
+
+def _half(value: float) -> float | None:
+    return _packed("<e", value)
+
+
+def _packed(form: str, value: float) -> float | None:
+    try:
+        return float(struct.unpack(form, struct.pack(form, value))[0])
+    except OverflowError:
+        return None
+
+
+def _bfloat16(value: float) -> float | None:
+    """Return a value rounded to the upper 16 bits of a 32-bit float, to the nearest even one."""
+    single = _single(value)
+    if single is None:
+        return None
+    (bits,) = struct.unpack("<I", struct.pack("<f", single))
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0])
+
+
+def _other_name(
+    metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
+) -> str | None:
+    """Return the name under which the run has exactly the missing points, or None."""
+    for name, foreign in compared.foreign.items():
+        series, there = recorded.shared.get(name, NONE), set(foreign)
+        enough = len(steps) >= MIN_POINTS or _words(name) == _words(metric)
+        if name != metric and enough and all(s in there and same(series[s], rows[s]) for s in steps):
+            return name
+    return None
+
+
+def _words(name: str) -> str:
+    """Return a name without the characters that trackers replace."""
+    return re.sub(r"[\W_]+", "", name).casefold()
+
+
+def _other_steps(
+    metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
+) -> str | None:
+    """Return how the run's steps of a metric differ from the logged ones, or None."""
+    series, foreign = recorded.shared.get(metric, NONE), compared.foreign.get(metric, [])
+    if foreign and all(int(float(s)) in foreign and same(series[int(float(s))], rows[s]) for s in steps):
+        return "the step was rounded to what a double can represent"
+    logged, there = sorted(rows), sorted(series)
+    if foreign and len(logged) == len(there) >= MIN_POINTS:
+        shift = there[0] - logged[0]
+        if all(b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, there, strict=True)):
+            return f"the run has every step {shift:+d}"
+    return None

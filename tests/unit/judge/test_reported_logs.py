@@ -1,0 +1,236 @@
+"""Logs of ranks as public bug reports have them: the right rank, its own error, and advice that fits it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import bundles
+import pytest
+from ended_pods import REPORT, stamped
+from process_events import PodEvents, recorded
+
+from harness.judge.logs import known_errors
+
+PEER = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+TRACEBACK = ["Traceback (most recent call last):", '  File "/w/train.py", line 3, in <module>', "    main()"]
+NOTES = [
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    "might be incorrect.",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+    "",
+]
+
+
+def of(rank: int, *lines: str) -> list[str]:
+    """Return an exception with the label that PyTorch writes before each line."""
+    return [f"[rank{rank}]: {line}" for line in (*TRACEBACK, *lines)]
+
+
+def watchdog(rank: int, error: str) -> list[str]:
+    """Return what NCCL's watchdog writes before it aborts a rank because of a CUDA error."""
+    text = f"[PG 0 (default_pg) Rank {rank}] Process group watchdog thread terminated with exception: {error}"
+    return [
+        f"[rank{rank}]:[E817 17:40:34.227531918 ProcessGroupNCCL.cpp:1515] {text}",
+        *NOTES,
+        "Exception raised from c10_cuda_check_implementation at x.cpp:43 (most recent call first):",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x153667 in /x/libc10.so)",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        f"  what():  {text}",
+        *NOTES,
+    ]
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+SHARD = "ValueError: bad shard 7"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The log of node 1, where the job fails, and the verdict. `rank` is the one torchrun's report names."""
+
+    lines: list[str]
+    cause: str
+    ranks: list[int]
+    says: str
+    advice: str = ""
+    rank: int = 1
+    code: int = 1
+    per_node: int = 1
+
+
+CASES = {
+    "an ECC error of a GPU (accelerate #1192)": Case(
+        of(1, f"RuntimeError: {ECC}", *NOTES), "gpu.ecc", [1], ECC, "drain the node"
+    ),
+    "an ECC error that the watchdog reports (pytorch #113128)": Case(
+        watchdog(1, ECC), "gpu.ecc", [1], f"SIGABRT.*{ECC}", "drain the node", code=-6
+    ),
+    "an illegal memory access (pytorch #113128)": Case(
+        watchdog(1, ILLEGAL), "rank.killed", [1], ILLEGAL, "CUDA_LAUNCH_BLOCKING=1.*Xid", code=-6
+    ),
+    "no fabric manager (dstack #2348)": Case(
+        of(1, "RuntimeError: Error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
+        "gpu.driver",
+        [1],
+        "Error 802",
+        "nvidia-smi",
+    ),
+    "too many open files (pytorch #973)": Case(
+        of(1, "RuntimeError: received 0 items of ancdata"),
+        "rank.crashed",
+        [1],
+        "0 items of ancdata",
+        "ulimit -n",
+    ),
+    "the GPU's memory is full": Case(
+        of(1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB"),
+        "rank.crashed",
+        [1],
+        "CUDA out of memory",
+        "not that of the pod",
+    ),
+    "one process killed by the kernel (kubernetes #50632, #78973)": Case(
+        ["step 5"], "rank.killed", [1], "SIGKILL", "out of memory.*does not say OOMKilled", code=-9
+    ),
+    "a segmentation fault with faulthandler's stack": Case(
+        [
+            "Fatal Python error: Segmentation fault",
+            "",
+            "Current thread 0x00007f (most recent call first):",
+            '  File "/w/train.py", line 70 in collate',
+        ],
+        "rank.killed",
+        [1],
+        r"SIGSEGV\) in collate \(train.py line 70\)",
+        code=-11,
+    ),
+    "torchrun --tee labels each line (prime-rl #1360)": Case(
+        [
+            *(f"[default0]:{line}" for line in of(1, SHARD)),
+            "[default0]:[rank1]:[W1130 ProcessGroupNCCL.cpp:1250] Warning: NOT been destroyed",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: .*{SHARD}",
+    ),
+    "an exception in a group of exceptions": Case(
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/w/train.py", line 3, in <module>',
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/w/train.py", line 2, in load',
+            f"    | {SHARD}",
+            "    +------------------------------------",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: {SHARD}",
+    ),
+    "another rank of the pod lost its peer later (nccl #1928)": Case(
+        [*of(3, SHARD), *of(2, PEER)], "rank.crashed", [3], SHARD, rank=3, per_node=2
+    ),
+    "two tracebacks line by line (nccl #1928)": Case(
+        [line for pair in zip(of(2, PEER), of(3, SHARD), strict=True) for line in pair],
+        "rank.crashed",
+        [3],
+        SHARD,
+        rank=3,
+        per_node=2,
+    ),
+    "the report names the rank that lost its peer (pytorch #121209)": Case(
+        [*of(3, SHARD), *of(2, PEER)], "rank.crashed", [3], SHARD, rank=2, per_node=2
+    ),
+    "tracebacks without labels (Chinese-Vicuna #113)": Case(
+        [*TRACEBACK, SHARD, *TRACEBACK, PEER], "rank.crashed", [3], SHARD, rank=3, per_node=2
+    ),
+    "an exception that was printed and survived is not the end": Case(
+        [*TRACEBACK, SHARD, "step 6 loss 0.5", *of(2, "KeyError: 'text'"), *of(3, PEER)],
+        "rank.crashed",
+        [2],
+        "KeyError: 'text'",
+        rank=3,
+        per_node=2,
+    ),
+    "an exception raised from the loss of a peer is not the origin": Case(
+        [
+            *of(3, "KeyError: 'text'"),
+            *of(2, PEER),
+            "[rank2]: During handling of the above exception, another exception occurred:",
+            "[rank2]: ",
+            *of(2, "RuntimeError: the job is aborted"),
+        ],
+        "rank.crashed",
+        [3],
+        "KeyError: 'text'",
+        rank=2,
+        per_node=2,
+    ),
+}
+
+
+def job_of(case: Case) -> bundles.Job:
+    """Return a job whose node 1 has the case's log. The ranks of node 0 lost their peers a second earlier."""
+    job = bundles.healthy(per_node=case.per_node)
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    for index in range(2):
+        job.drop_pod(index, after=10)
+    for rank in range(job.ranks):
+        job.truth[rank] = job.rows(rank)[:4]
+    for index, lines, rank, code in ((0, of(0, PEER), 0, 1), (1, case.lines, case.rank, case.code)):
+        report = stamped(REPORT, rank=rank, code=code, shell=1)
+        job.logs[job.pod_name(index)] = stamped(lines) + report
+        job.ended(index, 12 + index, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    return job
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reported_log_names_the_rank_and_its_own_error(judged, name: str) -> None:
+    case = CASES[name]
+    verdict = judged(job_of(case))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", case.cause, case.ranks), (
+        verdict.explanation
+    )
+    assert re.search(case.says, verdict.explanation.partition("After it")[0]), verdict.explanation
+    assert re.search(case.advice, verdict.next[-1]), verdict.next
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None:
+    """Contract: torchrun's record says it where the pod's status says only Error (kubernetes #78973)."""
+    job = recorded(job_of(Case(["step 5"], "", [], "", code=-9)))
+    pod = PodEvents(job, 1)
+    pod.agent(7, "--nnodes=2")
+    pod.workers(7, [(20, 0, 1, 2)])
+    pod.rank(20, 1, 2)
+    pod.add("failed", 7, failures=[(20, 0, 1, -9, "")], oom_kills=kills)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.oom_killed" if kills else "rank.killed", [1])
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        ("[rank0]: RuntimeError: can't start new thread", "podPidsLimit"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 64", "OMP_NUM_THREADS"),
+        ("ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN2at4_ops", "compiled extension"),
+        ("[rank1]: ModuleNotFoundError: No module named 'train.data'", "PYTHONPATH"),
+        ("CUDA error: no kernel image is available for execution on the device", "get_arch_list"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "HF_HUB_OFFLINE"),
+        ("[rank0]: MemoryError", "memory limit"),
+        ("PermissionError: [Errno 13] Permission denied: '/out/a'", "fsGroup"),
+        ("ValueError: too many open parentheses", ""),
+        ("KeyError: 'text'", ""),
+    ],
+)
+def test_advice_for_an_error_of_a_library(error: str, part: str) -> None:
+    """Contract: an error whose words are not those of a library gets no advice."""
+    assert part in known_errors.advice(error)
+    assert bool(part) == bool(known_errors.advice(error))

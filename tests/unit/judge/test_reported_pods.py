@@ -1,0 +1,104 @@
+"""Pods and Workloads as public bug reports have them, whose state hides why the job failed."""
+
+from __future__ import annotations
+
+import bundles
+import pytest
+from bundles import at, cond
+
+from harness.evidence.kubernetes import gpu_nodes
+
+NO_ROOM = "Pod was rejected: Node didn't have enough resource: "
+
+
+def never_started(reason: str, message: str) -> bundles.Job:
+    """Return a failed job: node 1's pod was rejected by its kubelet, and node 0's was then taken down."""
+    job = bundles.healthy()
+    for kind, keep in (("workload", 2), ("jobset", 2)):
+        job.drop(kind, keep)
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    job.drop_pod(0, after=10)
+    job.drop_pod(1)
+    job.pod(1, 4, "Pending", node=False, type_="ADDED")
+    job.pod(1, 6, "Failed")
+    job.objects[-1][1].object["status"] |= {"reason": reason, "message": message}
+    job.logs = {job.pod_name(0): job.logs[job.pod_name(0)][:1]}
+    gone = {"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+    job.ended(0, 14, 143, message="", metadata=gone)
+    job.jobset(15, "Failed")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        # kubernetes #115325, #98928, volcano #2282
+        ("OutOfcpu", f"{NO_ROOM}cpu, requested: 100, used: 3838, capacity: 3920", "scheduling.not_started"),
+        # OSMO #1036: other pods have the GPUs, so nothing is wrong with the node.
+        (
+            "OutOfnvidia.com/gpu",
+            f"{NO_ROOM}nvidia.com/gpu, requested: 8, used: 8, capacity: 8",
+            "scheduling.not_started",
+        ),
+        (
+            "OutOfnvidia.com/gpu",
+            f"{NO_ROOM}nvidia.com/gpu, requested: 8, used: 0, capacity: 0",
+            "gpu.not_allocatable",
+        ),
+        # kubernetes #60726
+        ("PodFitsHostPorts", "Pod Predicate PodFitsHostPorts failed", "scheduling.not_started"),
+        ("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed", "scheduling.not_started"),
+        ("TopologyAffinityError", "Resources cannot be allocated", "scheduling.not_started"),
+        ("NodeShutdown", "Pod was rejected as the node is shutting down.", "scheduling.not_started"),
+        ("Evicted", "Pod was rejected: The node had condition: [DiskPressure].", "scheduling.not_started"),
+        # kubernetes #125579, #130145
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1",
+            "gpu.not_allocatable",
+        ),
+    ],
+)
+def test_a_pod_that_its_kubelet_rejects_is_why_the_job_failed(judged, reason, message, cause) -> None:
+    """Contract: the rank whose pod was taken down after that is not accused."""
+    verdict = judged(never_started(reason, message))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
+    assert message.removeprefix("Pod was rejected: ") in verdict.explanation
+    assert (reason in verdict.explanation) == (reason != "UnexpectedAdmissionError")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "started"),
+    [
+        ("Evicted", "The node was low on resource: ephemeral-storage.", False),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown.", False),
+        ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline", False),
+        ("OutOfcpu", f"{NO_ROOM}cpu", True),
+        ("", "", False),
+    ],
+)
+def test_a_pod_that_the_kubelet_accepted_was_not_rejected(reason: str, message: str, started: bool) -> None:
+    states = [{"name": "a", "state": {"terminated": {"exitCode": 0}}}] if started else []
+    status = {"phase": "Failed", "reason": reason, "message": message, "containerStatuses": states}
+    assert gpu_nodes.rejection({"status": status}) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "cause"),
+    [
+        # kueue #5039
+        ("no topology domains at level: b", "Pending", "admission.topology"),
+        # kueue #301
+        ("workload namespace doesn't match ClusterQueue selector", "Misconfigured", "admission.refused"),
+    ],
+)
+def test_a_decision_of_kueue_is_not_called_absent(judged, message: str, reason: str, cause: str) -> None:
+    """Contract: `admission.not_seen` states that the Workload has no decision of Kueue."""
+    job = never_started("", "")
+    job.objects = [pair for pair in job.objects if pair[0] not in ("pod", "jobset", "workload")]
+    job.jobset(1, suspend=True, type_="ADDED")
+    job.workload(2, [cond("QuotaReserved", "False", reason, message)])
+    job.logs = {}
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
+    assert message in verdict.explanation
