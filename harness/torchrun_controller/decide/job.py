@@ -39,7 +39,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import template_condition
-from harness.torchrun_controller.decide.reconcile_state import delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
 from harness.torchrun_controller.objects import jobset as make
@@ -161,11 +161,20 @@ class _Job(Ends):
             self._condition("WorkspaceReady", False, reason, message)
             return self._say("Pending", message, creates)
         actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
+        return self._create(document, actions)
+
+    def _create(self, jobset: Object, actions: list[Action]) -> Decision:
+        """Return the decision to create the job's JobSet. The status is written right before the creation."""
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
             # Keep the message until the API server accepts the job's objects.
             return self._say("Pending", f"{before.message}; {STARTS}", actions)
-        return self._say("Pending", "its pods are being created", actions)
+        if not jobset["spec"]["suspend"]:
+            return self._say("Pending", "its pods are being created", actions)
+        # Kueue can admit the job from its creation on, so both states share one write.
+        self._count([])
+        self._condition("Admitted", False, "Pending", WAITS)
+        return self._say("Queued", WAITS, actions)
 
     def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
         any_name = self._resolved(asked, probe.ANY_NAME)
@@ -196,6 +205,8 @@ class _Job(Ends):
 
     def _rejected(self, rejected: Rejected) -> Decision:
         """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
+        # There is no JobSet that Kueue could admit.
+        self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
@@ -379,7 +390,7 @@ class _Job(Ends):
             self._condition("Admitted", False, "Preempted", message)
             return self._say("Preempted", message)
         reserved = condition(workload, "QuotaReserved")
-        message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
+        message = str(reserved.get("message", "")) or WAITS
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)

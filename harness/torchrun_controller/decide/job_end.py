@@ -7,7 +7,7 @@ from datetime import timedelta
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed, stamp
-from harness.torchrun_controller.api.models import Phase
+from harness.torchrun_controller.api.models import Phase, Workers
 from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
@@ -54,6 +54,9 @@ class Ends(Look):
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
         if condition(jobset, "Completed").get("status") == "True":
             self._count(pods)
+            if not self._elastic() and self.status.num_nodes:
+                # The cached pods may be outdated, and a drained node's pods are deleted.
+                self._set_workers(Workers(succeeded=self.status.num_nodes))
             return self._finish("Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0")
         failed = condition(jobset, "Failed")
         if failed.get("status") != "True":
