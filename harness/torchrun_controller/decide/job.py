@@ -36,6 +36,7 @@ from harness.torchrun_controller.decide.decisions import (
     Seen,
     attempt,
     ending,
+    owned_by_job,
 )
 from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import template_condition
@@ -54,6 +55,7 @@ RENEW = timedelta(seconds=60)
 ETCD_AGAIN = timedelta(seconds=10)
 """The interval between checks for etcd's Service, which is not watched."""
 
+DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
 STARTS = "the job starts when the API server accepts it"
 
 
@@ -111,7 +113,10 @@ class _Job(Ends):
             # With a second JobSet, two trainings might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.seen.jobset is not None:
-            message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
+            name = self.job["metadata"]["name"]
+            message = f"there is another JobSet {name}: delete it, or rename the job"
+            if ending(self.seen.jobset) or owned_by_job(self.seen.jobset, name):
+                message = "the pods of an earlier job of this name are terminating"
             return self._say("Pending", message)
         if self.seen.queue is None or ending(self.seen.queue):
             return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
@@ -383,12 +388,19 @@ class _Job(Ends):
     def _queued(self) -> Decision:
         """Report Kueue's conditions. Kueue suspends the JobSet before admission and on eviction."""
         self.status.start_time = None
+        if found(self.status.conditions, "PodsReady"):
+            self._condition("PodsReady", False, "NotAdmitted")
         workload = self.seen.workload or {}
         evicted = condition(workload, "Evicted")
-        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
+        why = str(evicted.get("reason")) if evicted.get("status") == "True" else ""
+        if why == "Preempted":
             message = str(evicted.get("message", "")) or "another workload preempted it"
             self._condition("Admitted", False, "Preempted", message)
             return self._say("Preempted", message)
+        if why.startswith("Deactivated"):
+            message = f"{evicted.get('message') or why}; {DEACTIVATED}"
+            self._condition("Admitted", False, "Deactivated", message)
+            return self._say("Queued", message)
         reserved = condition(workload, "QuotaReserved")
         message = str(reserved.get("message", "")) or WAITS
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)

@@ -53,9 +53,9 @@ def _whole(item: Object) -> Object:
     return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
 
 
-def _conditions(status: Object, kinds: tuple[str, ...]) -> list[Object]:
+def _conditions(status: Object, kinds: tuple[str, ...], *more: str) -> list[Object]:
     return [
-        _part(found, ("type", "status", "reason", "message"))
+        _part(found, ("type", "status", "reason", "message", *more))
         for found in status.get("conditions") or []
         if found["type"] in kinds
     ]
@@ -75,7 +75,7 @@ def _jobset(item: Object) -> Object:
         "spec": _part(item["spec"], ("suspend",)),
         "status": {
             **_part(status, ("restarts",)),
-            "conditions": _conditions(status, ("Completed", "Failed")),
+            "conditions": _conditions(status, ("Completed", "Failed"), "lastTransitionTime"),
         },
     }
 
