@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,24 +74,32 @@ def spread(seconds: list[float]) -> dict[str, float]:
     return {"p50": round(ordered[len(ordered) // 2], 3), "p99": round(ordered[int(len(ordered) * 0.99)], 3)}
 
 
-BY_TIME = ("leases", "openapi/v3", "api", "apis")
-"""Resources whose requests depend on how long a run takes, and not on the number of its jobs."""
-
-
 def requests(kube: Kube) -> Counter[tuple[str, str]]:
-    """Return how often the API server has answered, by verb and resource.
-
-    Watches, leases and probes are left out, because a slower machine has more of them.
-    """
+    """Return how often the API server has answered, by verb and resource."""
     found: Counter[tuple[str, str]] = Counter()
     for family in text_string_to_metric_families(kube.fetch("/metrics", seconds=60).data.decode()):
         for sample in family.samples:
             if sample.name == "apiserver_request_total":
                 labels = sample.labels
                 resource = "/".join(part for part in (labels["resource"], labels["subresource"]) if part)
-                by_time = resource in BY_TIME or resource.startswith("/") or labels["verb"] == "WATCH"
-                if resource and not by_time:
-                    found[labels["verb"], resource] += int(sample.value)
+                found[labels["verb"], resource] += int(sample.value)
+    return found
+
+
+def own_requests(port: int) -> Counter[tuple[str, str]]:
+    """Return how often our controller has asked the API server, by verb and resource.
+
+    Watches and the Lease are left out: their number depends on how long a run takes, not on its jobs.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "torchrun_api_requests_total":
+                verb, resource = sample.labels["verb"], sample.labels["resource"]
+                if verb != "watch" and resource not in ("", "leases"):
+                    found[verb, resource] += int(sample.value)
     return found
 
 
