@@ -392,13 +392,12 @@ class _Job(Ends):
             self._condition("PodsReady", False, "NotAdmitted")
         workload = self.seen.workload or {}
         evicted = condition(workload, "Evicted")
-        why = str(evicted.get("reason")) if evicted.get("status") == "True" else ""
-        if why == "Preempted":
+        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
             message = str(evicted.get("message", "")) or "another workload preempted it"
             self._condition("Admitted", False, "Preempted", message)
             return self._say("Preempted", message)
-        if why.startswith("Deactivated"):
-            message = f"{evicted.get('message') or why}; {DEACTIVATED}"
+        if (workload.get("spec") or {}).get("active") is False:
+            message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
             return self._say("Queued", message)
         reserved = condition(workload, "QuotaReserved")

@@ -144,6 +144,10 @@ def _judged(*kinds: str) -> Callable[[Object], Object]:
     return keep
 
 
+def _workload(item: Object) -> Object:
+    return {**_judged("Evicted", "QuotaReserved")(item), "spec": _part(item.get("spec"), ("active",))}
+
+
 def _local_queue(item: Object) -> Object:
     return {**_judged("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
 
@@ -160,7 +164,7 @@ WORKLOADS = Kind(
     names.KUEUE_API,
     "Workload",
     "workloads",
-    _judged("Evicted", "QuotaReserved"),
+    _workload,
     WORKLOAD_LABEL,
     WORKLOAD_LABEL,
 )

@@ -105,12 +105,17 @@ def test_a_deactivated_workload_says_how_to_go_on() -> None:
     """
     story = Story()
     evicted = ("True", "DeactivatedDueToRequeuingLimitExceeded", "exceeded the number of re-queuing retries")
-    story.look(jobset=jobset(suspend=True), workload=workload(Evicted=evicted))
+    deactivated = {**workload(Evicted=evicted), "spec": {"active": False}}
+    story.look(jobset=jobset(suspend=True), workload=deactivated)
     assert story.status["phase"] == "Queued"
     assert "exceeded the number of re-queuing retries" in story.status["message"]
     assert "Kueue does not admit the job again" in story.status["message"]
     assert "suspend and resume the job" in story.status["message"]
     assert story.reasons == ["Queued"]
+    reserved = ("False", "Pending", "insufficient quota")
+    reactivated = {**workload(Evicted=evicted, QuotaReserved=reserved), "spec": {"active": True}}
+    story.look(jobset=jobset(suspend=True), workload=reactivated)
+    assert story.status["message"] == "insufficient quota"
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "deadline"])
@@ -193,7 +198,7 @@ def test_an_ended_job_whose_jobset_is_deleted(ended: str) -> None:
 
 
 def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
-    """kubeflow/pytorch-operator: a job is deleted and created again under the same name.
+    """kubeflow/trainer#322: a job that was deleted and created again under its name was stuck.
 
     Contract: the JobSet of the deleted job is terminating by itself. The message does not ask to delete it.
     """
@@ -211,7 +216,7 @@ def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
 
 
 def test_an_end_that_was_seen_late_has_its_own_time() -> None:
-    """kubeflow/trainer#1711: a status told when the controller had looked, not when it happened.
+    """volcano-sh/volcano#3715: after a restart of the controller, jobs had run longer than they had.
 
     Contract: a job that ended while no controller ran ended when its JobSet did.
     """
