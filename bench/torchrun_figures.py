@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -82,6 +83,23 @@ def requests(kube: Kube) -> Counter[tuple[str, str]]:
                 labels = sample.labels
                 resource = "/".join(part for part in (labels["resource"], labels["subresource"]) if part)
                 found[labels["verb"], resource] += int(sample.value)
+    return found
+
+
+def own_requests(port: int) -> Counter[tuple[str, str]]:
+    """Return how often our controller has asked the API server, by verb and resource.
+
+    Watches and the Lease are left out: their number depends on how long a run takes, not on its jobs.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "torchrun_api_requests_total":
+                verb, resource = sample.labels["verb"], sample.labels["resource"]
+                if verb != "watch" and resource not in ("", "leases"):
+                    found[verb, resource] += int(sample.value)
     return found
 
 

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -35,7 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/k8s")]
 
 import kubeflow_trainer as trainer  # noqa: E402
 from simulated_nodes import MARK, TOLERATION, simulated  # noqa: E402
-from torchrun_figures import Follower, Memory, beside, left, ratio, requests, spread  # noqa: E402
+from torchrun_figures import Follower, Memory, beside, left, own_requests, ratio, requests, spread  # noqa: E402
 from torchrun_team import Controller, Team  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
@@ -46,6 +47,8 @@ from harness.settings import load  # noqa: E402
 from harness.torchrun_controller.api import names  # noqa: E402
 
 NODES, GPUS, SENDERS = 64, 8, 8
+PORT = 9187
+"""Of our controller's metrics, on this host."""
 FREQUENT = 12
 """So many kinds of requests are listed for each arm."""
 QUEUE = "simulated"
@@ -77,6 +80,8 @@ class Arm:
     over: Callable[[Object], bool]
     process: str
     """A word of its controller's command line; "" without one."""
+    port: int = 0
+    """The port of our controller's metrics; 0 for another arm."""
 
 
 def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         times.made[name] = clock()
 
     resident = Memory(arm.process)
-    before = requests(kube)
+    before, own_before = requests(kube), own_requests(arm.port) if arm.port else Counter()
     followers = [Follower(kube, team.namespace, (names.JOBSET_API, "JobSet"), jobset)]
     followers.append(Follower(kube, team.namespace, (arm.api, arm.kind), told))
     began = clock()
@@ -116,7 +121,7 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         time.sleep(0.5)
         resident.look()
     took = clock() - began
-    asked = requests(kube) - before
+    asked, own = requests(kube) - before, (own_requests(arm.port) if arm.port else Counter()) - own_before
     for follower in followers:
         follower.stopped.set()
     if len(times.told) < jobs:
@@ -128,6 +133,8 @@ def measured(kube: Kube, arm: Arm, jobs: int, team: Team) -> dict[str, Any]:
         "jobs_per_second": round(jobs / took, 2),
         "requests_per_job": round(asked.total() / jobs, 1),
         "of_these": {" ".join(what): round(count / jobs, 1) for what, count in asked.most_common(FREQUENT)},
+        "own_requests_per_job": round(own.total() / jobs, 1),
+        "of_own": {" ".join(what): round(count / jobs, 2) for what, count in own.most_common(FREQUENT)},
         "to_jobset_seconds": spread([times.jobset[name] - times.made[name] for name in made]),
         "to_told_seconds": spread([max(0.0, times.told[name] - times.completed[name]) for name in made]),
         "memory_mib": resident.peak,
@@ -186,7 +193,13 @@ ARMS = [
         "",
     ),
     Arm(
-        "torchrun", torchrun_job, names.API, names.JOB_KIND, holds("Complete"), "harness.torchrun_controller"
+        "torchrun",
+        torchrun_job,
+        names.API,
+        names.JOB_KIND,
+        holds("Complete"),
+        "harness.torchrun_controller",
+        PORT,
     ),
     Arm(
         "jobset",
@@ -231,7 +244,7 @@ def main() -> int:
         stack.callback(team.remove)
         nodes = [f"simulated-{number:02}" for number in range(NODES)]
         stack.enter_context(simulated(kube, kwok(context), folder / "kwok.log", nodes, GPUS))
-        controller = Controller(team.account(folder), team.namespace, folder / "controller.log")
+        controller = Controller(team.account(folder), team.namespace, folder / "controller.log", PORT)
         controller.start()
         stack.callback(controller.stop)
         team.until_led()

@@ -75,12 +75,14 @@ class Controller:
     kubeconfig: Path
     namespace: str
     log: Path
+    port: int = 0
+    """The port of its metrics. 0 means none."""
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
         command = [
             *(sys.executable, "-m", "harness.torchrun_controller", "--kubeconfig", str(self.kubeconfig)),
-            *("--namespace", self.namespace),
+            *("--namespace", self.namespace, "--port", str(self.port)),
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))

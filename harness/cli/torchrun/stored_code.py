@@ -134,8 +134,8 @@ class Keeper:
     def _has_none(self, job: Object) -> bool:
         """Return whether the controller has reconciled the job without creating a pod to store its code."""
         now = self.jobs.get(job["metadata"]["name"])
-        reason = condition(now, "WorkspaceReady").get("reason")
-        return bool((now.get("status") or {}).get("jobID")) or reason == names.UPLOADING
+        reason, status = condition(now, "WorkspaceReady").get("reason"), now.get("status") or {}
+        return bool(status.get("jobID")) or status.get("phase") == "Queued" or reason == names.UPLOADING
 
     def _put(self, job: Object, index: int, part: bytes) -> None:
         metadata = job["metadata"]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.context import RunContext
 from harness.core.causes import CauseId
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds, refusals
 from harness.launch.apply import apply
@@ -29,6 +29,7 @@ from harness.provision.images.stack import resolve as stack_of
 from harness.settings import Settings
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.decide.decisions import owned
 from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.objects.command import RESERVED
 from harness.torchrun_controller.objects.permitted import check_pod
@@ -212,7 +213,32 @@ class TorchrunJobWorkload(PlainWorkload):
             namespace=surroundings.namespace,
             cause="launch.jobset_not_found",
         )
-        return Handle(self.name, str(jobs[self.name]["status"]["jobID"]))
+        return Handle(self.name, self._jobset_uid(kube, jobs[self.name]))
+
+    def _jobset_uid(self, kube: Kube, job: Object) -> str:
+        """Return the UID of the job's JobSet. The status of a queued job may not contain it yet."""
+        if job["status"].get("jobID"):
+            return str(job["status"]["jobID"])
+        metadata, awaited = job["metadata"], f"the JobSet of TorchrunJob {self.name}"
+
+        def missing(jobsets: dict[str, Object]) -> str | None:
+            return None if owned(jobsets.get(self.name, {"metadata": {}}), metadata["uid"]) else "no JobSet"
+
+        try:
+            jobsets = kube.wait(
+                awaited,
+                names.JOBSET_API,
+                "JobSet",
+                missing,
+                seconds=MADE_SECONDS,
+                namespace=metadata["namespace"],
+                cause="launch.jobset_not_found",
+            )
+        except WaitError:
+            now = kube.get(names.API, names.JOB_KIND, self.name, metadata["namespace"]) or job
+            text = f"no JobSet; the job is {now['status'].get('phase')}: {now['status'].get('message')}"
+            raise WaitError(awaited, text, MADE_SECONDS, cause="launch.jobset_not_found") from None
+        return str(jobsets[self.name]["metadata"]["uid"])
 
     def _pending(self, kube: Kube, job: Object, namespace: str) -> str | None:
         """Return the job's phase and message, or None if it has a JobSet.
@@ -244,7 +270,10 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
 
 
 def _pending(job: Object) -> str | None:
-    """Return the job's phase and message, or None if it has a JobSet. Raises HarnessError if it failed."""
+    """Return the job's phase and message, or None if it has a JobSet or one is being created.
+
+    Raises HarnessError if it failed.
+    """
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
         raise HarnessError(
@@ -252,7 +281,8 @@ def _pending(job: Object) -> str | None:
             hint="launch/manifest.yaml in the bundle has the applied objects",
             cause="launch.rejected",
         )
-    return None if status.get("jobID") else f"{status.get('phase')}: {status.get('message')}"
+    made = status.get("jobID") or status.get("phase") == "Queued"
+    return None if made else f"{status.get('phase')}: {status.get('message')}"
 
 
 def raise_if_rejected(queue: Object) -> None:

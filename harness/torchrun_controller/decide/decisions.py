@@ -130,6 +130,12 @@ def owned(found: Object, uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or [])
 
 
+def owned_by_job(found: Object, name: str) -> bool:
+    """Return whether an object has an owner that is a TorchrunJob of this name, possibly a deleted one."""
+    owners = found["metadata"].get("ownerReferences") or []
+    return any((owner.get("kind"), owner.get("name")) == (names.JOB_KIND, name) for owner in owners)
+
+
 def ending(found: Object) -> bool:
     return bool(found["metadata"].get("deletionTimestamp"))
 

@@ -8,15 +8,18 @@ Events.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
+from harness.torchrun_controller.decide.reconcile_state import WAITS
 
 LONGEST = 1024
 """The API server's limit for the length of an Event message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
+UNEXPLAINED = timedelta(seconds=30)
+"""The wait after which an Event reports that a job is queued, if Kueue has given no reason."""
 OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueue yet")
 """Messages about a queue that is briefly not ready. They do not cause a warning."""
 
@@ -36,6 +39,8 @@ class Event:
     warning: bool = False
     scope: str = ""
     """The scope of `order`, e.g. the UID of the JobSet whose restarts are counted."""
+    not_before: timedelta = timedelta(0)
+    """The age of the transition at which the Event is posted."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -68,7 +73,7 @@ def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
     """Return the Events for a job's status, oldest first."""
     of_conditions = [_of_condition(condition, status) for condition in status.conditions]
     sorted_events = sorted(filter(None, of_conditions), key=lambda event: event.since or parsed(ANCIENT))
-    return [*sorted_events, *_of_attempts(before, status)]
+    return [*_of_attempts(before, status), *sorted_events]
 
 
 def _of_condition(now: Condition, status: JobStatus) -> Event | None:
@@ -85,7 +90,17 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
         # The condition's timestamp is when the pods ceased to be ready, possibly long before this problem.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)
-    return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning)
+    settle = UNEXPLAINED if message == WAITS else timedelta(0)
+    return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning, not_before=settle)
+
+
+def merged(events: list[Event]) -> Event:
+    """Return one Event for transitions that one reconcile found: the last, with the messages of all."""
+    *_, last = events
+    if len(events) == 1:
+        return last
+    message = "; ".join(f"{event.reason}: {event.message}" for event in events)
+    return replace(last, message=message[:LONGEST])
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:

@@ -36,10 +36,11 @@ from harness.torchrun_controller.decide.decisions import (
     Seen,
     attempt,
     ending,
+    owned_by_job,
 )
 from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import template_condition
-from harness.torchrun_controller.decide.reconcile_state import delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
 from harness.torchrun_controller.objects import jobset as make
@@ -54,6 +55,7 @@ RENEW = timedelta(seconds=60)
 ETCD_AGAIN = timedelta(seconds=10)
 """The interval between checks for etcd's Service, which is not watched."""
 
+DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
 STARTS = "the job starts when the API server accepts it"
 
 
@@ -111,7 +113,10 @@ class _Job(Ends):
             # With a second JobSet, two trainings might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.seen.jobset is not None:
-            message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
+            name = self.job["metadata"]["name"]
+            message = f"there is another JobSet {name}: delete it, or rename the job"
+            if ending(self.seen.jobset) or owned_by_job(self.seen.jobset, name):
+                message = "the pods of an earlier job of this name are terminating"
             return self._say("Pending", message)
         if self.seen.queue is None or ending(self.seen.queue):
             return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
@@ -161,11 +166,20 @@ class _Job(Ends):
             self._condition("WorkspaceReady", False, reason, message)
             return self._say("Pending", message, creates)
         actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
+        return self._create(document, actions)
+
+    def _create(self, jobset: Object, actions: list[Action]) -> Decision:
+        """Return the decision to create the job's JobSet. The status is written right before the creation."""
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
             # Keep the message until the API server accepts the job's objects.
             return self._say("Pending", f"{before.message}; {STARTS}", actions)
-        return self._say("Pending", "its pods are being created", actions)
+        if not jobset["spec"]["suspend"]:
+            return self._say("Pending", "its pods are being created", actions)
+        # Kueue can admit the job from its creation on, so both states share one write.
+        self._count([])
+        self._condition("Admitted", False, "Pending", WAITS)
+        return self._say("Queued", WAITS, actions)
 
     def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
         any_name = self._resolved(asked, probe.ANY_NAME)
@@ -196,6 +210,8 @@ class _Job(Ends):
 
     def _rejected(self, rejected: Rejected) -> Decision:
         """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
+        # There is no JobSet that Kueue could admit.
+        self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
@@ -372,14 +388,20 @@ class _Job(Ends):
     def _queued(self) -> Decision:
         """Report Kueue's conditions. Kueue suspends the JobSet before admission and on eviction."""
         self.status.start_time = None
+        if found(self.status.conditions, "PodsReady"):
+            self._condition("PodsReady", False, "NotAdmitted")
         workload = self.seen.workload or {}
         evicted = condition(workload, "Evicted")
         if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
             message = str(evicted.get("message", "")) or "another workload preempted it"
             self._condition("Admitted", False, "Preempted", message)
             return self._say("Preempted", message)
+        if (workload.get("spec") or {}).get("active") is False:
+            message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
+            self._condition("Admitted", False, "Deactivated", message)
+            return self._say("Queued", message)
         reserved = condition(workload, "QuotaReserved")
-        message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
+        message = str(reserved.get("message", "")) or WAITS
         self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed, stamp
-from harness.torchrun_controller.api.models import Phase
+from harness.torchrun_controller.api.models import Phase, Workers
 from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
     DeleteParts,
     attempt,
+    counted,
     ending,
     owned,
 )
@@ -52,25 +53,33 @@ class Ends(Look):
         """
         pods = attempt(self.seen.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
-        if condition(jobset, "Completed").get("status") == "True":
+        completed, failed = condition(jobset, "Completed"), condition(jobset, "Failed")
+        if completed.get("status") == "True":
             self._count(pods)
-            return self._finish("Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0")
-        failed = condition(jobset, "Failed")
+            if not self._elastic() and self.status.num_nodes:
+                # The cached pods may be outdated, and a drained node's pods are deleted.
+                self._set_workers(Workers(succeeded=self.status.num_nodes))
+            return self._finish(
+                "Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0", _since(completed)
+            )
         if failed.get("status") != "True":
             return None
         self._count(pods)
-        reason, message = str(failed.get("reason")), str(failed.get("message", ""))
+        reason, message, at = str(failed.get("reason")), str(failed.get("message", "")), _since(failed)
         if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
-            return self._finish("TimedOut", "DeadlineExceeded", message)
+            return self._finish("TimedOut", "DeadlineExceeded", message, at)
         why, lost = failure(pods), self._disruption()
         if lost:
             # The other ranks fail because of the lost one, possibly before Kubernetes has terminated its pod.
-            return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}")
-        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
+            return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}", at)
+        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}", at)
 
-    def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
-        """Record the job's result in the status. The next reconcile reads the status and cleans up."""
-        self.status.completion_time = stamp(self.now)
+    def _finish(self, phase: Phase, reason: str, message: str, at: datetime | None = None) -> Decision:
+        """Record the job's result in the status. The next reconcile reads the status and cleans up.
+
+        `at` is the time when the job ended, by default now.
+        """
+        self.status.completion_time = stamp(min(self.now, at or self.now))
         succeeded = phase == "Succeeded"
         self._condition("Complete", succeeded, reason, message)
         self._condition("Failed", not succeeded, reason, message)
@@ -85,6 +94,7 @@ class Ends(Look):
     def _after_the_end(self) -> Decision:
         """Stop running pods immediately, and delete the other objects after the TTL. Never restart a job."""
         self.status.message = self.old.message
+        self._count_the_rest()
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
         expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
@@ -105,5 +115,25 @@ class Ends(Look):
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
         return Decision(self.status, actions, None if expired else expires)
 
+    def _count_the_rest(self) -> None:
+        """Update the counts of an ended job. Pods that ended stay counted after their deletion."""
+        left = attempt(self.seen.pods, self.ours) if self.ours is not None else []
+        old, now = self.old.workers, counted(left)
+        self._set_workers(
+            Workers(
+                pending=min(old.pending, now.pending),
+                ready=min(old.ready, now.ready),
+                running=min(old.running, now.running),
+                failed=max(old.failed, now.failed),
+                succeeded=max(old.succeeded, now.succeeded),
+            )
+        )
+
     def _runs(self, jobset: Object) -> bool:
         return not any(condition(jobset, kind).get("status") == "True" for kind in ("Completed", "Failed"))
+
+
+def _since(found: Object) -> datetime | None:
+    """Return the time of a condition's last transition, or None if it is unknown."""
+    time = found.get("lastTransitionTime")
+    return parsed(time) if time else None

@@ -200,12 +200,18 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
             "LocalQueueNotFound",
             f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
         )
+    of = (local_queue.get("spec") or {}).get("clusterQueue")
+    if spec.local_queue is None and of and spec.cluster_queue not in (None, of):
+        return (
+            "LocalQueueNotReady",
+            f"its LocalQueue belongs to ClusterQueue {of}, and Kueue does not allow a change to "
+            f"{spec.cluster_queue}: delete the LocalQueue, and the controller creates it again",
+        )
     active = condition(local_queue, "Active")
     if active.get("status") == "True":
         return "Ready", ""
     if not active.get("message"):
         return "LocalQueueNotReady", "Kueue has not seen its LocalQueue yet"
-    of = (local_queue.get("spec") or {}).get("clusterQueue")
     return "LocalQueueNotReady", f"ClusterQueue {of}: {active.get('reason')}: {active['message']}"
 
 

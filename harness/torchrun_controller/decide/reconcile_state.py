@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
-from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
+from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase, Workers
 from harness.torchrun_controller.decide.containers import disruption
 from harness.torchrun_controller.decide.decisions import (
     Action,
@@ -20,6 +20,8 @@ from harness.torchrun_controller.decide.decisions import (
     owned,
 )
 
+WAITS = "waits for Kueue to admit it"
+"""The message of a queued job until Kueue gives a reason for the wait."""
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
@@ -45,7 +47,10 @@ class Look:
         self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
 
     def _count(self, pods: list[Object]) -> None:
-        self.status.workers = counts = counted(pods)
+        self._set_workers(counted(pods))
+
+    def _set_workers(self, counts: Workers) -> None:
+        self.status.workers = counts
         self.status.workers_status = f"{counts.ready + counts.succeeded}/{self.status.num_nodes or 0} ready"
 
     def _least(self) -> int:

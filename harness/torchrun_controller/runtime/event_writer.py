@@ -20,7 +20,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.retries import reason_of
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import stamp
-from harness.torchrun_controller.decide.events import Event
+from harness.torchrun_controller.decide.events import Event, merged
 from harness.torchrun_controller.runtime.logging_setup import about
 from harness.torchrun_controller.runtime.metrics import Metrics
 
@@ -69,18 +69,24 @@ class Recorder:
         """Post the Events that have not been posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
-        metadata = found["metadata"]
         posted = self._of(found)
-        for event in events:
-            name = event.name(metadata["name"], metadata["uid"])
+        for together in _together([event for event in events if self._due(found, event, posted, now)]):
+            event = merged(together)
+            name, since = _name(found, event), stamp(event.since or now)
             last = posted.get(name, NEVER)
-            if last.order >= event.order or (event.since and now - event.since > LATEST):
-                continue
             try:
-                posted[name] = self._post(found, name, event, stamp(event.since or now), last.document)
+                stored = self._post(found, name, event, since, last.document)
             except (ApiException, DynamicApiError, HTTPError) as error:
                 self._failed(found, event, error)
                 return
+            posted.update({_name(found, each): _Posted(each.order, None) for each in together})
+            posted[name] = stored
+
+    def _due(self, found: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
+        """Return whether an Event has not been posted, and its transition is neither too new nor too old."""
+        if posted.get(_name(found, event), NEVER).order >= event.order:
+            return False
+        return event.since is None or event.not_before <= now - event.since <= LATEST
 
     def _of(self, found: Object) -> dict[str, _Posted]:
         metadata = found["metadata"]
@@ -131,6 +137,17 @@ class Recorder:
             why,
             extra=about(kind, metadata["namespace"], metadata["name"]),
         )
+
+
+def _name(found: Object, event: Event) -> str:
+    return event.name(found["metadata"]["name"], found["metadata"]["uid"])
+
+
+def _together(events: list[Event]) -> list[list[Event]]:
+    """Return groups of Events that are posted as one, in order. Each warning is a group of its own."""
+    usual = [event for event in events if not event.warning]
+    groups = [[event] for event in events if event.warning or event in usual[-1:]]
+    return [usual if group == usual[-1:] else group for group in groups]
 
 
 def _document(found: Object, name: str, event: Event, at: str) -> Object:

@@ -53,9 +53,9 @@ def _whole(item: Object) -> Object:
     return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
 
 
-def _conditions(status: Object, kinds: tuple[str, ...]) -> list[Object]:
+def _conditions(status: Object, kinds: tuple[str, ...], *more: str) -> list[Object]:
     return [
-        _part(found, ("type", "status", "reason", "message"))
+        _part(found, ("type", "status", "reason", "message", *more))
         for found in status.get("conditions") or []
         if found["type"] in kinds
     ]
@@ -75,7 +75,7 @@ def _jobset(item: Object) -> Object:
         "spec": _part(item["spec"], ("suspend",)),
         "status": {
             **_part(status, ("restarts",)),
-            "conditions": _conditions(status, ("Completed", "Failed")),
+            "conditions": _conditions(status, ("Completed", "Failed"), "lastTransitionTime"),
         },
     }
 
@@ -144,6 +144,10 @@ def _judged(*kinds: str) -> Callable[[Object], Object]:
     return keep
 
 
+def _workload(item: Object) -> Object:
+    return {**_judged("Evicted", "QuotaReserved")(item), "spec": _part(item.get("spec"), ("active",))}
+
+
 def _local_queue(item: Object) -> Object:
     return {**_judged("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
 
@@ -160,7 +164,7 @@ WORKLOADS = Kind(
     names.KUEUE_API,
     "Workload",
     "workloads",
-    _judged("Evicted", "QuotaReserved"),
+    _workload,
     WORKLOAD_LABEL,
     WORKLOAD_LABEL,
 )

@@ -56,6 +56,11 @@ PROGRESS = timedelta(seconds=5)
 
 All other changes are written immediately.
 """
+QUEUED = timedelta(seconds=30)
+"""The minimum time after which the status of a queued job names its JobSet, if nothing else changes.
+
+Most jobs are admitted before that, and the write of the admission contains the JobSet.
+"""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
 """The delay in seconds before the next reconcile if a write failed because the cache was outdated."""
@@ -90,8 +95,12 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
     return status.job_id != before.job_id and status.job_id not in made
 
 
-def progress(before: JobStatus, status: JobStatus) -> bool:
-    """Return whether two statuses differ only in pod counts and in messages about pods."""
+def patience(before: JobStatus, status: JobStatus) -> timedelta:
+    """Return the minimum time between the last write of a job's status and a write with only these changes.
+
+    Any other change is written at once, together with them.
+    """
+    queued = before.phase == status.phase == "Queued"
 
     def facts(of: JobStatus) -> JobStatus:
         conditions = [
@@ -99,9 +108,12 @@ def progress(before: JobStatus, status: JobStatus) -> bool:
             for each in of.conditions
         ]
         shown = {"workers": None, "workers_status": None, "message": None, "waiting": None}
-        return of.model_copy(update={**shown, "conditions": conditions})
+        named = {"job_id": None} if queued else {}
+        return of.model_copy(update={**shown, **named, "conditions": conditions})
 
-    return before != status and facts(before) == facts(status)
+    if before == status or facts(before) != facts(status):
+        return timedelta(0)
+    return QUEUED if queued and before.message == status.message else PROGRESS
 
 
 def _asks_for_etcd(decision: Decision) -> bool:
@@ -167,21 +179,23 @@ class Reconciler:
         now = self.now()
         before = JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now)
-        due = self._written.get(key, now - PROGRESS) + PROGRESS
-        if now < due and not decision.actions and progress(before, decision.status):
+        due = self._written.get(key, now - QUEUED) + patience(before, decision.status)
+        if now < due and not decision.actions:
             return _seconds_until(min(due, decision.wake or due), now)
         return self._apply(key, job, before, decision, now)
 
     def _apply(
         self, key: Key, job: Object, before: JobStatus, decision: Decision, now: datetime
     ) -> float | None:
-        """Write the status, execute the actions and post the Events."""
-        if any(isinstance(action, Check) for action in decision.actions) and self._too_early(key, now):
+        """Check the pods, write the status, execute the other actions and post the Events."""
+        checks: list[Action] = [action for action in decision.actions if isinstance(action, Check)]
+        if checks and self._too_early(key, now):
             return REFUSED_SECONDS
-        if not self._write(job, before, decision):
-            return AGAIN_SECONDS
         try:
-            self._act(key, job, decision.actions)
+            self._act(key, job, checks)
+            if not self._write(job, before, decision):
+                return AGAIN_SECONDS
+            self._act(key, job, [action for action in decision.actions if action not in checks])
         except Rejected as rejected:
             return self._rejected(key, rejected)
         self.recorder.record(job, events.of_job(before, decision.status), now)

@@ -44,7 +44,7 @@ def test_first_look_makes_the_jobset() -> None:
     """Contract: one look makes everything; nobody says Running before a pod runs."""
     decision = look(job())
     assert kinds(decision) == ["JobSet"]
-    assert decision.status.phase == "Pending"
+    assert decision.status.phase == "Queued"
     assert decision.status.torchrun_command is not None
     assert decision.status.observed_generation == 1
 
@@ -249,7 +249,7 @@ def test_suspend_after_creation_and_resume() -> None:
     assert reason(stopped, "Suspended") == ("True", "Suspended")
     resumed = look(then(job(), stopped))
     assert kinds(resumed) == ["JobSet"]
-    assert resumed.status.phase == "Pending"
+    assert resumed.status.phase == "Queued"
     assert reason(resumed, "Suspended") == ("False", "Resumed")
 
 

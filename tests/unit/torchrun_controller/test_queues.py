@@ -83,6 +83,21 @@ def test_no_local_queue_is_opened_on_the_cluster_queue_of_others(found: Object |
     assert why(look(queue(clusterQueue="gpus"), local_queue=ACTIVE)) == ("True", "Ready")
 
 
+def test_another_cluster_queue_needs_another_local_queue() -> None:
+    """Contract: an edit of clusterQueue has no effect on the LocalQueue that is there, and the queue says so.
+
+    Kueue does not move a LocalQueue: until it is deleted, jobs would use the quota of the old ClusterQueue.
+    """
+    there = {**ACTIVE, "spec": {"clusterQueue": "gpus"}}
+    decision = look(queue(clusterQueue="more-gpus"), local_queue=there)
+    assert (decision.actions, why(decision)) == ([], ("False", "LocalQueueNotReady"))
+    [ready] = [found for found in decision.status.conditions if found.type == "Ready"]
+    assert "belongs to ClusterQueue gpus" in ready.message
+    assert "delete the LocalQueue" in ready.message
+    for spec in ({"clusterQueue": "gpus"}, {}, {"localQueue": "theirs", "clusterQueue": "more-gpus"}):
+        assert why(look(queue(**spec), local_queue=there)) == ("True", "Ready")
+
+
 def test_claims_of_a_queue_have_no_owner() -> None:
     """Contract: data outlives the queue; `prefix` puts the queue's name before it."""
     one = queue(

@@ -211,7 +211,7 @@ def test_refusal_by_an_old_queue_is_asked_again(api: Api) -> None:
     api.put(job())
     found.hear(JOBS, 10)
     found.look()
-    assert status(api)["phase"] == "Pending"
+    assert status(api)["phase"] == "Queued"
     assert api.there("JobSet") is not None
 
 

@@ -127,8 +127,9 @@ def test_a_busy_api_server_says_nothing_about_the_job() -> None:
         cluster.api.refuse = refusing("JobSet", answer(status, "Busy", "later"))
         with pytest.raises(ApiException):
             cluster.look()
-        assert cluster.status()["message"] == "its pods are being created"
-        assert {each["type"] for each in cluster.status()["conditions"]} == {"Suspended", "QueueReady"}
+        assert cluster.status()["message"] == "waits for Kueue to admit it"
+        types = {each["type"] for each in cluster.status()["conditions"]}
+        assert types == {"Suspended", "QueueReady", "Admitted"}
 
 
 def test_an_error_of_the_controller_is_a_condition() -> None:

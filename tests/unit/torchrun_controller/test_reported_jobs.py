@@ -1,0 +1,258 @@
+"""Job states from public bug reports of other training controllers. Each test names its report.
+
+The inputs are the reports' situations, reduced to a job, its JobSet, its Workload and its pods.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from torchrun_objects import CREATED, job, jobset, pod, queue
+
+from harness.torchrun_controller.api.condition_type import found
+from harness.torchrun_controller.api.models import JobStatus
+from harness.torchrun_controller.decide.decisions import Create, Decision, Seen
+from harness.torchrun_controller.decide.events import of_job
+from harness.torchrun_controller.decide.job import desired
+
+Object = dict[str, Any]
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+RUNNING = [pod(0, "Running"), pod(1, "Running")]
+
+
+class Story:
+    """A job whose status goes from one reconcile to the next, ten seconds apart."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.job, self.now = job(**spec), NOW
+        self.reasons: list[str] = []
+        """The reasons of all Events, each once."""
+        self._names: set[tuple[str, int]] = set()
+
+    def created(self) -> Story:
+        """Let the controller create the JobSet."""
+        assert any(isinstance(action, Create) for action in self.look().actions)
+        return self
+
+    def look(self, **seen: Any) -> Decision:
+        """Reconcile by what is seen, and keep the status."""
+        self.now += timedelta(seconds=10)
+        before = JobStatus.model_validate(self.job["status"])
+        decision = desired(self.job, Seen(**{"queue": queue(), **seen}), self.now)
+        for event in of_job(before, decision.status):
+            if (event.name("demo", "u"), event.order) not in self._names:
+                self._names.add((event.name("demo", "u"), event.order))
+                self.reasons.append(event.reason)
+        self.job["status"] = decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        return decision
+
+    def edit(self, **spec: Any) -> None:
+        self.job["spec"].update(spec)
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        status = JobStatus.model_validate(self.job["status"])
+        one = found(status.conditions, kind)
+        assert one is not None, status
+        return one.status, one.reason
+
+    @property
+    def status(self) -> Object:
+        return dict(self.job["status"])
+
+
+def workload(**conditions: tuple[str, str, str]) -> Object:
+    """Return a Workload with conditions of these types: status, reason and message."""
+    return {
+        "metadata": {"name": "jobset-demo"},
+        "status": {
+            "conditions": [
+                {"type": kind, "status": status, "reason": reason, "message": message}
+                for kind, (status, reason, message) in conditions.items()
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase"),
+    [("Preempted", "Preempted"), ("PodsReadyTimeout", "Queued"), ("ClusterQueueStopped", "Queued")],
+)
+def test_an_evicted_job_is_not_ready(reason: str, phase: str) -> None:
+    """kubernetes-sigs/kueue#2291: conditions of an evicted workload still said that its pods were ready.
+
+    Contract: when Kueue takes the pods back, for whatever reason, no pod is ready, and the job has not
+    started again.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.condition("PodsReady") == ("True", "PodsReady")
+    evicted = workload(Evicted=("True", reason, "why"), QuotaReserved=("False", "Pending", "why"))
+    story.look(jobset=jobset(suspend=True), workload=evicted)
+    assert (story.status["phase"], story.status["message"]) == (phase, "why")
+    assert story.condition("PodsReady")[0] == "False"
+    assert story.status["workersStatus"] == "0/2 ready"
+    assert story.reasons.count("Started") == 1
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.reasons.count("Started") == 2
+
+
+def test_a_deactivated_workload_says_how_to_go_on() -> None:
+    """kubernetes-sigs/kueue#14811: after too many evictions a workload is never admitted again.
+
+    Contract: a job that can wait forever says so, and what to do.
+    """
+    story = Story()
+    evicted = ("True", "DeactivatedDueToRequeuingLimitExceeded", "exceeded the number of re-queuing retries")
+    deactivated = {**workload(Evicted=evicted), "spec": {"active": False}}
+    story.look(jobset=jobset(suspend=True), workload=deactivated)
+    assert story.status["phase"] == "Queued"
+    assert "exceeded the number of re-queuing retries" in story.status["message"]
+    assert "Kueue does not admit the job again" in story.status["message"]
+    assert "suspend and resume the job" in story.status["message"]
+    assert story.reasons == ["Queued"]
+    reserved = ("False", "Pending", "insufficient quota")
+    reactivated = {**workload(Evicted=evicted, QuotaReserved=reserved), "spec": {"active": True}}
+    story.look(jobset=jobset(suspend=True), workload=reactivated)
+    assert story.status["message"] == "insufficient quota"
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "deadline"])
+def test_no_worker_of_an_ended_job_is_ready(ended: str) -> None:
+    """ray-project/kuberay#2314, volcano-sh/volcano#1718: a job that had failed still counted running pods.
+
+    Contract: when the pods of a job that was stopped are gone, its status counts none as running.
+    """
+    limits = {"activeDeadlineSeconds": 5} if ended == "deadline" else {}
+    story = Story(reliability=limits).created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    if ended == "cancelled":
+        story.edit(cancel=True)
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.status["phase"] in ("Cancelled", "TimedOut")
+    dying = jobset()
+    dying["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:20Z"
+    story.look(jobset=dying, pods=[])
+    story.look()
+    assert story.status["workers"] == {"pending": 0, "ready": 0, "running": 0, "failed": 0, "succeeded": 0}
+    assert story.status["workersStatus"] == "0/2 ready"
+
+
+def test_workers_that_succeeded_stay_counted() -> None:
+    """Contract: a job that Succeeded keeps its counts when its pods are deleted with their node."""
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.look(jobset=jobset(Completed={}), pods=[pod(0, "Succeeded")])
+    story.look(jobset=jobset(Completed={}), pods=[])
+    assert story.status["workers"]["succeeded"] == 2
+    assert story.status["workersStatus"] == "2/2 ready"
+
+
+def test_resuming_is_no_restart() -> None:
+    """volcano-sh/volcano#3067: a job that was suspended and resumed three times was Failed.
+
+    Contract: suspensions do not count against maxRestarts, and a resumed job runs.
+    """
+    story = Story(reliability={"maxRestarts": 1})
+    for number in range(4):
+        decision = story.look()
+        assert any(isinstance(action, Create) for action in decision.actions)
+        story.look(jobset=jobset(uid=f"js-{number}"), pods=RUNNING)
+        assert (story.status["phase"], story.status["restarts"]) == ("Running", 0)
+        story.edit(suspend=True)
+        story.look(jobset=jobset(uid=f"js-{number}"), pods=RUNNING)
+        story.look()
+        assert story.status["phase"] == "Suspended"
+        story.edit(suspend=False)
+    assert story.reasons.count("Restarted") == 0
+
+
+def test_a_resumed_job_says_that_it_runs() -> None:
+    """kubeflow/sdk#803, kubeflow/trainer#2159: a job that was resumed and ran was Created or Suspended.
+
+    Contract: after a suspension in the queue and a resume, the phase is that of the pods.
+    """
+    story = Story(suspend=True)
+    story.look()
+    story.edit(suspend=False)
+    story.look()
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.status["phase"] == "Running"
+    assert story.condition("Suspended") == ("False", "Resumed")
+
+
+@pytest.mark.parametrize("ended", ["Completed", "Failed"])
+def test_an_ended_job_whose_jobset_is_deleted(ended: str) -> None:
+    """kubeflow/trainer#2981 and #3737: the JobSet of an ended job was deleted, and created again.
+
+    Contract: nothing is created for a job that has ended, and its phase stays.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.look(jobset=jobset(**{ended: {"reason": "FailedJobs"}}), pods=[])
+    phase = story.status["phase"]
+    for _ in range(3):
+        assert story.look().actions == []
+        assert story.status["phase"] == phase
+
+
+def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
+    """kubeflow/trainer#322: a job that was deleted and created again under its name was stuck.
+
+    Contract: the JobSet of the deleted job is terminating by itself. The message does not ask to delete it.
+    """
+    story, old = Story(), jobset()
+    old["metadata"]["ownerReferences"] = [
+        {"apiVersion": "torchrun.ai/v1alpha1", "kind": "TorchrunJob", "name": "demo", "uid": "an-earlier-job"}
+    ]
+    for dying in (False, True):
+        if dying:
+            old["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
+        decision = story.look(jobset=old, pods=[])
+        assert (decision.status.phase, decision.actions) == ("Pending", [])
+        assert "the pods of an earlier job of this name are terminating" in story.status["message"]
+    assert any(isinstance(action, Create) for action in story.look().actions)
+
+
+def test_an_end_that_was_seen_late_has_its_own_time() -> None:
+    """volcano-sh/volcano#3715: after a restart of the controller, jobs had run longer than they had.
+
+    Contract: a job that ended while no controller ran ended when its JobSet did.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.now += timedelta(hours=2)
+    ended = {"reason": "AllJobsCompleted", "lastTransitionTime": "2026-11-23T12:05:00Z"}
+    story.look(jobset=jobset(Completed=ended), pods=[])
+    assert story.status["completionTime"] == "2026-11-23T12:05:00Z"
+
+
+def test_a_pod_that_waits_is_not_running() -> None:
+    """volcano-sh/volcano#2684 and #436: a job was Running while its pod was pending or in a crash loop.
+
+    Contract: a job is Running only while enough of its pods run.
+    """
+    story = Story().created()
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    looping = pod(1, "Pending", containerStatuses=[{"name": "trainer", "state": state}])
+    story.look(jobset=jobset(), pods=[pod(0, "Running"), looping])
+    assert story.status["phase"] == "Pending"
+    assert "CrashLoopBackOff" in story.status["message"]
+
+
+def test_a_failed_rank_with_restarts_left_ends_the_attempt_only() -> None:
+    """kubeflow/trainer#2044: a job whose rank failed for good stayed in the phase Restarting.
+
+    Contract: between the failed pod and the JobSet's decision the job is Pending; the JobSet's failure is
+    the job's, at once.
+    """
+    story = Story(reliability={"maxRestarts": 1}).created()
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    failed = pod(1, "Failed", containerStatuses=[ended])
+    story.look(jobset=jobset(), pods=[pod(0, "Running"), failed])
+    assert story.status["phase"] == "Pending"
+    story.look(jobset=jobset(Failed={"reason": "ReachedMaxRestarts"}), pods=[pod(0, "Running"), failed])
+    assert story.status["phase"] == "Failed"
+    assert "exit code 1" in story.status["message"]
+    assert CREATED["jobID"] == story.status["jobID"]
