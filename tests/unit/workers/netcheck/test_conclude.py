@@ -283,8 +283,9 @@ def test_one_row_accuses_the_machine_that_rejects_its_connections() -> None:
 @pytest.mark.parametrize(
     ("outcome", "port", "fields", "cause"),
     [
-        ("tcp.refused", 29501, {"port": 29501}, "tcp.rejected"),
-        ("tcp.refused", 29502, {"port": 29501}, "tcp.refused"),
+        ("tcp.refused", 29501, {"port": 29501, "listened": True}, "tcp.rejected"),
+        ("tcp.refused", 29501, {"port": 29501}, "tcp.refused"),
+        ("tcp.refused", 29502, {"port": 29501, "listened": True}, "tcp.refused"),
         ("tcp.refused", 0, {"port": 29501}, "tcp.refused"),
         ("tcp.no_route", 0, {"sender": "10.9.9.9"}, "tcp.rejected"),
         ("tcp.no_route", 0, {"sender": address(0)}, "tcp.no_route"),
