@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests/integration python bench/netcheck_pods.py 2 16 64
 
-Prints, for each number of pods, the median of the ranks' seconds from the start of the check to the verdict, in
-each of three rounds, and the CPU seconds of all ranks and of the DNS server that the simulation needs.
+Prints the median of the ranks' seconds from the start of the check to the verdict, three times for each
+number of pods, and the CPU seconds of all ranks and of the DNS server that the simulation needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cpu_of(pid: int) -> float:
 
 
 def once(pods: World) -> tuple[list[float], float, float, set[str]]:
-    """Run netcheck in all pods. Return the ranks' seconds, the CPU seconds of the ranks and of the DNS server."""
+    """Run netcheck in all pods. Return the ranks' seconds, the CPU seconds of ranks and DNS, the verdicts."""
     size = {"NNODES": str(pods.size), "WORLD_SIZE": str(pods.size)}
     started = [pods.start(rank, "--deadline", "120", variables=size) for rank in range(pods.size)]
     assert pods._dns is not None

@@ -11,11 +11,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pytest
-from namespaces import World, run, world
+from namespaces import World, world
 from test_netcheck import PORT, Result, finished, said, together
 
 
@@ -31,7 +30,9 @@ def pods(four: World) -> Iterator[World]:
     four.reset()
 
 
-def started(pods: World, ranks: Sequence[int] = range(4), deadline: float = 60) -> dict[int, subprocess.Popen[str]]:
+def started(
+    pods: World, ranks: Sequence[int] = range(4), deadline: float = 60
+) -> dict[int, subprocess.Popen[str]]:
     """Start netcheck in these pods. It begins as soon as it is told to (`together`)."""
     size = {"NNODES": str(pods.size), "WORLD_SIZE": str(pods.size)}
     return {rank: pods.start(rank, "--deadline", str(deadline), variables=size) for rank in ranks}
@@ -72,14 +73,16 @@ def test_a_slow_dns_server_is_waited_for(pods: World) -> None:
     """Contract: a DNS server that answers after more than 1 s is not silent."""
     assert pods._dns is not None
     processes = started(pods)
+    together([processes[rank] for rank in (0, 1, 3)])
+    time.sleep(2)
     with starved(pods._dns.pid, stopped=2.5, running=0.2):
-        together(processes.values())
+        together([processes[2]])
         found = results(processes)
     assert [one["verdict"] for one in found.values()] == ["ok"] * 4, found[0]["findings"]
 
 
 def test_a_dns_server_that_answers_some_ranks_is_not_accused_by_a_rank_that_comes_late(pods: World) -> None:
-    """Contract: a query that is unanswered when the deadline comes is no proof. The other ranks had answers."""
+    """Contract: a query without an answer when the deadline comes is no proof."""
     processes = started(pods, deadline=6)
     together([processes[rank] for rank in (0, 1, 2)])
     time.sleep(3)

@@ -73,8 +73,8 @@ def _watched(case: Case, kind: str) -> bool:
     """Return whether the evidence contains all states of all objects of the given kind.
 
     States can be missing if the harness is not allowed to list this kind, if it was killed before it had
-    recorded them all, or if a watch broke. After a broken watch, the states that were recorded remain evidence,
-    but the absence of a state is not.
+    recorded them all, or if a watch broke. A recorded state remains evidence, but the absence of a state
+    is not.
     """
     broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     ended = case.manifest.ended_at is not None or case.running

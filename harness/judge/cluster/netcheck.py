@@ -63,7 +63,7 @@ def check(case: Case) -> Finding:
     partial = [one.index for one in there.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes]
     nameless = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
     if nameless and (wrong := headless_service.problem(case)) is not None:
-        # On a busy cluster, netcheck cannot tell a late DNS record from one that never comes. The objects can.
+        # On a busy cluster, netcheck cannot distinguish a late DNS record from one that never appears.
         return not_passed(
             "netcheck",
             CAUSES[wrong.cause].id,

@@ -206,11 +206,11 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
-    for outcome in sorted({cell.outcome for cell in seen.values()} - {OK}):
-        ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
+    for seen_as in sorted({cell.outcome for cell in seen.values()} - {OK}):
+        ranks = [place for place, cell in seen.items() if cell.outcome == seen_as]
         cell = seen[min(ranks)]
-        if outcome == "tcp.refused" and all(seen[place].listened for place in ranks):
-            outcome = REJECTED
+        listened = seen_as == "tcp.refused" and all(seen[place].listened for place in ranks)
+        outcome = REJECTED if listened else seen_as
         text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
         nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
         if outcome == PENDING or (nobody and cell.address not in known):

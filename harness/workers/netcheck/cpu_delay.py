@@ -1,7 +1,8 @@
 """Measure how long this process waits for a CPU, because a slow process looks like a broken network.
 
-A thread sleeps in short steps and records how late it wakes up. That covers every reason: other processes on the
-node, a CPU limit, a stopped container. The kernel's own measures, where it has them, make the text more precise.
+A thread sleeps in short steps and records how late it wakes up. The delay has many possible reasons: other
+processes on the node, a CPU limit, a paused container. The kernel's own measures, where they exist, make the
+text more precise.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 class Delay:
     """How slow a rank's process was during the last WINDOW seconds.
 
-    `late` is the longest delay of a wake-up in seconds. `waiting` is the share of time, from 0 to 1, in which some
-    process on the node waited for a CPU (pressure stall information), and `throttled` the share in which the
-    container's CPU limit stopped its processes. Both are 0 if the kernel does not report them.
+    `late` is the longest delay of a wake-up in seconds. `waiting` is the share of time, from 0 to 1, in which
+    some process on the node waited for a CPU (pressure stall information). `throttled` is the share in which
+    the container's CPU limit stopped its processes. Both are 0 if the kernel does not report them.
     """
 
     late: float = 0.0
@@ -78,8 +79,9 @@ class CpuDelay:
         now, slept, since = time.monotonic(), list(self._slept), self._totals[0]
         late = max([delay for _, delay in slept] + [now - slept[-1][0] - STEP])
         elapsed = max(now - since[0], STEP)
-        waiting, throttled = (max(0.0, b - a) / elapsed for a, b in zip(since[1:], _totals()))
-        return Delay(round(max(0.0, late), 3), round(min(1.0, waiting), 3), round(min(1.0, throttled), 3))
+        waiting, throttled = _totals()
+        shares = (max(0.0, waiting - since[1]) / elapsed, max(0.0, throttled - since[2]) / elapsed)
+        return Delay(round(max(0.0, late), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
         """Return how many of the seconds since the monotonic time `start` this process was delayed."""
@@ -89,7 +91,7 @@ class CpuDelay:
 
 
 def _totals() -> tuple[float, float]:
-    """Return the seconds in which some process on the node waited for a CPU, and in which a CPU limit applied."""
+    """Return for how many seconds some process on the node waited for a CPU, and how long a limit applied."""
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

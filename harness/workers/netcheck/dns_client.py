@@ -131,7 +131,7 @@ def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
 
 
 def _reply(asking: socket.socket, question: bytes, ends: float) -> bytes | None:
-    """Return the message that answers the question, or None if there is none until the monotonic time `ends`."""
+    """Return the message that answers the question, or None without one by the monotonic time `ends`."""
     while True:
         asking.settimeout(max(0.01, ends - time.monotonic()))
         try:

@@ -98,7 +98,7 @@ class Member:
         self._no_verdict = b"null"
         """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
         self._refused: dict[tuple[str, int, float], float] = {}
-        """On rank 0, (instance of the refused rank's peer, place, time of the attempt) → when it was reported."""
+        """On rank 0, (connecting instance, place of the peer, time of the attempt) → when it was reported."""
         self._reports: dict[str, tuple[Report, float, float]] = {}
         """Instance → (its newest report, the time of its first report, the time of its newest report)."""
         self._result: Diagnosis | None = None
@@ -115,9 +115,7 @@ class Member:
         for place, peer in enumerate(listed):
             names, index = _names(peer, self._hello), None if self._learning else place
             more = also if self._learning else 0
-            self._probes[place] = self._started(
-                kind(peer, port, self._hello, names, self._stop, index, more)
-            )
+            self._probes[place] = self._started(kind(peer, port, self._hello, names, self._stop, index, more))
         self._master: Probe | None = None
         """The probe of MASTER_ADDR, if it differs from the first peer's name."""
         if master:
@@ -306,7 +304,7 @@ class Member:
             self._result = self._result or Diagnosis.of(data)
 
     def _apply_listening(self) -> None:
-        """Tell each probe the port on which its peer listens. Attempts that start later can prove a firewall."""
+        """Set the port on which each probe's peer listens, so that later attempts can prove a firewall."""
         for place, (_, port) in list(self._listening_at.items()):
             if (probe := self._probes.get(place)) is not None:
                 probe.listens = port
@@ -314,10 +312,10 @@ class Member:
             self._master.listens = self._listening_at[0][1]
 
     def _current(self) -> list[Report]:
-        """Return all reports with what rank 0 knows about them, but without failures that are not proved.
+        """Return all reports with what rank 0 knows about them. Failures that are not proved are pending.
 
-        A refused connection is proved if the peer reported after the attempt: it then listened all the time. A
-        rank that does not report at present has ended, or does not get a CPU.
+        A refused connection is proved if the peer reported after the attempt, because it listened all the
+        time. A rank that does not report at present has ended, or does not get a CPU.
         """
         now = time.monotonic()
         with self._lock:

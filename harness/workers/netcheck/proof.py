@@ -1,11 +1,11 @@
 """Withhold failures that slowness explains as well as a fault. All functions are pure.
 
-A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens. Such a
-failure counts only if it is proved:
+A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens.
+Such failures count only if they are proved:
 
 - Silence counts if it lasted FACTOR times longer than any delay that was measured at the same time.
-- A refused connection counts as rejected by a firewall only if the rank was known to listen before the attempt
-  started, and still listened after it had ended (member.py).
+- A refused connection counts as rejected by a firewall only if the rank was known to listen before the
+  attempt started, and still listened after it had ended (member.py).
 - A missing DNS record counts if the rank has existed long enough for the control plane to publish it.
 
 A failure that is not proved becomes pending, with the reason in its text and the cause in `withheld`.
@@ -24,11 +24,11 @@ from .report import Report
 FACTOR = 4.0
 """How many times longer than the longest measured delay a silence must last."""
 STEPS_TO_A_RECORD = 10.0
-"""How many delays a DNS record may take. The kubelet, the API server, the controller of the EndpointSlices and the
+"""How many delays a DNS record may take. The kubelet, API server, EndpointSlice controller and
 DNS server act one after the other."""
 SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
-"""Causes that are a lack of a response from a process → minimum number of seconds without it. The resolver of glibc
-waits 5 s for a DNS server."""
+"""Cause → minimum number of seconds without a response from a process. The resolver of glibc waits 5 s for a
+DNS server."""
 RECORD = 5.0
 """Minimum number of seconds for which a rank must have existed without a DNS record."""
 YOUNG = 1.6
@@ -52,6 +52,7 @@ def busy(at: Mapping[int, Report]) -> str:
 def withheld(reports: Sequence[Report]) -> list[Report]:
     """Return the reports. Failures that are not proved are pending there."""
     at = {report.place: report for report in reports}
+
     def row(report: Report) -> dict[int, Cell]:
         return {place: _proved(cell, report, at.get(place), at) for place, cell in report.row.items()}
 
@@ -95,7 +96,7 @@ def _silence(cell: Cell, ends: list[Report], at: Mapping[int, Report]) -> str:
     """Return why a lack of a response is not proved, or ""."""
     least = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
-        # While the server answers other ranks, their answers show how slow it is. Otherwise, any node may be its own.
+        # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on any node.
         answered = [report.dns for report in at.values() if report.dns > 0]
         rank, delay = busiest(at)
         slowest = max(answered) if answered else delay.late

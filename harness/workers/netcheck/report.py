@@ -34,7 +34,7 @@ class Report:
     """The port of this rank's greeting server, or 0 if it has none."""
     age: float = 0.0
     """Seconds since this rank started."""
-    delay: Delay = Delay()
+    delay: Delay = field(default_factory=Delay)
     """How slow this rank's process was recently."""
     dns: float = 0.0
     """Seconds of the slowest answer from the DNS server recently, or 0 without an answer."""

@@ -222,7 +222,7 @@ def test_a_watch_that_broke_does_not_hide_a_selector_that_was_recorded(tmp_path:
 
 def test_a_selector_is_the_cause_of_names_that_netcheck_could_not_judge(tmp_path: Path) -> None:
     """Contract: on a busy cluster netcheck does not know whether a record is late. The selector shows it."""
-    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early or too slow to judge", ranks=[1])
+    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early to judge", ranks=[1])
     unknown = diagnosis().model_copy(update={"verdict": "unknown", "findings": [doubt]})
     made = job(everywhere(unknown), service=False)
     services(made, {"app": "nobody"})
@@ -231,7 +231,7 @@ def test_a_selector_is_the_cause_of_names_that_netcheck_could_not_judge(tmp_path
 
 
 def test_names_that_netcheck_could_not_judge_are_unknown(tmp_path: Path) -> None:
-    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early or too slow to judge", ranks=[1])
+    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early to judge", ranks=[1])
     unknown = diagnosis().model_copy(update={"verdict": "unknown", "findings": [doubt]})
     seen = verdict(job(everywhere(unknown)), tmp_path)
     assert (seen.verdict, seen.cause) == ("UNKNOWN", "run.evidence_missing"), seen.explanation
