@@ -78,8 +78,8 @@ class CpuDelay:
         """Return the delays of the last WINDOW seconds, including a delay that has not ended yet."""
         now, slept, since = time.monotonic(), list(self._slept), self._totals[0]
         late = max([delay for _, delay in slept] + [now - slept[-1][0] - STEP])
-        elapsed = max(now - since[0], STEP)
-        waiting, throttled = _totals()
+        at, waiting, throttled = self._totals[-1]
+        elapsed = max(at - since[0], 1.0)
         shares = (max(0.0, waiting - since[1]) / elapsed, max(0.0, throttled - since[2]) / elapsed)
         return Delay(round(max(0.0, late), 3), *(round(min(1.0, share), 3) for share in shares))
 

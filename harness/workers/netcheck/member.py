@@ -52,9 +52,11 @@ INFORM = 5.0
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
-FETCH = 0.7
+RESEND = 0.5
+"""Seconds until a rank sends a report that has not changed."""
+FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
-SILENT_AFTER = 1.0
+SILENT_AFTER = 2.0
 """A rank that has not reported for this many seconds has ended, or its process does not get a CPU."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
@@ -101,6 +103,8 @@ class Member:
         """On rank 0, (connecting instance, place of the peer, time of the attempt) → when it was reported."""
         self._reports: dict[str, tuple[Report, float, float]] = {}
         """Instance → (its newest report, the time of its first report, the time of its newest report)."""
+        self._sent: tuple[Any, float] = ((), 0.0)
+        """The row in this rank's newest report to rank 0, and when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
         """Rank 0's result as JSON, or null."""
@@ -280,7 +284,11 @@ class Member:
         return self._report().as_dict()
 
     def _reported(self, data: dict[str, Any]) -> bytes:
-        report, at = Report.of(data), time.monotonic()
+        return self._store(Report.of(data))
+
+    def _store(self, report: Report) -> bytes:
+        """Store a rank's report, and return the response to it."""
+        at = time.monotonic()
         with self._lock:
             first = self._reports[report.instance][1] if report.instance in self._reports else at
             self._reports[report.instance] = report, first, at
@@ -343,7 +351,7 @@ class Member:
         """Add this rank's report, and fetch reports from ranks that do not send them."""
         if self._learning:
             self._learn(self._addresses())
-        self._reported(json.loads(json.dumps(self._said())))
+        self._store(self._report())
         for probe in list(self._probes.values()):
             cell = probe.cell
             with self._lock:
@@ -405,7 +413,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it is 1 MB for 64 ranks
+        verdict = json.dumps(result.as_message()).encode()  # encoded once, because it is large for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -438,6 +446,15 @@ class Member:
             return
         if self._learning:
             self._learn(self._exchange(first, b"PEER", None) or {})
+        row = tuple(
+            (place, cell.outcome, cell.at, cell.instance)
+            for place, probe in list(self._probes.items())
+            for cell in [probe.cell]
+        )
+        now = time.monotonic()
+        if row == self._sent[0] and now - self._sent[1] < RESEND:
+            return
+        self._sent = row, now
         data = self._exchange(first, b"REPT", self._said())
         if data:
             self._told(data)

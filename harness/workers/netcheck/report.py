@@ -52,9 +52,9 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "row": {str(place): cell.as_dict() for place, cell in self.row.items()},
+            "row": {str(place): cell.as_message() for place, cell in self.row.items()},
             "findings": [finding.as_dict() for finding in self.findings],
-            "master": self.master and self.master.as_dict(),
+            "master": self.master and self.master.as_message(),
             "delay": self.delay.as_dict(),
         }
 
