@@ -14,7 +14,7 @@ A failure that is not proved becomes pending, with the reason in its text and th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .cpu_delay import Delay
 from .finding import OK
@@ -52,39 +52,48 @@ def busy(at: Mapping[int, Report]) -> str:
 def withheld(reports: Sequence[Report]) -> list[Report]:
     """Return the reports. Failures that are not proved are pending there."""
     at = {report.place: report for report in reports}
+    seen = _Job(*busiest(at), max(report.dns for report in reports))
 
     def row(report: Report) -> dict[int, Cell]:
-        return {place: _proved(cell, report, at.get(place), at) for place, cell in report.row.items()}
+        return {place: _proved(cell, report, at.get(place), seen) for place, cell in report.row.items()}
 
     return [
         replace(
             report,
             row=row(report),
-            master=report.master and _proved(report.master, report, at.get(0), at),
+            master=report.master and _proved(report.master, report, at.get(0), seen),
         )
         for report in reports
     ]
 
 
-def _proved(cell: Cell, sender: Report, receiver: Report | None, at: Mapping[int, Report]) -> Cell:
+@dataclass(frozen=True)
+class _Job:
+    """The rank with the longest delay, that delay, and the seconds of the DNS server's slowest answer."""
+
+    rank: int
+    delay: Delay
+    dns: float
+
+
+def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> Cell:
     """Return the cell, or a pending one if the failure is not proved."""
-    why = _doubt(cell, sender, receiver, at) if cell.outcome not in (OK, PENDING) else ""
+    why = _doubt(cell, sender, receiver, job) if cell.outcome not in (OK, PENDING) else ""
     if not why:
         return cell
     return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {why}")
 
 
-def _doubt(cell: Cell, sender: Report, receiver: Report | None, at: Mapping[int, Report]) -> str:
+def _doubt(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> str:
     """Return why a failure is not proved, or ""."""
     ends = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
-        return _silence(cell, ends, at)
+        return _silence(cell, ends, job)
     if cell.outcome == "dns.no_record":
-        rank, delay = busiest(at)
-        needed, age = max(RECORD, STEPS_TO_A_RECORD * delay.late), min(report.age for report in ends)
+        needed, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in ends)
         if age >= needed:
             return ""
-        return f"its rank started {age:.1f} s ago, and on rank {rank} netcheck {delay.text}"
+        return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
         return "" if cell.listened else f"rank {receiver.place} did not provably listen at that moment"
     if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in ends) < YOUNG:
@@ -92,15 +101,13 @@ def _doubt(cell: Cell, sender: Report, receiver: Report | None, at: Mapping[int,
     return ""
 
 
-def _silence(cell: Cell, ends: list[Report], at: Mapping[int, Report]) -> str:
+def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
     """Return why a lack of a response is not proved, or ""."""
     least = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
         # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on any node.
-        answered = [report.dns for report in at.values() if report.dns > 0]
-        rank, delay = busiest(at)
-        slowest = max(answered) if answered else delay.late
-        what = f"the DNS server took up to {slowest:.1f} s to answer" if answered else ""
+        rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
+        what = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:
         rank, delay = busiest({report.place: report for report in ends})
         slowest, what = delay.late, ""
