@@ -31,7 +31,7 @@ class ServiceProblem:
 def problem(case: Case) -> ServiceProblem | None:
     """Return the problem with the pods' Service, or None if there is none or the Service was not recorded."""
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
-    if not pods or not _watched(case, "service"):
+    if not pods or not _readable(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
     # After the wait, the harness deletes the job, and the garbage collector deletes its Service.
@@ -40,12 +40,16 @@ def problem(case: Case) -> ServiceProblem | None:
     until = [[s for s in states if (seconds(s.received_at) or 0.0) <= limit] for states in recorded]
     services = [states for states in until if states]
     refs = [pod.last.ref for pod in pods.values()]
+    if not services and not _watched(case, "service"):
+        return None
     if not services or services[-1][-1].type == "DELETED":
         how = "was deleted" if services else "does not exist"
         text = f"the subdomain of the pods is {name}, and the Service of this name {how}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
-    return _selector(case, service, pods) or _endpoints(case, service, pods) or _address(service, pods)
+    if (unselected := _selector(case, service, pods)) or not _watched(case, "service"):
+        return unselected
+    return _endpoints(case, service, pods) or _address(service, pods)
 
 
 def healthy(case: Case) -> str | None:
@@ -60,16 +64,21 @@ def healthy(case: Case) -> str | None:
     )
 
 
-def _watched(case: Case, kind: str) -> bool:
-    """Return whether the evidence contains all objects of the given kind.
+def _readable(case: Case, kind: str) -> bool:
+    """Return whether the harness could list the objects of the given kind."""
+    return kind not in case.manifest.unread and (not case.launch.attached or kind in case.manifest.watched)
 
-    Objects can be missing if the harness is not allowed to list this kind, or if it was killed before it had
-    recorded them all.
+
+def _watched(case: Case, kind: str) -> bool:
+    """Return whether the evidence contains all states of all objects of the given kind.
+
+    States can be missing if the harness is not allowed to list this kind, if it was killed before it had
+    recorded them all, or if a watch broke. A recorded state remains evidence, but the absence of a state
+    is not.
     """
-    if kind in case.manifest.unread or (case.launch.attached and kind not in case.manifest.watched):
-        return False
-    unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
-    return (case.manifest.ended_at is not None or case.running) and not unread
+    broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
+    ended = case.manifest.ended_at is not None or case.running
+    return _readable(case, kind) and ended and not broken
 
 
 def _subdomain(pod: Pod) -> str:

@@ -61,6 +61,17 @@ def check(case: Case) -> Finding:
         return unknown("netcheck", f"netcheck reported nothing in the pod of {names(ranks)}", ranks=ranks)
     nodes, refs = case.expected.num_nodes, [one.ref for one in there.values()]
     partial = [one.index for one in there.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes]
+    nameless = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
+    if nameless and (wrong := headless_service.problem(case)) is not None:
+        # On a busy cluster, netcheck cannot distinguish a late DNS record from one that never appears.
+        return not_passed(
+            "netcheck",
+            CAUSES[wrong.cause].id,
+            f"the ranks cannot reach each other: {wrong.text}",
+            ranks=case.ranks_of(*wrong.nodes),
+            evidence=[first.ref, *wrong.evidence],
+            at=seconds(first.record.at),
+        )
     if first.diagnosis.verdict == "unknown" or partial:
         doubts = [f"{s.step}: {s.text}" for s in first.diagnosis.findings if s.status == "unknown"]
         text = "netcheck could not test everything"

@@ -51,13 +51,13 @@ def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[in
     """Return the cell. Its outcome is tcp.rejected if a firewall caused the failure.
 
     A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
-    own report shows that it is listening, and a connection in the opposite direction shows that there is a
-    route.
+    own reports show that it was listening all the time, and a connection in the opposite direction shows that
+    there is a route.
     """
     sender, receiver = pair
     if receiver not in at or cell.address not in _addresses(receiver, at):
         return cell
-    if cell.outcome == "tcp.refused" and cell.port and cell.port == at[receiver].port:
+    if cell.outcome == "tcp.refused" and cell.listened and cell.port == at[receiver].port:
         text = f"{cell.text}, but rank {receiver} listens there: a firewall resets the connection"
         return replace(cell, outcome=REJECTED, text=text)
     back = cells.get((receiver, sender))

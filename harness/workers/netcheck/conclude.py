@@ -28,6 +28,7 @@ from .finding import (
 )
 from .matrix import Pattern, classify
 from .probe import PENDING, Cell
+from .proof import busy
 from .reach import REJECTED
 from .report import Report
 from .surroundings import compare
@@ -93,7 +94,7 @@ def conclude(
     missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_places(reports, cells)]
     found += _bad(_without_taken(cells, reports), missing, machines, alone=len(reports) == 1)
-    found += _master(reports)
+    found += [*_master(reports), *_withheld(cells)]
     if unrecorded := _unrecorded(reports, missing, certain):
         found.append(unrecorded)
     else:
@@ -108,7 +109,7 @@ def conclude(
     if measured is not None:
         asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
         found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
-    found += _proved(cells, reports, nodes if certain else max(nodes, 2), found)
+    found += _proved(cells, at, nodes if certain else max(nodes, 2), found)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
     return Conclusion(verdict(findings), cause, missing, tuple(findings))
@@ -205,9 +206,11 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
-    for outcome in sorted({cell.outcome for cell in seen.values()} - {OK}):
-        ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
+    for seen_as in sorted({cell.outcome for cell in seen.values()} - {OK}):
+        ranks = [place for place, cell in seen.items() if cell.outcome == seen_as]
         cell = seen[min(ranks)]
+        listened = seen_as == "tcp.refused" and all(seen[place].listened for place in ranks)
+        outcome = REJECTED if listened else seen_as
         text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
         nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
         if outcome == PENDING or (nobody and cell.address not in known):
@@ -216,6 +219,19 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
             found.append(unknown("tcp", text, ranks))
         else:
             found.append(failed(outcome, text, ranks if outcome in ASKER else [0], seconds=cell.at))
+    return found
+
+
+def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
+    """Return unknown findings for failures that are not proved. They blame nobody, but name the rank."""
+    found = []
+    for cause in CAUSES:
+        side = 0 if cause in ASKER else 1
+        doubtful = {pair: cell for pair, cell in cells.items() if cell.withheld == cause}
+        for rank in sorted({pair[side] for pair in doubtful}):
+            first = min(pair for pair in doubtful if pair[side] == rank)
+            text = f"too early or too slow to judge: {doubtful[first].host}: {doubtful[first].text}"
+            found.append(unknown(CAUSES[cause], text, [rank]))
     return found
 
 
@@ -268,9 +284,12 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
     In this case, a missing DNS record does not prove that another rank is missing.
     """
     own = [report.row.get(report.place) for report in reports]
-    if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):
+    absent = "dns.no_record"
+    if (certain and not missing) or not all(c and absent in (c.outcome, c.withheld) for c in own):
         return None
     there = [report.place for report in reports]
+    if any(cell and cell.withheld for cell in own):
+        return unknown("dns", "not even the ranks that took part have a record yet", there)
     said = f"no name of the job has a record, not even that of {listed(there)}, where this was asked"
     return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
 
@@ -285,9 +304,10 @@ def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
 
 
 def _proved(
-    cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report], nodes: int, found: Sequence[Finding]
+    cells: Mapping[tuple[int, int], Cell], at: Mapping[int, Report], nodes: int, found: Sequence[Finding]
 ) -> list[Finding]:
     """Return an ok finding for each step that all pairs passed, and unknown for steps without a finding."""
+    slow = f"; {busy(at)}" if at and busy(at) else ""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []
@@ -297,14 +317,14 @@ def _proved(
                 proved.append(unknown(step, _ALONE[step]))
         elif step in ("dns", "tcp", "greeting", "matrix", "mtu"):
             passed = sum(past(cell, step) for cell in cells.values())
-            if step == "greeting" and passed == pairs and not all(report.named for report in reports):
+            if step == "greeting" and passed == pairs and not all(report.named for report in at.values()):
                 proved.append(
                     unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may be of another job")
                 )
             elif passed == pairs:
                 proved.append(ok(step, _said(step, cells, pairs)))
             elif step not in there:
-                proved.append(unknown(step, f"{passed} of {pairs} pairs"))
+                proved.append(unknown(step, f"{passed} of {pairs} pairs{slow}"))
         elif step not in there:
             proved.append(unknown(step, "no rank reported on this step"))
     return proved

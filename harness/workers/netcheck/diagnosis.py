@@ -40,16 +40,23 @@ class Diagnosis:
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
+    def as_message(self) -> dict[str, Any]:
+        """Return the data for `of`, without default values, because a matrix has many cells."""
+        rows = {s: {r: cell.as_message() for r, cell in row.items()} for s, row in self.rows.items()}
+        return {**self._as_dict(), "rows": rows}
+
     def as_dict(self) -> dict[str, Any]:
         """Return the diagnosis as JSON-compatible data."""
+        rows = {str(s): {str(r): cell.as_dict() for r, cell in row.items()} for s, row in self.rows.items()}
+        return {**self._as_dict(), "rows": rows}
+
+    def _as_dict(self) -> dict[str, Any]:
+        """Return all fields except `rows`."""
         return {
             **vars(self),
             "ranks": list(self.ranks),
             "missing": list(self.missing),
             "findings": [finding.as_dict() for finding in self.findings],
-            "rows": {
-                str(s): {str(r): cell.as_dict() for r, cell in row.items()} for s, row in self.rows.items()
-            },
             "recommendations": self.recommendations,
         }
 

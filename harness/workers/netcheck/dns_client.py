@@ -18,6 +18,8 @@ A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
 """Unassigned record types (RFC 6895). The answer to a query for one of them only shows whether the name
 exists."""
+REPEAT = 1.0
+"""Seconds after which a query is repeated, because a packet may have been lost."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 
@@ -50,7 +52,10 @@ def ask(
     seconds: float = 1.0,
     port: int = 53,
 ) -> Answer:
-    """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED."""
+    """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED.
+
+    Without an answer, the query is repeated every REPEAT seconds. An answer to any of the queries counts.
+    """
     ends = time.monotonic() + seconds
     try:
         question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
@@ -61,7 +66,7 @@ def ask(
             answer = parse(_tcp(server, port, question, left), kind)
         return answer or Answer("failed", text="truncated over TCP")
     except OSError as error:
-        return Answer(_failure(error), text=error.strerror or "no answer")
+        return Answer(_failure(error), text=error.strerror or str(error) or "no answer")
     except (ValueError, IndexError, struct.error) as error:
         return Answer("failed", text=f"invalid DNS message: {error}")
 
@@ -116,12 +121,25 @@ def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
     ends = time.monotonic() + seconds
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect((server, port))  # Only connected sockets report ICMP errors as errno.
-        asking.send(question)
         while True:
-            asking.settimeout(max(0.01, ends - time.monotonic()))
-            reply = asking.recv(65535)
-            if len(reply) >= 12 and reply[:2] == question[:2] and reply[2] & 0x80:
+            asking.send(question)
+            reply = _reply(asking, question, min(ends, time.monotonic() + REPEAT))
+            if reply is not None:
                 return reply
+            if time.monotonic() >= ends:
+                raise TimeoutError(f"no answer for {seconds:.0f} s")
+
+
+def _reply(asking: socket.socket, question: bytes, ends: float) -> bytes | None:
+    """Return the message that answers the question, or None without one by the monotonic time `ends`."""
+    while True:
+        asking.settimeout(max(0.01, ends - time.monotonic()))
+        try:
+            reply = asking.recv(65535)
+        except socket.timeout:  # noqa: UP041 - before Python 3.10, this is not TimeoutError
+            return None
+        if len(reply) >= 12 and reply[:2] == question[:2] and reply[2] & 0x80:
+            return reply
 
 
 def _tcp(server: str, port: int, question: bytes, seconds: float) -> bytes:

@@ -6,7 +6,7 @@ Standard library only, Python 3.9 and later, like every module in this package.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 OK, FAILED, UNKNOWN = "ok", "failed", "unknown"
@@ -133,7 +133,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as JSON-compatible data."""
-        return {**asdict(self), "ranks": list(self.ranks), "do": self.advice}
+        return {**vars(self), "ranks": list(self.ranks), "do": self.advice}
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:

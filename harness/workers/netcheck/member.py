@@ -19,12 +19,14 @@ from typing import Any
 
 from . import bandwidth, interfaces, socket_ifname
 from .conclude import Conclusion, conclude
+from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
 from .name_resolution import Configuration, Names
 from .peers import Peer
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
+from .proof import withheld
 from .reach import connect
 from .report import Report
 from .surroundings import facts
@@ -33,9 +35,15 @@ from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
 """Seconds for which a rank waits for rank 0's verdict after the deadline, with and without a connection."""
-SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
-"""Seconds after the last rank's first report until a failure is final. DNS records may appear late, and
-cached negative answers expire."""
+SETTLE = {
+    "dns.no_record": 5.0,
+    "dns.server_refused": 5.0,
+    "dns.server_failed": 5.0,
+    "dns.negative_cached": 1e9,
+    PENDING: 1e9,
+}
+"""Seconds after the last rank's first report until a failure is final. DNS records may appear late, a DNS
+server may be starting, and cached negative answers expire."""
 SETTLED = 1.6
 """Seconds until a failure that is not in SETTLE is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
@@ -44,10 +52,12 @@ INFORM = 5.0
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
-FETCH = 0.7
+RESEND = 0.5
+"""Seconds until a rank sends a report that has not changed."""
+FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
-ENDED = 3.0
-"""A rank that has not reported for this many seconds may no longer be listening."""
+SILENT_AFTER = 2.0
+"""A rank that has not reported for this many seconds has ended, or its process does not get a CPU."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -82,14 +92,23 @@ class Member:
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
         self._facts = facts()
+        self._stop = threading.Event()
+        self._delay = CpuDelay(self._stop).start()
         self._lock = threading.Lock()
+        self._listening_at: dict[int, tuple[str, int]] = {}
+        """Place → (instance, port) of each rank that listens, as far as this rank knows."""
+        self._no_verdict = b"null"
+        """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
+        self._refused: dict[tuple[str, int, float], float] = {}
+        """On rank 0, (connecting instance, place of the peer, time of the attempt) → when it was reported."""
         self._reports: dict[str, tuple[Report, float, float]] = {}
         """Instance → (its newest report, the time of its first report, the time of its newest report)."""
+        self._sent: tuple[Any, float] = ((), 0.0)
+        """The row in this rank's newest report to rank 0, and when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
         """Rank 0's result as JSON, or null."""
         self._informed: set[str] = set()
-        self._stop = threading.Event()
         self._server = self._listening()
         kind = FirstProbe if self._learning else Probe
         master = known.master_addr if known.master_addr != listed[0].host else ""
@@ -100,18 +119,24 @@ class Member:
         for place, peer in enumerate(listed):
             names, index = _names(peer, self._hello), None if self._learning else place
             more = also if self._learning else 0
-            self._probes[place] = kind(peer, port, self._hello, names, self._stop, index, more).start()
+            self._probes[place] = self._started(kind(peer, port, self._hello, names, self._stop, index, more))
         self._master: Probe | None = None
         """The probe of MASTER_ADDR, if it differs from the first peer's name."""
         if master:
-            self._master = MasterProbe(
-                Peer(master, listed[0].port),
-                port,
-                self._hello,
-                Names(Configuration.read()),
-                self._stop,
-                also=also,
-            ).start()
+            self._master = self._started(
+                MasterProbe(
+                    Peer(master, listed[0].port),
+                    port,
+                    self._hello,
+                    Names(Configuration.read()),
+                    self._stop,
+                    also=also,
+                )
+            )
+
+    def _started(self, probe: Probe) -> Probe:
+        probe.delayed = self._delay.since
+        return probe.start()
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
@@ -218,6 +243,7 @@ class Member:
         row = {place: probe.cell for place, probe in list(self._probes.items())}
         place = self._place()
         heard = self._server.heard if self._server else {}
+        since = time.monotonic() - WINDOW
         return Report(
             place,
             self._hello.rank,
@@ -231,6 +257,9 @@ class Member:
             bool(self._hello.run),
             self._master.cell if self._master else None,
             self._server.port if self._server else 0,
+            round(time.monotonic() - self._began, 3),
+            self._delay.now(),
+            round(max(probe.names.slowest(since) for probe in list(self._probes.values())), 3),
         )
 
     def _mine(self, hello: Hello) -> bool:
@@ -255,16 +284,66 @@ class Member:
         return self._report().as_dict()
 
     def _reported(self, data: dict[str, Any]) -> bytes:
-        report, at = Report.of(data), time.monotonic()
+        return self._store(Report.of(data))
+
+    def _store(self, report: Report) -> bytes:
+        """Store a rank's report, and return the response to it."""
+        at = time.monotonic()
         with self._lock:
             first = self._reports[report.instance][1] if report.instance in self._reports else at
             self._reports[report.instance] = report, first, at
+            for place, cell in report.row.items():
+                if cell.listened:
+                    self._refused.setdefault((report.instance, place, cell.at), at)
+            if report.port and self._listening_at.get(report.place) != (report.instance, report.port):
+                self._listening_at[report.place] = report.instance, report.port
+                self._no_verdict = json.dumps({"listening": self._listening_at}).encode()
+                self._apply_listening()
             if self._result is not None:
                 self._informed.add(report.instance)
-            return self._verdict
+            return self._no_verdict if self._result is None else self._verdict
 
     def _told(self, data: dict[str, Any]) -> None:
-        self._result = self._result or Diagnosis.of(data)
+        """Store rank 0's verdict, or the ranks that it knows to listen."""
+        if "listening" in data:
+            self._listening_at = {int(place): (i, port) for place, (i, port) in data["listening"].items()}
+            self._apply_listening()
+        else:
+            self._result = self._result or Diagnosis.of(data)
+
+    def _apply_listening(self) -> None:
+        """Set the port on which each probe's peer listens, so that later attempts can prove a firewall."""
+        for place, (_, port) in list(self._listening_at.items()):
+            if (probe := self._probes.get(place)) is not None:
+                probe.listens = port
+        if self._master and 0 in self._listening_at:
+            self._master.listens = self._listening_at[0][1]
+
+    def _current(self) -> list[Report]:
+        """Return all reports with what rank 0 knows about them. Failures that are not proved are pending.
+
+        A refused connection is proved if the peer reported after the attempt, because it listened all the
+        time. A rank that does not report at present has ended, or does not get a CPU.
+        """
+        now = time.monotonic()
+        with self._lock:
+            known = [(report, newest) for report, _, newest in self._reports.values()]
+            refused = dict(self._refused)
+        heard = {report.place: newest for report, newest in known}
+
+        def later(report: Report, place: int, cell: Cell) -> Cell:
+            if not cell.listened:
+                return cell
+            reported = refused.get((report.instance, place, cell.at), now)
+            return replace(cell, listened=heard.get(place, 0.0) > reported)
+
+        found = []
+        for report, newest in known:
+            row = {place: later(report, place, cell) for place, cell in report.row.items()}
+            silent = now - newest if now - newest > SILENT_AFTER else 0.0
+            delay = replace(report.delay, late=round(max(report.delay.late, silent), 3))
+            found.append(replace(report, row=row, delay=delay))
+        return withheld(found)
 
     # -- rank 0
 
@@ -272,20 +351,20 @@ class Member:
         """Add this rank's report, and fetch reports from ranks that do not send them."""
         if self._learning:
             self._learn(self._addresses())
-        self._reported(json.loads(json.dumps(self._said())))
+        self._store(self._report())
         for probe in list(self._probes.values()):
             cell = probe.cell
             with self._lock:
                 newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
             if cell.outcome == OK and time.monotonic() - newest > FETCH:
-                data = self._exchange(probe, b"TELL", None)
+                data = self._exchange(probe, b"TELL", self._no_verdict)
                 if data:
                     self._reported(data)
 
     def _settled(self) -> bool:
         """Return whether all ranks have reported and all failures are final."""
+        reports = self._current()
         with self._lock:
-            reports = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
         if not self._certain and time.monotonic() - since < NOBODY_NEW:
             return False
@@ -323,14 +402,7 @@ class Member:
 
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
-        with self._lock:
-            ends = time.monotonic() - ENDED
-            # A rank that no longer reports may have exited, and its port then refuses connections.
-            reports = [
-                report if newest > ends else replace(report, port=0)
-                for report, _, newest in self._reports.values()
-            ]
-        reports = [report.with_rates(measured) for report in reports]
+        reports = [report.with_rates(measured) for report in self._current()]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
         concluded = conclude(
@@ -341,7 +413,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it is 1 MB for 64 ranks
+        verdict = json.dumps(result.as_message()).encode()  # encoded once, because it is large for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -374,6 +446,15 @@ class Member:
             return
         if self._learning:
             self._learn(self._exchange(first, b"PEER", None) or {})
+        row = tuple(
+            (place, cell.outcome, cell.at, cell.instance)
+            for place, probe in list(self._probes.items())
+            for cell in [probe.cell]
+        )
+        now = time.monotonic()
+        if row == self._sent[0] and now - self._sent[1] < RESEND:
+            return
+        self._sent = row, now
         data = self._exchange(first, b"REPT", self._said())
         if data:
             self._told(data)
@@ -388,9 +469,10 @@ class Member:
             if by_service:  # The Service forwards only MASTER_PORT. The ranks themselves use their own ports.
                 self._master = first
             names = Names(Configuration.read())
-            self._probes[place] = Probe(
-                Peer(address), self._port, self._hello, names, self._stop, place
-            ).start()
+            self._probes[place] = self._started(
+                Probe(Peer(address), self._port, self._hello, names, self._stop, place)
+            )
+        self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
         """Return rank → address for ranks that have reported, preferably the greeting's source address."""
@@ -427,7 +509,7 @@ class Member:
 
     def _row_alone(self) -> Diagnosis:
         """Return a diagnosis based only on this rank's row, for a rank without a verdict from rank 0."""
-        report = self._report()
+        report = withheld([self._report()])[0]
         concluded = conclude([report], self._nodes, self._known.per_node or 1, self._certain)
         return self._diagnosis(concluded, [report], whole=False)
 

@@ -36,15 +36,15 @@ class Filled:
     segment: int = 0
 
 
-def fill(address: str, port: int) -> Filled:
-    """Send full packets to a greeting server.
+def fill(address: str, port: int, within: float = SECONDS) -> Filled:
+    """Send full packets to a greeting server. Each transfer may take `within` seconds.
 
     A stall only counts if small packets get through at the same time.
     """
-    seconds = _seconds(address, port, None)
+    seconds = _seconds(address, port, None, within)
     took: dict[int | None, float] = {}
     if seconds is None:
-        took = _together(address, port, (None, *SEGMENTS))
+        took = _together(address, port, (None, *SEGMENTS), within)
         seconds = took.pop(None, None)
     if seconds is not None:
         return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
@@ -57,12 +57,14 @@ def fill(address: str, port: int) -> Filled:
     return Filled("mtu.black_hole", text, segment=most)
 
 
-def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
+def _together(
+    address: str, port: int, segments: Sequence[int | None], within: float
+) -> dict[int | None, float]:
     """Return segment size → seconds for each transfer that arrived. The key None means full packets."""
     took: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:
-        seconds = _seconds(address, port, segment)
+        seconds = _seconds(address, port, segment, within)
         if seconds is not None:
             took[segment] = seconds
 
@@ -74,15 +76,15 @@ def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[i
     return took
 
 
-def _seconds(address: str, port: int, segment: int | None) -> float | None:
+def _seconds(address: str, port: int, segment: int | None, within: float) -> float | None:
     """Return the duration of a transfer in seconds, or None if it did not arrive in time."""
-    reached = connect(address, port, SECONDS, segment)
+    reached = connect(address, port, within, segment)
     if reached.connection is None:
         return None
     began = time.monotonic()
     with reached.connection as connection:
         try:
-            _, body = call(connection, b"FILL", bytes(PAYLOAD), SECONDS)
+            _, body = call(connection, b"FILL", bytes(PAYLOAD), within)
         except (OSError, ValueError):
             return None
     return time.monotonic() - began if json.loads(body) == PAYLOAD else None

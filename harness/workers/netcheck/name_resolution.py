@@ -23,6 +23,8 @@ RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
+PATIENCE, SHORT = 5.0, 1.0
+"""Seconds to wait for an answer, as the resolver of glibc does, and for the first one of several servers."""
 AGREE = 4
 """Number of additional queries that must confirm that a name exists before its address is queried."""
 Ask = Callable[..., Answer]
@@ -75,6 +77,8 @@ class Lookup:
     again: float = 0.0
     found: str = ""
     """The full name for which the record exists."""
+    waited: float = 0.0
+    """Seconds without an answer from any DNS server, if the cause is that."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,20 @@ class Names:
     written: bool = True
     _absent: dict[str, _Absent] = field(default_factory=dict)
     _refused: bool = False
+    seconds: float = PATIENCE
+    """Seconds to wait for an answer."""
+    asking: float | None = None
+    """The monotonic time at which the query that waits for an answer was sent, or None."""
+    _answered: dict[float, float] = field(default_factory=dict)
+    """Monotonic time of an answer → the seconds that it took."""
+    _patience: float = 1.0
 
-    def look_up(self, name: str) -> Lookup:
-        """Resolve a name once, without leaving a negative answer for other programs in a DNS cache."""
+    def look_up(self, name: str, patience: float = 1.0) -> Lookup:
+        """Resolve a name once, without leaving a negative answer for other programs in a DNS cache.
+
+        `patience` is a factor for the time to wait for an answer.
+        """
+        self._patience = patience
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -186,12 +201,27 @@ class Names:
 
     def _ask(self, candidate: str, kind: int) -> Answer:
         """Query the servers in the system resolver's order, and return the first valid answer."""
-        answer = Answer("silent")
-        for server in self.configuration.servers:
-            answer = self.ask(server, candidate, kind)
-            if answer.kind == "answer" or answer.negative:
+        answer, servers = Answer("silent"), self.configuration.servers
+        longest = self.seconds * self._patience / len(servers)
+        # With several servers, the first round is short, because one of them may be gone.
+        for seconds in (longest,) if len(servers) == 1 else (min(SHORT, longest), longest):
+            silent = False
+            for server in servers:
+                self.asking = began = time.monotonic()
+                answer = self.ask(server, candidate, kind, seconds=seconds)
+                self.asking, now = None, time.monotonic()
+                silent |= answer.kind == "silent"
+                if answer.kind not in ("silent", "refused", "no_route"):
+                    self._answered[now] = now - began
+                if answer.kind == "answer" or answer.negative:
+                    return answer
+            if not silent:
                 break
         return answer
+
+    def slowest(self, since: float) -> float:
+        """Return the seconds of the slowest answer since a monotonic time, or 0 without an answer."""
+        return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
         # Kernels rate-limit ICMP errors, so a port without a listener sometimes does not respond.
@@ -201,7 +231,8 @@ class Names:
         servers = ", ".join(self.configuration.servers)
         said = answer.text or answer.kind
         text = f"the DNS server {servers} does not resolve {name}: {said}"
-        return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
+        waited = self.seconds * self._patience if answer.kind == "silent" else 0.0
+        return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text, waited=waited)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
         """Return the cause if none of the candidates exists. Try other likely full names first."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .finding import OK
-from .greeting import Greeted, Hello, greet
+from .greeting import PATIENCE, Greeted, Hello, greet
 from .interfaces import addresses, families
-from .mtu import fill
+from .mtu import SECONDS, fill
 from .name_resolution import Names
 from .peers import Peer
 from .reach import CONNECT_SECONDS, REJECTED, connect
@@ -23,6 +24,12 @@ SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
 """Seconds without a response to at least two SYN packets after which a connection counts as filtered."""
+SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
+"""Outcomes for which the next attempt waits longer, because the other process may only be slow."""
+MAX_PATIENCE = 8.0
+"""Maximum factor for timeouts."""
+ASKED = 1.0
+"""Seconds without an answer from the DNS server after which a pending cell says so."""
 QUICK = 1.2
 """Timeout in seconds if several ports are tried. It is long enough for at least two SYN packets."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
@@ -65,9 +72,23 @@ class Cell:
     """The port to which the probe connected."""
     sender: str = ""
     """The address of the machine whose ICMP message terminated the connection, or ""."""
+    waited: float = 0.0
+    """Seconds without a response, for an outcome that is a lack of a response."""
+    listened: bool = False
+    """Whether the peer was known to listen on this port before the attempt, and later (member.py)."""
+    withheld: str = ""
+    """The cause that the probe found, if it is not proved and the outcome is therefore pending (proof.py)."""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))  # A job of 64 ranks has 4096 cells, and asdict copies each value deeply.
+
+    def as_message(self) -> dict[str, Any]:
+        """Return the data from which `Cell(**data)` makes the same cell, without default values."""
+        return {name: value for name, value in vars(self).items() if value != _DEFAULTS.get(name, _NONE)}
+
+
+_NONE = object()
+_DEFAULTS = {field.name: field.default for field in fields(Cell)}
 
 
 class Probe:
@@ -98,12 +119,23 @@ class Probe:
         self._port, self._place, self._also = peer.port or port, place, also
         self._began = time.monotonic()
         self._calling: tuple[str, float] | None = None
+        self._patience = 1.0
+        """The factor for timeouts. It grows, because a slow process needs longer to respond."""
+        self.listens = 0
+        """The port on which the peer is known to listen, or 0."""
+        self.delayed: Callable[[float], float] = lambda _: 0.0
+        """Returns how many of the seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Probe:
         self._thread.start()
         return self
+
+    @property
+    def names(self) -> Names:
+        """The resolver that this probe uses."""
+        return self._names
 
     @property
     def port(self) -> int:
@@ -116,10 +148,14 @@ class Probe:
 
         This replaces an earlier failure, because the peer may meanwhile have started behind a filter.
         """
-        cell, calling = self._cell, self._calling
+        cell, calling, asking = self._cell, self._calling, self._names.asking
+        if cell.outcome == PENDING and asking is not None and time.monotonic() - asking >= ASKED:
+            waited = time.monotonic() - asking
+            text = f"the DNS server has not answered for {waited:.1f} s"
+            return replace(self._of(PENDING, text), withheld="dns.server_silent", waited=waited)
         if cell.outcome != OK and calling is not None:
             address, since = calling
-            waited = time.monotonic() - since
+            waited = time.monotonic() - since - self.delayed(since)
             # Kernels rate-limit ICMP messages, so a rejected connection may also get no response.
             if waited >= UNANSWERED and not cell.sender:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
@@ -136,14 +172,16 @@ class Probe:
                 self._cell = before
             if self._is_it(self._cell):
                 return
+            if self._cell.outcome in SILENCE:
+                self._patience = min(MAX_PATIENCE, 2 * self._patience)
             self._stop.wait(max(pause, again - time.monotonic()))
             pause = min(1.0, pause * 1.6)
 
     def _try(self) -> float:
         """Probe once. Return the earliest monotonic time for the next attempt."""
-        found = self._names.look_up(self._peer.host)
+        found = self._names.look_up(self._peer.host, self._patience)
         if found.cause:
-            self._cell = self._of(found.cause, found.text)
+            self._cell = replace(self._of(found.cause, found.text), waited=found.waited)
             return found.again
         own = families(addresses())
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
@@ -169,14 +207,23 @@ class Probe:
         # Sending full packets is slow, so show the responding rank already.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
-        filled = fill(address, cell.port)
+        seconds = SECONDS * self._patience
+        filled = fill(address, cell.port, seconds)
         where = f"{address} port {cell.port}"
         return replace(
-            cell, outcome=filled.cause or OK, text=filled.text and f"{where}: {filled.text}", rate=filled.rate
+            cell,
+            outcome=filled.cause or OK,
+            text=filled.text and f"{where}: {filled.text}",
+            rate=filled.rate,
+            waited=seconds if filled.cause else 0.0,
         )
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
         """Return the result for another port on which the peer responds, otherwise for the common port."""
+        if self.listens not in (0, self._port) and self._is_it(
+            other := self._ask(address, self.listens, QUICK)
+        ):
+            return other
         away = cell.outcome in UNEXPECTED
         if self._also and (away or cell.outcome.startswith("tcp.")):
             other = self._ask(address, self._also, QUICK)
@@ -200,17 +247,20 @@ class Probe:
         """Connect and greet once. Return a cell with the responding rank's identity, or with the cause."""
         if port == self._port:
             self._calling = address, time.monotonic()
+        listened = bool(port) and port == self.listens
         reached = connect(address, port, seconds)
         self._calling = None
         where = f"{address} port {port}"
         if reached.connection is None:
             cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address, port)
-            return replace(cell, sender=reached.sender)
+            return replace(cell, sender=reached.sender, listened=listened)
+        patience = PATIENCE * self._patience
         with reached.connection as connection:
-            greeted = greet(connection, self._own)
+            greeted = greet(connection, self._own, patience)
         there = greeted.hello
         if there is None:
-            return self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address, port)
+            cell = self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address, port)
+            return replace(cell, listened=listened, waited=patience)
         cell = self._judged(replace(self._from(greeted, there, address), port=port))
         return self._bound(cell, there) if cell.outcome == OK else cell
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .bandwidth import Measured
+from .cpu_delay import Delay
 from .finding import Finding
 from .probe import Cell
 
@@ -30,7 +31,13 @@ class Report:
     master: Cell | None = None
     """The result of probing MASTER_ADDR, if it differs from the first peer's name."""
     port: int = 0
-    """The port of this rank's greeting server, or 0 if it may not be listening."""
+    """The port of this rank's greeting server, or 0 if it has none."""
+    age: float = 0.0
+    """Seconds since this rank started."""
+    delay: Delay = field(default_factory=Delay)
+    """How slow this rank's process was recently."""
+    dns: float = 0.0
+    """Seconds of the slowest answer from the DNS server recently, or 0 without an answer."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
         """Return the report with the measured bandwidth added to this rank's row."""
@@ -45,9 +52,10 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "row": {str(place): cell.as_dict() for place, cell in self.row.items()},
+            "row": {str(place): cell.as_message() for place, cell in self.row.items()},
             "findings": [finding.as_dict() for finding in self.findings],
-            "master": self.master and self.master.as_dict(),
+            "master": self.master and self.master.as_message(),
+            "delay": self.delay.as_dict(),
         }
 
     @classmethod
@@ -61,6 +69,7 @@ class Report:
             "findings": tuple(Finding.of(finding) for finding in data["findings"]),
             "addresses": tuple(data["addresses"]),
             "master": data["master"] and Cell(**data["master"]),
+            "delay": Delay(**data["delay"]),
             "heard": {int(rank): address for rank, address in data["heard"].items()},
         }
         return cls(**{**data, **parsed})

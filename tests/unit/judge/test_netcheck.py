@@ -12,6 +12,7 @@ from netcheck_bundles import LABELS, SERVICE, diagnosis, ended, everywhere, job,
 from harness.core.causes import CauseId
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Check, RendezvousSnapshot, Retry, Verdict
+from harness.evidence.schema.netcheck import NetcheckStep
 from harness.judge import judge
 from harness.judge.catalogue import CAUSES
 from harness.workers.netcheck.finding import CAUSES as SAID
@@ -206,3 +207,31 @@ def test_the_probe_from_outside_uses_the_same_words(
     ]
     found = verdict(made, tmp_path)
     assert next(one.cause for one in found.checks if one.name == "rendezvous") == cause
+
+
+def test_a_watch_that_broke_does_not_hide_a_selector_that_was_recorded(tmp_path: Path) -> None:
+    """Contract: seen on a busy cluster: the API server restarted, and every watch was listed again."""
+    made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)), service=False)
+    services(made, {"app": "nobody"})
+    ended(made, 0, 1, 2, 3)
+    retry = Retry(at=at(9), what="a watch", reason="objects/service: ProtocolError")
+    made.manifest = made.manifest.model_copy(update={"retries": [retry]})
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause) == ("FAIL", "service.selector"), seen.explanation
+
+
+def test_a_selector_is_the_cause_of_names_that_netcheck_could_not_judge(tmp_path: Path) -> None:
+    """Contract: on a busy cluster netcheck does not know whether a record is late. The selector shows it."""
+    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early to judge", ranks=[1])
+    unknown = diagnosis().model_copy(update={"verdict": "unknown", "findings": [doubt]})
+    made = job(everywhere(unknown), service=False)
+    services(made, {"app": "nobody"})
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "service.selector", [0, 1, 2, 3])
+
+
+def test_names_that_netcheck_could_not_judge_are_unknown(tmp_path: Path) -> None:
+    doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early to judge", ranks=[1])
+    unknown = diagnosis().model_copy(update={"verdict": "unknown", "findings": [doubt]})
+    seen = verdict(job(everywhere(unknown)), tmp_path)
+    assert (seen.verdict, seen.cause) == ("UNKNOWN", "run.evidence_missing"), seen.explanation

@@ -9,44 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netcheck_facts import FACTS
+from netcheck_facts import address, healthy
 
 from harness.workers.netcheck.conclude import conclude
 from harness.workers.netcheck.diagnosis import Diagnosis
-from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, ok, unknown
+from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, unknown
 from harness.workers.netcheck.probe import PENDING, Cell
 from harness.workers.netcheck.report import Report
 
 CELLS = [cause for cause, step in CAUSES.items() if step in ("interface", "dns", "tcp", "greeting", "mtu")]
 """Causes that a cell may hold."""
-
-
-def address(rank: int) -> str:
-    return f"10.0.0.{rank + 1}"
-
-
-def fine(rank: int) -> Cell:
-    return Cell(
-        "ok", f"job-{rank}", address=address(rank), rank=rank, instance=f"i{rank}", run="r", rtt=0.001
-    )
-
-
-def healthy(size: int = 4) -> dict[int, Report]:
-    """Reports of a job in which all is well, by rank."""
-    own = (ok("variables", "fine"), ok("interface", "fine"))
-    return {
-        rank: Report(
-            rank,
-            rank,
-            f"job-{rank}",
-            f"i{rank}",
-            (address(rank),),
-            {other: fine(other) for other in range(size)},
-            own,
-            FACTS,
-        )
-        for rank in range(size)
-    }
 
 
 def seeing(report: Report, other: int, outcome: str, **fields: Any) -> Report:
@@ -283,8 +255,9 @@ def test_one_row_accuses_the_machine_that_rejects_its_connections() -> None:
 @pytest.mark.parametrize(
     ("outcome", "port", "fields", "cause"),
     [
-        ("tcp.refused", 29501, {"port": 29501}, "tcp.rejected"),
-        ("tcp.refused", 29502, {"port": 29501}, "tcp.refused"),
+        ("tcp.refused", 29501, {"port": 29501, "listened": True}, "tcp.rejected"),
+        ("tcp.refused", 29501, {"port": 29501}, "tcp.refused"),
+        ("tcp.refused", 29502, {"port": 29501, "listened": True}, "tcp.refused"),
         ("tcp.refused", 0, {"port": 29501}, "tcp.refused"),
         ("tcp.no_route", 0, {"sender": "10.9.9.9"}, "tcp.rejected"),
         ("tcp.no_route", 0, {"sender": address(0)}, "tcp.no_route"),

@@ -39,7 +39,8 @@ def names(server: Server, tmp_path: Path) -> Callable[..., Names]:
             Configuration(("127.0.0.1",), search, ndots),
             str(tmp_path / "hosts"),
             str(tmp_path / "namespace"),
-            partial(dns_client.ask, port=server.port, seconds=0.3),
+            partial(dns_client.ask, port=server.port),
+            seconds=0.3,
         )
 
     return make
@@ -224,8 +225,8 @@ def test_one_of_two_servers_learns_of_the_record_late(server: Server, tmp_path: 
     known, late = server, Server(Zone(cache="type"))
     turns = itertools.cycle([known, late])
 
-    def ask(address: str, name: str, kind: int) -> dns_client.Answer:
-        return dns_client.ask(address, name, kind, port=next(turns).port, seconds=1)
+    def ask(address: str, name: str, kind: int, *, seconds: float) -> dns_client.Answer:
+        return dns_client.ask(address, name, kind, port=next(turns).port, seconds=seconds)
 
     looking = Names(Configuration(("127.0.0.1",)), str(tmp_path / "hosts"), str(tmp_path / "none"), ask)
     try:

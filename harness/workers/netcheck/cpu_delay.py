@@ -1,0 +1,109 @@
+"""Measure how long this process waits for a CPU, because a slow process looks like a broken network.
+
+A thread sleeps in short steps and records how late it wakes up. The delay has many possible reasons: other
+processes on the node, a CPU limit, a paused container. The kernel's own measures, where they exist, make the
+text more precise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+STEP = 0.05
+"""Seconds per sleep."""
+WINDOW = 10.0
+"""Seconds over which delays are reported."""
+PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
+
+
+@dataclass(frozen=True)
+class Delay:
+    """How slow a rank's process was during the last WINDOW seconds.
+
+    `late` is the longest delay of a wake-up in seconds. `waiting` is the share of time, from 0 to 1, in which
+    some process on the node waited for a CPU (pressure stall information). `throttled` is the share in which
+    the container's CPU limit stopped its processes. Both are 0 if the kernel does not report them.
+    """
+
+    late: float = 0.0
+    waiting: float = 0.0
+    throttled: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The delay as the end of a sentence about a process."""
+        said = f"woke up {self.late:.1f} s late"
+        if self.throttled >= 0.01:
+            said += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
+        elif self.waiting >= 0.01:
+            said += f", and processes on its node waited for a CPU {self.waiting:.0%} of the time"
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class CpuDelay:
+    """Measures delays in a thread until `stop` is set."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._slept: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)])
+        """(time of the wake-up, its delay) for each sleep in the window."""
+        self._totals = deque([(time.monotonic(), *_totals())])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> CpuDelay:
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._stop.wait(STEP):
+            now = time.monotonic()
+            self._slept.append((now, max(0.0, now - before - STEP)))
+            if now - self._totals[-1][0] >= 1:
+                self._totals.append((now, *_totals()))
+            for kept in (self._slept, self._totals):
+                while len(kept) > 1 and now - kept[0][0] > WINDOW:
+                    kept.popleft()
+            before = now
+
+    def now(self) -> Delay:
+        """Return the delays of the last WINDOW seconds, including a delay that has not ended yet."""
+        now, slept, since = time.monotonic(), list(self._slept), self._totals[0]
+        late = max([delay for _, delay in slept] + [now - slept[-1][0] - STEP])
+        at, waiting, throttled = self._totals[-1]
+        elapsed = max(at - since[0], 1.0)
+        shares = (max(0.0, waiting - since[1]) / elapsed, max(0.0, throttled - since[2]) / elapsed)
+        return Delay(round(max(0.0, late), 3), *(round(min(1.0, share), 3) for share in shares))
+
+    def since(self, start: float) -> float:
+        """Return how many of the seconds since the monotonic time `start` this process was delayed."""
+        now, slept = time.monotonic(), list(self._slept)
+        delays = sum(min(delay, at - start) for at, delay in slept if at > start)
+        return delays + max(0.0, min(now - slept[-1][0] - STEP, now - start))
+
+
+def _totals() -> tuple[float, float]:
+    """Return for how many seconds some process on the node waited for a CPU, and how long a limit applied."""
+    waiting = throttled = 0.0
+    for line in _lines(PRESSURE):
+        if line.startswith("some "):
+            waiting = int(line.rpartition("total=")[2]) / 1e6
+    for line in _lines(LIMIT):
+        if line.startswith("throttled_usec "):
+            throttled = int(line.split()[1]) / 1e6
+    return waiting, throttled
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,122 @@
+"""Withhold failures that slowness explains as well as a fault. All functions are pure.
+
+A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens.
+Such failures count only if they are proved:
+
+- Silence counts if it lasted FACTOR times longer than any delay that was measured at the same time.
+- A refused connection counts as rejected by a firewall only if the rank was known to listen before the
+  attempt started, and still listened after it had ended (member.py).
+- A missing DNS record counts if the rank has existed long enough for the control plane to publish it.
+
+A failure that is not proved becomes pending, with the reason in its text and the cause in `withheld`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .cpu_delay import Delay
+from .finding import OK
+from .probe import PENDING, Cell
+from .report import Report
+
+FACTOR = 4.0
+"""How many times longer than the longest measured delay a silence must last."""
+STEPS_TO_A_RECORD = 10.0
+"""How many delays a DNS record may take. The kubelet, API server, EndpointSlice controller and
+DNS server act one after the other."""
+SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
+"""Cause → minimum number of seconds without a response from a process. The resolver of glibc waits 5 s for a
+DNS server."""
+RECORD = 5.0
+"""Minimum number of seconds for which a rank must have existed without a DNS record."""
+YOUNG = 1.6
+"""Seconds after a rank's start during which its failures do not count."""
+BUSY = 0.5
+"""A process that wakes up this many seconds late is on a busy node."""
+
+
+def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
+    """Return the rank with the longest delay, and the delay."""
+    rank = max(at, key=lambda rank: (at[rank].delay.late, -rank))
+    return rank, at[rank].delay
+
+
+def busy(at: Mapping[int, Report]) -> str:
+    """Return a sentence about the busiest node if it is too busy to judge silence quickly, otherwise ""."""
+    rank, delay = busiest(at)
+    return f"the node of rank {rank} is busy: netcheck {delay.text}" if delay.late >= BUSY else ""
+
+
+def withheld(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports. Failures that are not proved are pending there."""
+    at = {report.place: report for report in reports}
+    seen = _Job(*busiest(at), max(report.dns for report in reports))
+
+    def row(report: Report) -> dict[int, Cell]:
+        return {place: _proved(cell, report, at.get(place), seen) for place, cell in report.row.items()}
+
+    return [
+        replace(
+            report,
+            row=row(report),
+            master=report.master and _proved(report.master, report, at.get(0), seen),
+        )
+        for report in reports
+    ]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The rank with the longest delay, that delay, and the seconds of the DNS server's slowest answer."""
+
+    rank: int
+    delay: Delay
+    dns: float
+
+
+def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> Cell:
+    """Return the cell, or a pending one if the failure is not proved."""
+    why = _doubt(cell, sender, receiver, job) if cell.outcome not in (OK, PENDING) else ""
+    if not why:
+        return cell
+    return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {why}")
+
+
+def _doubt(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> str:
+    """Return why a failure is not proved, or ""."""
+    ends = [sender] if receiver is None else [sender, receiver]
+    if cell.outcome in SILENT:
+        return _silence(cell, ends, job)
+    if cell.outcome == "dns.no_record":
+        needed, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in ends)
+        if age >= needed:
+            return ""
+        return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
+    if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
+        return "" if cell.listened else f"rank {receiver.place} did not provably listen at that moment"
+    if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in ends) < YOUNG:
+        return "a rank has just started"
+    return ""
+
+
+def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
+    """Return why a lack of a response is not proved, or ""."""
+    least = SILENT[cell.outcome]
+    if cell.outcome == "dns.server_silent":
+        # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on any node.
+        rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
+        what = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
+    else:
+        rank, delay = busiest({report.place: report for report in ends})
+        slowest, what = delay.late, ""
+    if cell.waited >= max(least, FACTOR * slowest):
+        return ""
+    what = what or f"the node of rank {rank} was too busy: netcheck {delay.text}"
+    return f"{cell.waited:.1f} s is too short for that, because {what}"
+
+
+def _listened(cell: Cell, receiver: Report) -> bool:
+    """Return whether the connection went to an address and port on which the rank has listened."""
+    return bool(receiver.port) and cell.port == receiver.port and cell.address in receiver.addresses

@@ -1,0 +1,142 @@
+"""A busy machine is no fault: netcheck accuses nobody because a process, a node or a DNS server is slow.
+
+SIGSTOP and SIGCONT take the CPU from one process, so that the tests do not depend on the machine's load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from namespaces import World, world
+from test_netcheck import PORT, Result, finished, said, together
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+@pytest.fixture
+def pods(four: World) -> Iterator[World]:
+    yield four
+    four.reset()
+
+
+def started(
+    pods: World, ranks: Sequence[int] = range(4), deadline: float = 60
+) -> dict[int, subprocess.Popen[str]]:
+    """Start netcheck in these pods. It begins as soon as it is told to (`together`)."""
+    size = {"NNODES": str(pods.size), "WORLD_SIZE": str(pods.size)}
+    return {rank: pods.start(rank, "--deadline", str(deadline), variables=size) for rank in ranks}
+
+
+def pid_of(process: subprocess.Popen[str]) -> int:
+    """Return the pid of the Python that runs in a pod: every command before it replaced itself."""
+    return process.pid
+
+
+@contextlib.contextmanager
+def starved(pid: int, stopped: float, running: float) -> Iterator[None]:
+    """Let a process run for `running` seconds of every `stopped + running` seconds."""
+    over = threading.Event()
+
+    def starve() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(stopped)
+                os.kill(pid, signal.SIGCONT)
+                over.wait(running)
+
+    thread = threading.Thread(target=starve)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def results(processes: dict[int, subprocess.Popen[str]]) -> dict[int, Result]:
+    return {rank: finished(process) for rank, process in processes.items()}
+
+
+def test_a_slow_dns_server_is_waited_for(pods: World) -> None:
+    """Contract: a DNS server that answers after more than 1 s is not silent."""
+    assert pods._dns is not None
+    processes = started(pods)
+    together([processes[rank] for rank in (0, 1, 3)])
+    time.sleep(2)
+    with starved(pods._dns.pid, stopped=2.5, running=0.2):
+        together([processes[2]])
+        found = results(processes)
+    assert [one["verdict"] for one in found.values()] == ["ok"] * 4, found[0]["findings"]
+
+
+def test_a_dns_server_that_answers_some_ranks_is_not_accused_by_a_rank_that_comes_late(pods: World) -> None:
+    """Contract: a query without an answer when the deadline comes is no proof."""
+    processes = started(pods, deadline=6)
+    together([processes[rank] for rank in (0, 1, 2)])
+    time.sleep(3)
+    pods.iptables(pods.gateway, "-A INPUT -i p3 -p udp --dport 53 -j DROP")
+    together([processes[3]])
+    found = results(processes)
+    assert found[0]["cause"] is None or not found[0]["cause"].startswith("dns."), found[0]["findings"]
+
+
+def test_a_starved_rank_is_not_accused(pods: World) -> None:
+    """Contract: rank 2 responds, but only every 3 s: the pairs pass, or the result is unknown."""
+    processes = started(pods, deadline=25)
+    together(processes.values())
+    with starved(pid_of(processes[2]), stopped=3, running=0.05):
+        found = results(processes)
+    assert {one["verdict"] for one in found.values()} <= {"ok", "unknown"}, found[0]["findings"]
+    assert {one["cause"] for one in found.values()} == {None}
+    if found[0]["verdict"] == "unknown":
+        assert any("woke up" in finding["text"] for finding in found[0]["findings"]), found[0]["findings"]
+
+
+def test_a_rank_that_is_refused_before_its_peer_listens_accuses_no_firewall(pods: World) -> None:
+    """Contract: rank 2 was refused while rank 3 did not listen, and gets no CPU to try again."""
+    processes = started(pods, deadline=8)
+    together([processes[rank] for rank in (0, 1, 2)])
+    time.sleep(2)
+    os.kill(pid_of(processes[2]), signal.SIGSTOP)
+    together([processes[3]])
+    found = finished(processes[0])
+    os.kill(pid_of(processes[2]), signal.SIGCONT)
+    for rank in (1, 2, 3):
+        finished(processes[rank])
+    assert (found["verdict"], found["cause"]) == ("unknown", None), found["findings"]
+    assert any("did not provably listen" in finding["text"] for finding in found["findings"])
+
+
+def test_a_firewall_that_resets_a_rank_which_came_late_is_named(pods: World) -> None:
+    """Contract: the refusal counts as soon as the rank listens before and after it."""
+    pods.iptables(
+        pods.gateway, f"-A FORWARD -p tcp --syn --dport {PORT} -d 10.77.3.2 -j REJECT --reject-with tcp-reset"
+    )
+    processes = started(pods)
+    together([processes[rank] for rank in (0, 1, 2)])
+    time.sleep(2)
+    together([processes[3]])
+    for found in results(processes).values():
+        assert (found["cause"], found["ranks"]) == ("tcp.rejected", [3]), found["findings"]
+        assert "firewall resets" in said(found, "tcp.rejected")["text"]
+
+
+def test_a_dns_server_that_answers_nobody_is_named(pods: World) -> None:
+    """Contract: without any answer for 5 s on idle nodes, the server is silent."""
+    pods.iptables(pods.gateway, "-A INPUT -p udp --dport 53 -j DROP")
+    processes = started(pods, deadline=30)
+    together(processes.values())
+    for found in results(processes).values():
+        assert found["cause"] == "dns.server_silent", found["findings"]

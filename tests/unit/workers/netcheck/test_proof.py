@@ -1,0 +1,120 @@
+"""A failure that slowness explains as well accuses nobody, and a proved one is named on a busy node too."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netcheck_facts import address, healthy
+
+from harness.workers import netcheck
+from harness.workers.netcheck.conclude import Conclusion, conclude
+from harness.workers.netcheck.cpu_delay import Delay
+from harness.workers.netcheck.probe import Cell
+from harness.workers.netcheck.proof import withheld
+
+PORT = 29501
+
+
+def judged(
+    outcome: str, *, late: float = 0.0, age: float = 60.0, dns: float = 0.0, **fields: Any
+) -> Conclusion:
+    """Return what netcheck concludes if rank 1 fails to reach rank 2.
+
+    `late` is the delay of rank 2, `age` the time since its start, `dns` the slowest answer of rank 3.
+    """
+    reports = {rank: replace(report, port=PORT, age=60.0) for rank, report in healthy().items()}
+    cell = Cell(outcome, "job-2", f"text of {outcome}", address(2), port=PORT, **fields)
+    reports[1] = replace(reports[1], row={**reports[1].row, 2: cell})
+    reports[2] = replace(reports[2], delay=Delay(late, 0.9), age=age)
+    reports[3] = replace(reports[3], dns=dns)
+    return conclude(withheld(list(reports.values())), 4)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "given", "cause"),
+    [
+        ("dns.server_silent", {"waited": 1.0}, None),
+        ("dns.server_silent", {"waited": 5.0}, "dns.server_silent"),
+        ("dns.server_silent", {"waited": 5.0, "late": 2.0}, None),
+        ("dns.server_silent", {"waited": 10.0, "late": 2.0}, "dns.server_silent"),
+        ("dns.server_silent", {"waited": 5.0, "late": 2.0, "dns": 0.2}, "dns.server_silent"),
+        ("dns.server_silent", {"waited": 5.0, "dns": 3.0}, None),
+        ("dns.no_record", {"age": 3.0}, None),
+        ("dns.no_record", {"late": 7.0}, None),
+        ("dns.no_record", {}, "dns.no_record"),
+        ("peer.silent", {"waited": 2.0}, "peer.silent"),
+        ("peer.silent", {"waited": 2.0, "late": 3.0}, None),
+        ("peer.silent", {"waited": 16.0, "late": 3.0}, "peer.silent"),
+        ("mtu.black_hole", {"waited": 1.5, "late": 1.0}, None),
+        ("mtu.black_hole", {"waited": 12.0, "late": 1.0}, "mtu.black_hole"),
+        ("tcp.refused", {}, None),
+        ("tcp.refused", {"listened": True, "late": 9.0}, "tcp.rejected"),
+        ("tcp.reset", {}, None),
+        ("tcp.reset", {"listened": True}, "tcp.reset"),
+        ("tcp.filtered", {"age": 0.5}, None),
+        ("tcp.filtered", {"late": 9.0}, "tcp.filtered"),
+        ("tcp.rejected", {"age": 0.5, "late": 9.0, "sender": "10.9.9.9"}, "tcp.rejected"),
+    ],
+)
+def test_a_failure_is_a_cause_only_if_slowness_does_not_explain_it(
+    outcome: str, given: dict[str, Any], cause: str | None
+) -> None:
+    found = judged(outcome, **given)
+    assert (found.verdict, found.cause) == ("failed" if cause else "unknown", cause), found.findings
+    if cause is None:
+        text = next(f.text for f in found.findings if f.status == "unknown" and f.ranks)
+        assert f"text of {outcome}; not proved" in text
+
+
+@pytest.mark.parametrize("outcome", ["dns.server_silent", "peer.silent", "mtu.black_hole", "dns.no_record"])
+def test_an_unknown_result_names_the_measured_delay(outcome: str) -> None:
+    texts = [finding.text for finding in judged(outcome, waited=6.0, late=9.3).findings]
+    named = "woke up 9.3 s late, and processes on its node waited for a CPU 90% of the time"
+    assert any(named in text for text in texts), texts
+
+
+def test_names_of_a_job_whose_records_are_late_make_nobody_missing() -> None:
+    """Contract: if a busy control plane publishes no record, another rank may have come all the same."""
+    alone = replace(healthy()[0], age=8.0, delay=Delay(1.5))
+    row = {other: Cell("dns.no_record", f"job-{other}", "no such name") for other in range(4)}
+    found = conclude(withheld([replace(alone, row=row)]), 4)
+    assert (found.verdict, found.cause) == ("unknown", None), found.findings
+
+
+MEASURE = """import sys, threading
+from netcheck.cpu_delay import CpuDelay
+measured = CpuDelay(threading.Event()).start()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(measured.now().late, measured.since(float(line)), flush=True)"""
+
+
+def test_a_process_that_gets_no_cpu_knows_how_long_afterwards() -> None:
+    """Contract: SIGSTOP for 1 s is a delay of 1 s, for everything that the process did meanwhile."""
+    env = {"PYTHONPATH": str(Path(netcheck.__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "-c", MEASURE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGCONT)
+        print(began, file=process.stdin, flush=True)
+        late, since = map(float, process.stdout.readline().split())
+        process.stdin.close()
+    assert late >= 0.9
+    assert since >= 0.9
