@@ -191,9 +191,23 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     lists = together([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
+    _read_again(job, reader, recording)
     recording.flush()
     there = {each.kind.name for each in wanted} | {job.resource.kind.name}
     writer.update(attached_at=now(), watched=sorted(there - reader.unread.keys() - reader.absent))
+
+
+def _read_again(job: AttachedJob, reader: Reader, recording: Recording) -> None:
+    """Record the job's object as it is after its pods were read.
+
+    If the job ended meanwhile, its object shows why the pods were deleted.
+    """
+    if job.item is None:
+        return
+    with suppress(HarnessError):  # It was read before.
+        item = reader.get(job.resource, job.name, retry=False)
+        if item is not None and mapping(item, "metadata").get("uid") == job.uid:
+            recording.add(job.resource.kind.name, item)
 
 
 def pod_labels(job: AttachedJob) -> str:

@@ -119,7 +119,7 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
     """Return the End, dated after the deadline, for a pod that the Job controller deleted at its deadline."""
-    text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
+    text = f"{case.place(pod.index)} was taken down at the deadline of its Job"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 

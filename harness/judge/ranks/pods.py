@@ -18,7 +18,7 @@ from harness.judge.end import End
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import exit_codes, worlds
+from harness.judge.ranks import deleted_pods, exit_codes, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
@@ -52,7 +52,9 @@ def rank_pods(case: Case) -> Finding:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
             text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
-            return not_passed("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
+            advice = deleted_pods.LATER if case.launch.attached else ""
+            refs = ["objects/pod.jsonl"]
+            return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # The check `reports` names the node.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
@@ -94,13 +96,20 @@ def _gone(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for an attached job's ranks that currently have no pod."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
-        why = [
-            "a controller deletes pods with their job, or the pods that still run when another one has failed"
-        ]
     else:
-        text, why = f"{names(ranks)} have no pod", ["whether they had one before is not known"]
-    cause: CauseId = "run.evidence_missing"
-    return not_passed("rank-pods", cause, text, why=why, ranks=ranks, evidence=["objects/pod.jsonl"])
+        text = f"{names(ranks)} have no pod"
+    events, refs = deleted_pods.events(case)
+    why = [deleted_pods.reason(case), *events]
+    advice = deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+    return not_passed(
+        "rank-pods",
+        "run.evidence_missing",
+        text,
+        why=why,
+        ranks=ranks,
+        evidence=["objects/pod.jsonl", *refs],
+        advice=advice,
+    )
 
 
 _IN_ORDER = (
@@ -199,7 +208,7 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
         at=cause.at,
         advice=cause.advice,
     )
-    if case.launch.attached and cause.follows:
+    if case.launch.attached and cause.follows and id_ != "run.timed_out":
         why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
         result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
