@@ -157,7 +157,9 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     ]
 
 
-def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None = None) -> list[Finding]:
+def rank_ends(
+    case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None = None
+) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
 
     `recorded` is what admitted recorders show about the world of the ranks (admitted_logs.world).
@@ -214,7 +216,7 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
-def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None) -> list[Finding]:
+def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:
     if (cause := frozen(case, ends)) is not None:
         result = not_passed(
             "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
