@@ -81,8 +81,7 @@ def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> st
 
 def _gap(case: Case, pod: Pod) -> str:
     """Return the first gap in the log of the rank's container, or ""."""
-    log = f"{pod.name}-{case.launch.container}"
-    return next((gap for gap in case.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))), "")
+    return next(iter(case.log_gaps(pod.name)), "")
 
 
 def _begins_late(case: Case, pod: Pod, path: str) -> bool:

@@ -27,7 +27,7 @@ def reason(case: Case) -> str:
     """Return a clause about who deletes the pods of the job, as far as its objects show it."""
     launched = case.jobset
     if launched is None:
-        return "pods without a controller were deleted by a person, a program or with their node"
+        return "a controller of the pods, a person, a program or the removal of their node deleted it"
     if case.launch.kind in _OPERATORS:
         policy = mapping(launched.object, "spec", "runPolicy").get("cleanPodPolicy")
         policy = policy or mapping(launched.object, "spec").get("cleanPodPolicy") or "not set"

@@ -39,6 +39,8 @@ OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequ
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 
 
+_WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
+"""Causes of an ended pod whose container's status the kubelet removed, or never wrote."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Part of the API server's error message when it cannot reach a kubelet."""
 
@@ -164,7 +166,12 @@ def rank_ends(
 
     `recorded` is what admitted recorders show about the world of the ranks (admitted_logs.world).
     """
-    bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
+    bad = [
+        end
+        for end in ends.values()
+        if end.state in {"failed", "deleted"}
+        and (case.started(end.index) or (case.launch.attached and end.cause in _WITHOUT_STATUS))
+    ]
     if not bad:
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
@@ -277,7 +284,7 @@ def logs(case: Case) -> Finding:
             return unknown("logs", f"{case.place(index)} is not recorded as running")
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
-            gaps = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
+            gaps = case.log_gaps(each.name)
             ran = each is pod or each.container(case.launch.container, "running") is not None
             early = _stops_early(case, each, path) if ran and not gaps else None
             if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:
