@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.attach import rank_count
+from harness.attach import pod_variables, rank_count
 from harness.attach.resources import Resource
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
@@ -343,7 +343,7 @@ def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
 
 def _own_index(pod: Object) -> int | None:
     for container in items(pod, "spec", "containers"):
-        env = {str(e.get("name")): str(e.get("value", "")) for e in items(container, "env")}
+        env = pod_variables.of_container(container, pod)
         for variable in ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "RANK"):
             if env.get(variable, "").isdecimal():
                 return int(env[variable])

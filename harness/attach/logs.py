@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.attach.reading import Reader
+from harness.attach.truth import NONCE_VARIABLE
 from harness.core.kubernetes import Object
 from harness.core.retries import reason_of
 from harness.evidence.io.writer import BundleWriter
@@ -18,7 +19,10 @@ from harness.evidence.kubernetes.objects import items, mapping
 AT_ONCE = 16
 """Maximum number of logs that are read at the same time."""
 WHOLE_LOGS = 64
-"""Up to this number of pods, logs are read from their first line. Of more pods, only the ends are read."""
+"""Up to this number of pods, logs are read from their first line. Of more pods, only the ends are read,
+unless a recorder writes to them. An earlier process of a rank may be anywhere in its log."""
+MAX_BYTES = 2 << 30
+"""Maximum number of bytes of logs that are read from their first line. Of further logs, the ends are read."""
 TAIL_LINES = 2000
 """Number of last lines that are read of a job with more pods, and of other containers."""
 _UNAVAILABLE = "unable to retrieve container logs"
@@ -49,13 +53,22 @@ def read(
     the logs of previous executions, because the current ones are followed.
     """
     pods = list(pods)
-    tail = TAIL_LINES if len(pods) > WHOLE_LOGS else None
+    many = len(pods) > WHOLE_LOGS
     uids = {str(pod["metadata"]["name"]): str(pod["metadata"].get("uid")) for pod in pods}
-    wanted = [log for pod in pods for log in _logs(pod, container, tail)]
+    wanted = [
+        log
+        for pod in pods
+        for log in _logs(pod, container, TAIL_LINES if many and not recorded(pod, container) else None)
+    ]
     wanted = [log for log in wanted if log.previous or not previous_alone]
+    left = MAX_BYTES
 
     def one(log: _Log) -> list[str]:
-        text, gaps = _read(reader, log, previous_alone)
+        nonlocal left
+        text, gaps = _read(
+            reader, log if left > 0 or log.tail else replace(log, tail=TAIL_LINES), previous_alone
+        )
+        left -= len(text)  # Approximately: several threads read at the same time.
         if text:
             with writer.log_file(log.pod, log.container) as file:
                 file.write(text)
@@ -65,6 +78,12 @@ def read(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [gap for gaps in pool.map(one, wanted) for gap in gaps]
+
+
+def recorded(pod: Object, container: str) -> bool:
+    """Return whether a recorder in the container of the ranks writes to its log."""
+    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    return any(each.get("name") == NONCE_VARIABLE for each in items(own, "env"))
 
 
 def _logs(pod: Object, container: str, tail: int | None) -> Iterator[_Log]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.attach import pod_variables
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_PROCESSES
 from harness.evidence.kubernetes.objects import items, mapping
@@ -18,7 +19,6 @@ _PROCESSES = re.compile(r"--num[-_]processes(?:=|\s+)[\"']?([^\s\"']+)")
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed\.(?:run|launch)\b")
 _ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
 _OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
-_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _REPORTED = re.compile(r"\brank\s*:\s*(\d+) \(local_rank: (\d+)\)")
 """A line in torchrun's failure report about a failed worker in the same pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
@@ -35,8 +35,8 @@ class RankCount:
 def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
     """Return the number of ranks in a pod with this spec, in a job of `nodes` pods."""
     own = next((each for each in items(spec, "containers") if each.get("name") == container), {})
-    text = " ".join(str(word) for word in [*(own.get("command") or []), *(own.get("args") or [])])
-    env = {str(each.get("name")): str(each["value"]) for each in items(own, "env") if "value" in each}
+    text = pod_variables.command(own)
+    env = pod_variables.of_container(own)
     gpus = _gpus(own)
     if found := _PER_NODE.search(text):
         return _of_option(found[1], env, gpus, "--nproc-per-node of its command")
@@ -54,13 +54,12 @@ def nodes_of_pod(spec: Object) -> int | None:
     does not run torchrun, it is WORLD_SIZE.
     """
     for own in items(spec, "containers"):
-        text = " ".join(str(word) for word in [*(own.get("command") or []), *(own.get("args") or [])])
-        env = {str(each.get("name")): str(each["value"]) for each in items(own, "env") if "value" in each}
+        text, env = pod_variables.command(own), pod_variables.of_container(own)
         found = _NODES.search(text)
         value = found[1] if found else env.get("PET_NNODES", "")
         if not value and "RANK" in env and "LOCAL_RANK" not in env and not _TORCHRUN.search(text):
             value = env.get("WORLD_SIZE", "")
-        number = _number(expanded(value, env).partition(":")[0], env)
+        number = _number(pod_variables.expanded(value, env).partition(":")[0], env)
         if number is not None:
             return number
     return None
@@ -72,14 +71,23 @@ def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCoun
         return _divided(_number(found[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):
         return RankCount(None, f"{other[1]} decides it")
+    if size := pod_variables.assigned(text).get("WORLD_SIZE"):
+        return _divided(_number(size, env), nodes, f"WORLD_SIZE={size} in its command")
     if "WORLD_SIZE" in env:
         where = f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
         return _divided(_number(env["WORLD_SIZE"], env), nodes, where)
-    return RankCount(None, "neither its command nor its environment has it")
+    return RankCount(None, "neither its command nor its environment has --nproc-per-node or WORLD_SIZE")
+
+
+def launched(pod: Object, container: str) -> bool:
+    """Return whether a launcher such as torchrun decides which ranks the container has."""
+    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    text = pod_variables.command(own)
+    return any(pattern.search(text) for pattern in (_TORCHRUN, _ACCELERATE, _OTHER, _PER_NODE))
 
 
 def _of_option(text: str, env: Mapping[str, str], gpus: int, where: str) -> RankCount:
-    value = expanded(text, env)
+    value = pod_variables.expanded(text, env)
     if value in ("gpu", "auto") and gpus:
         return RankCount(gpus, f"{where} ({value}) and the {gpus} GPUs of each pod")
     number = _number(text, env)
@@ -95,18 +103,8 @@ def _divided(total: int | None, nodes: int, where: str) -> RankCount:
 
 
 def _number(text: str, env: Mapping[str, str]) -> int | None:
-    value = expanded(text, env)
+    value = pod_variables.expanded(text, env)
     return int(value) if value.isdecimal() and 0 < int(value[:9]) <= MAX_PROCESSES * 100 else None
-
-
-def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return the text with its variables replaced, as far as the environment has them."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2] or match[4]
-        return env.get(name) or match[3] or match[0]
-
-    return _VARIABLE.sub(value, text)
 
 
 def _gpus(container: Object) -> int:
@@ -143,11 +141,16 @@ def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
     return None if all(index == place for index, place in order.items()) else order
 
 
-def agreed(logs: Mapping[str, LoggedRanks], nodes: int) -> RankCount | None:
-    """Return the number of ranks in each pod if the logs of all pods form one world with equal shares."""
+def agreed(
+    logs: Mapping[str, LoggedRanks], nodes: int, source: str = "the log of torchrun"
+) -> RankCount | None:
+    """Return the number of ranks in each pod if the logs of all pods form one world with equal shares.
+
+    `source` names who logged it.
+    """
     worlds = {each.world for each in logs.values()}
     ranks = sorted(rank for each in logs.values() for rank in each.ranks)
     sizes = {len(each.ranks) for each in logs.values()}
     if len(logs) != nodes or len(worlds) != 1 or len(sizes) != 1 or ranks != list(range(max(worlds))):
         return None
-    return RankCount(min(sizes), "the log of torchrun")
+    return RankCount(min(sizes), source)

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 
-from harness.attach import follow, logs, rank_count, tracker
+from harness.attach import follow, logs, rank_count, rank_order, tracker
 from harness.attach.find import Target, check, find
 from harness.attach.job import AttachedJob, expected
 from harness.attach.reading import Reader
@@ -191,9 +191,23 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     lists = together([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
+    _read_again(job, reader, recording)
     recording.flush()
     there = {each.kind.name for each in wanted} | {job.resource.kind.name}
     writer.update(attached_at=now(), watched=sorted(there - reader.unread.keys() - reader.absent))
+
+
+def _read_again(job: AttachedJob, reader: Reader, recording: Recording) -> None:
+    """Record the job's object as it is after its pods were read.
+
+    If the job ended meanwhile, its object shows why the pods were deleted.
+    """
+    if job.item is None:
+        return
+    with suppress(HarnessError):  # It was read before.
+        item = reader.get(job.resource, job.name, retry=False)
+        if item is not None and mapping(item, "metadata").get("uid") == job.uid:
+            recording.add(job.resource.kind.name, item)
 
 
 def pod_labels(job: AttachedJob) -> str:
@@ -208,20 +222,16 @@ def pod_labels(job: AttachedJob) -> str:
 
 
 def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -> None:
-    """Update the expected ranks from the specs of the pods, and from torchrun's logs if they have them."""
+    """Update the expected ranks from the specs of the pods, and from their logs if they show the ranks."""
     nodes, container = job.expected.num_nodes, job.launch.container
-    specs = [mapping(pod, "spec") for pod in recording.pods.values() if _has_rank(job, pod)]
+    with_rank = [pod for pod in recording.pods.values() if _has_rank(job, pod)]
+    specs = [mapping(pod, "spec") for pod in with_rank]
     groups = [replace(group, template=spec) for group in job.groups[:1] for spec in specs] or list(job.groups)
     if job.resource.kind.kind == "MPIJob":  # Its workers only run sshd.
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
-    logged: dict[str, torchrun_logs.LoggedRanks] = {}
-    for index, pod in bundle.pods().items():
-        path = bundle.log(pod.name, container)
-        found = torchrun_logs.logged(bundle.path / path)
-        if found is not None:
-            logged[str(index)] = found
+    logged = rank_order.logged(bundle, container, torchrun_logs.logged)
     from_logs = rank_count.agreed(logged, nodes)
     if from_logs is not None:
         counts = [from_logs]
@@ -229,28 +239,20 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if (read := writer.current.expected) is not None:  # The tracker may have named the run.
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
-    known = {int(index): each.group_rank for index, each in logged.items()} if from_logs else {}
-    if not known and wanted.ranks_given and job.groups:
-        known = _reported(bundle, container, wanted.ranks // nodes)
-    if (order := rank_count.whole_order(known, nodes)) is not None:
-        names = {pod.name: order[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
+    if from_logs is not None:
+        order = rank_order.of_torchrun(logged, nodes)
+    else:
+        order = rank_order.of_pods(bundle, with_rank, container, wanted)
+    if job.groups and (places := rank_count.whole_order(order.known, nodes)) is not None:
+        names = {pod.name: places[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
         groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]
         launch = writer.current.launch or job.launch
         writer.update(launch=launch.model_copy(update={"pods": groups_by_log}))
-        wanted = wanted.model_copy(update={"ranks_from": f"{wanted.ranks_from}; {_order_text(known, nodes)}"})
+    if order.contradiction:
+        wanted = wanted.model_copy(update={"ranks_given": False, "ranks_from": order.contradiction})
+    elif order.text:
+        wanted = wanted.model_copy(update={"ranks_from": f"{wanted.ranks_from}; {order.text}"})
     writer.update(expected=wanted)
-
-
-def _reported(bundle: Bundle, container: str, per_pod: int) -> dict[int, int]:
-    """Return the place in the order of ranks of each pod whose torchrun reported a failed worker."""
-    paths = {i: bundle.path / bundle.log(pod.name, container) for i, pod in bundle.pods().items()}
-    places = {index: rank_count.reported(path, per_pod) for index, path in paths.items()}
-    return {index: place for index, place in places.items() if place is not None}
-
-
-def _order_text(known: dict[int, int], nodes: int) -> str:
-    text = "the order of ranks is that in torchrun's log"
-    return text if len(known) >= nodes - 1 else f"{text}, which shows {len(known)} of {nodes} pods"
 
 
 def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:

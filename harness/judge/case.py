@@ -460,6 +460,11 @@ class Case:
         times = [seconds(state[1].get("startedAt")) for state in states if state is not None]
         return min((time for time in times if time is not None), default=None)
 
+    def log_gaps(self, pod: str) -> list[str]:
+        """Return the gaps in the log of the rank's container in a pod. Those of sidecars do not count."""
+        log = f"{pod}-{self.launch.container}"
+        return [gap for gap in self.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))]
+
     def started(self, index: int) -> bool:
         """Return whether the node's rank container ever ran."""
         pod = self.pods.get(index)

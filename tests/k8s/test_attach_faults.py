@@ -48,6 +48,8 @@ class Strike:
     gone: bool = False
     """Whether the job does not exist afterwards."""
     options: dict[str, Any] = field(default_factory=dict)
+    consequence: str = "run.evidence_missing"
+    """The cause where the fault itself can no longer be known."""
 
 
 def container(**changes: Any) -> Callable[[Object], None]:
@@ -153,7 +155,8 @@ STRIKES = {
             foreign.until_logged(f"{JOBSET_NAME}=edited", 1, "step 3"),
             foreign.kubectl("patch", "job", "edited-w-0", "--type=merge", "-p", DEADLINE),
         )[1],
-        unknown_after="is not known|does not exist now",
+        unknown_after="is not known",
+        consequence="run.timed_out",
     ),
     "controllers-job-deleted": Strike(
         "jobset/deleted",
@@ -186,11 +189,11 @@ def test_a_foreign_job_gets_the_cause_of_the_catalogue(foreign: ForeignJobs, nam
     each.launch(foreign)
     try:
         if each.waits:
-            is_as_expected(until_visible(foreign, each, expect), expect, each.unknown_after)
+            is_as_expected(until_visible(foreign, each, expect), expect, each, each.unknown_after)
             return
-        is_as_expected(followed(foreign, each), expect, each.unknown_during)
+        is_as_expected(followed(foreign, each), expect, each, each.unknown_during)
         if not each.gone:
-            is_as_expected(foreign.attach(each.word).verdict, expect, each.unknown_after)
+            is_as_expected(foreign.attach(each.word).verdict, expect, each, each.unknown_after)
     finally:
         foreign.kubectl("delete", "job,jobset,statefulset", "--all", "--wait=false")
 
@@ -225,11 +228,11 @@ def followed(foreign: ForeignJobs, each: Strike) -> Verdict:
     return verdict
 
 
-def is_as_expected(verdict: Verdict, expect: Expect, unknown: str) -> None:
+def is_as_expected(verdict: Verdict, expect: Expect, each: Strike, unknown: str) -> None:
     """Assert that a verdict is that of the catalogue, or UNKNOWN for the reason `unknown`."""
     if unknown:
         assert verdict.verdict == "UNKNOWN", verdict
-        assert verdict.cause in (expect.cause, "run.evidence_missing"), verdict
+        assert verdict.cause in (expect.cause, each.consequence), verdict
         assert re.search(unknown, verdict.explanation, re.IGNORECASE), verdict.explanation
     else:
         assert (verdict.verdict, verdict.cause) == (expect.verdict, expect.cause), verdict

@@ -197,7 +197,8 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
     ]
     if not bad:
         return None
-    how = f"ended with exit code {bad[0].exit_code}, so its pod failed, though the rank ended with 0"
+    oom = " (out of memory)" if bad[0].ended.get("reason") == "OOMKilled" else ""
+    how = f"ended with exit code {bad[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
     return _not_passed(case, "rank.helper_failed", bad, how, RUNNING)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
@@ -84,17 +85,56 @@ def version(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the Job exceeded its deadline if its controller deleted the pod for that reason, or None.
+    """Return when the pod's Job exceeded its deadline if its controller deleted the pod for that, or None.
 
     The controller deletes the pods before it writes the condition, so resource versions do not show which
-    came first.
+    came first. Without the condition, the Job's start time shows when it had to be exceeded.
     """
-    job = case.jobset
-    ended = (condition(job, "FailureTarget") or condition(job, "Failed")) if job is not None else {}
-    at = seconds(ended.get("lastTransitionTime"))
-    if ended.get("reason") != "DeadlineExceeded" or at is None:
+    job = job_of(case, removed)
+    if job is None:
         return None
-    return at if requested_at(removed) >= at - WHOLE_SECONDS else None
+    at = deadline_of(job) if _failure(job) else _planned_deadline(job)
+    return at if at is not None and requested_at(removed) >= at - WHOLE_SECONDS else None
+
+
+def job_of(case: Case, pod: ObjectState) -> ObjectState | None:
+    """Return the last state of the Job that owns a pod, or None."""
+    owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
+    owner = next((job for job in case.bundle.last("job").values() if job.uid in owners), None)
+    return owner or (case.jobset if case.launch.kind == "Job" else None)
+
+
+def deadline_of(job: ObjectState) -> float | None:
+    """Return when a Job exceeded its activeDeadlineSeconds, or None if its controller does not report it."""
+    ended = _failure(job)
+    return seconds(ended.get("lastTransitionTime")) if ended.get("reason") == "DeadlineExceeded" else None
+
+
+def _failure(job: ObjectState) -> dict[str, Any]:
+    """Return the condition that reports why a Job fails, or {}. FailureTarget precedes Failed."""
+    return condition(job, "FailureTarget") or condition(job, "Failed")
+
+
+def _planned_deadline(job: ObjectState) -> float | None:
+    """Return when a Job has to end by its spec, or None if it has no deadline or is suspended."""
+    limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
+    started = seconds(mapping(job.object, "status").get("startTime"))
+    return started + limit if isinstance(limit, int) and started is not None else None
+
+
+def first_out_of_time(case: Case) -> ObjectState | None:
+    """Return the Job that exceeded its deadline if no other Job of the launch had failed before, or None."""
+    jobs = {job.uid: job for job in case.bundle.last("job").values()}
+    if case.launch.kind == "Job" and case.jobset is not None:
+        jobs[case.jobset.uid] = case.jobset
+    failed = [job for job in jobs.values() if _failure(job).get("status") == "True"]
+
+    def order(job: ObjectState) -> tuple[float, bool]:
+        at = seconds(_failure(job).get("lastTransitionTime"))
+        return LATE if at is None else at, deadline_of(job) is not None
+
+    first = min(failed, key=order, default=None)
+    return first if first is not None and deadline_of(first) is not None else None
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:

@@ -195,6 +195,8 @@ def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
         return False
     if kind == "job":
         return True
+    if deletion.at_the_deadline(case, state) is not None:
+        return False
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     mine = next((pod for pod in pods if pod.last.uid == state.uid), None)
     return mine is not None and deletion.by_somebody(case, mine, state)

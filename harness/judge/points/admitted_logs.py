@@ -81,8 +81,7 @@ def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> st
 
 def _gap(case: Case, pod: Pod) -> str:
     """Return the first gap in the log of the rank's container, or ""."""
-    log = f"{pod.name}-{case.launch.container}"
-    return next((gap for gap in case.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))), "")
+    return next(iter(case.log_gaps(pod.name)), "")
 
 
 def _begins_late(case: Case, pod: Pod, path: str) -> bool:
@@ -157,8 +156,11 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
     return found
 
 
-def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool, str]:
-    """Return whether the ranks formed one world according to the recorders, and a sentence."""
+def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
+    """Return whether the ranks formed one world according to the recorders, and a sentence.
+
+    None means that WORLD_SIZE fits, but that no torchrun started the ranks.
+    """
     size = case.expected.ranks
     last: dict[int, Record] = {}
     for record in _trusted(pods):
@@ -175,7 +177,7 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool, str]:
         shown = ", ".join(map(str, worlds)) or "unknown"
         return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
     if any(summary.world is None or summary.restart is None for summary in summaries):
-        return False, "no torchrun started the ranks, so nothing recorded whether they met in one world"
+        return None, "no torchrun started the ranks, and their logs do not show whether they met in one world"
     return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
 
 

@@ -108,9 +108,14 @@ def _ended_before(case: Case) -> list[str]:
             at = seconds(ended.get("finishedAt"))
             if status.get("name") == case.launch.container and ended.get("exitCode") and at is not None:
                 text = f"the container of {case.place(index)} had ended before with exit code "
-                text += f"{ended['exitCode']} at {timestamp(at)}, and was restarted"
+                text += f"{ended['exitCode']}{_reason(ended)} at {timestamp(at)}, and was restarted"
                 found.append((at, text))
     return [text for _, text in sorted(found)[:MAX_SILENT]]
+
+
+def _reason(ended: dict[str, object]) -> str:
+    """Return the reason for which a container ended, if its exit code does not show it."""
+    return " (out of memory)" if ended.get("reason") == "OOMKilled" else ""
 
 
 def _younger(case: Case) -> list[str]:

@@ -30,8 +30,8 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 def _failed(case: Case, jobset: ObjectState) -> Finding:
     """Return the finding for an object whose status shows that it failed."""
     failed = condition(jobset, "Failed")
-    if failed.get("reason") == "DeadlineExceeded":
-        return _too_long(case, jobset)
+    if (job := deletion.first_out_of_time(case)) is not None:
+        return _too_long(case, job)
     if case.launch.held:
         failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
     why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
@@ -42,22 +42,24 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that Kubernetes terminated, with its ranks, at its deadline."""
+    """Return the finding for a Job that Kubernetes terminated, with its ranks, at its deadline.
+
+    It is the launched object, or a Job of the JobSet.
+    """
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
-    began = condition(job, "FailureTarget") or condition(job, "Failed")
-    at = seconds(began.get("lastTransitionTime"))
-    return _out_of_time(case, f"Kubernetes ended {_what(case, job)}", limit, [job.ref], at)
+    return _out_of_time(case, f"Kubernetes ended Job {job.name}", limit, [job.ref], deletion.deadline_of(job))
 
 
 def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: float | None) -> Finding:
     wait = case.manifest.deadline_seconds
-    ours = wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job)
-    advice = f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"
+    why = silent.when_stopped(case)
+    if wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job):
+        why.append(f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait")
     return not_passed(
         "completed",
         "run.timed_out",
         f"{what}: it ran longer than its activeDeadlineSeconds ({limit} s)",
-        why=[*silent.when_stopped(case), *([advice] if ours else [])],
+        why=why,
         ranks=range(case.expected.ranks),
         evidence=refs,
         phase=RUNNING,
@@ -80,6 +82,8 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             phase=RUNNING,
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
+    if (job := deletion.first_out_of_time(case)) is not None and not case.by_signal:
+        return _too_long(case, job)
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
         text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)

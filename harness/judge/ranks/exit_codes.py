@@ -54,7 +54,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     repeated = {before.id for before, _ in retried_commands.retried(case, index)}
     ends = [*_of_ranks(case, index, repeated), *_of_agents(case, index, repeated)]
     ends += [*_before_any_rank(case, index, repeated), *_of_others(case, index, repeated)]
-    if any(gap.startswith(of_pod.pod) for gap in case.manifest.log_gaps):
+    if any(gap.startswith(f"{of_pod.pod}-") for gap in case.manifest.log_gaps):
         ends = [end for end in ends if end.cause != "rank.exited_early"]
     if not ends:
         return None

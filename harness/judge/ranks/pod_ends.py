@@ -49,6 +49,9 @@ _SERVICE_LINK_ADVICE = (
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
+_NOT_0_ADVICE = (
+    "exit with another code than 0 on SIGTERM, so that the Job does not count the rank as completed"
+)
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
     "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
@@ -79,6 +82,8 @@ def end_of(case: Case, index: int) -> End:
     pod = case.pods.get(index)
     if pod is None:
         return End(index, "unknown", ranks)
+    if case.launch.attached and (limited := _at_its_own_deadline(case, pod)) is not None:
+        return limited
     ended = pod.container(case.launch.container, "terminated")
     if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
         return _terminated(case, pod, *ended)
@@ -87,6 +92,23 @@ def end_of(case: Case, index: int) -> End:
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
     return End(index, "waiting", ranks, evidence=(pod.last.ref,))
+
+
+def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
+    """Return the End for a pod that the kubelet ended at the activeDeadlineSeconds of the pod, or None.
+
+    The kubelet may never report that its container ended (kubernetes/kubernetes#88613).
+    """
+    status = mapping(pod.last.object, "status")
+    if status.get("phase") != "Failed" or status.get("reason") != "DeadlineExceeded":
+        return None
+    limit = mapping(pod.last.object, "spec").get("activeDeadlineSeconds")
+    began = seconds(status.get("startTime"))
+    at = began + limit if began is not None and isinstance(limit, int) else seconds(pod.last.received_at)
+    text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
+    text += str(status.get("message") or "no message").rstrip(".")
+    end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
+    return replace(end, cause="run.timed_out", text=text, evidence=(pod.last.ref,))
 
 
 def _runs_again(case: Case, pod: Pod) -> bool:
@@ -128,7 +150,7 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
     """Return the End, dated after the deadline, for a pod that the Job controller deleted at its deadline."""
-    text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
+    text = f"{case.place(pod.index)} was taken down at the deadline of its Job"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
@@ -154,15 +176,39 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return _failed(case, pod, end, clues, terminated)
     if (bad := exit_codes.bad_end(case, pod.index)) is not None:
         return _hidden(case, pod, end, bad, terminated)
-    if terminated.get("reason") == "OOMKilled":
-        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
-        return replace(end, state="failed", cause="rank.oom_killed", text=text, follows=False)
+    if (killed := _killed_with_0(case, pod, end, terminated)) is not None:
+        return killed
     if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
     text += f"exit code {clues.exit_code}"
     end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
+
+
+def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
+    """Return the End for a rank that exited with 0 although it did not end by itself, or None.
+
+    If its pod was evicted or deleted, whether its work was done is not known, but its Job counts as completed
+    (kubernetes/kubernetes#90636).
+    """
+    end = replace(end, state="failed", follows=False)
+    if terminated.get("reason") == "OOMKilled":
+        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
+        return replace(end, cause="rank.oom_killed", text=text)
+    removed, why = deletion.removed(pod), deletion.evicted(pod)
+    disruption = (pod.condition("DisruptionTarget") or (None, {}))[1]
+    times = [
+        seconds(disruption.get("lastTransitionTime")),
+        deletion.requested_at(removed) if removed else None,
+    ]
+    asked = min((at for at in times if at is not None), default=LATE)
+    if not case.launch.attached or asked + deletion.WHOLE_SECONDS >= end.at:
+        return None
+    how = f"evicted ({why})" if why else "deleted"
+    text = f"{case.place(pod.index)} was {how} while it ran, and exited with 0"
+    cause: CauseId = "rank.evicted" if why else "rank.pod_deleted"
+    return replace(end, at=asked, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
 
 def _tests_failed(case: Case, pod: Pod) -> bool:
@@ -203,12 +249,22 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
-    ended = _from_outside(case, pod, end, clues, code) or _lost(case, end, clues, code)
+    ended = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
+    ended = ended or _lost(case, end, clues, code)
     if ended is not None:
         return ended
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
+    """Return the End for a container that the kubelet no longer found when its pod ended, or None."""
+    if not case.launch.attached or terminated.get("reason") != "ContainerStatusUnknown":
+        return None
+    message = terminated.get("message") or "no message"
+    text = f"the kubelet lost the container of {case.place(end.index)}: {message}"
+    return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:

@@ -18,7 +18,7 @@ from harness.judge.end import End
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import exit_codes, worlds
+from harness.judge.ranks import deleted_pods, exit_codes, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
@@ -39,6 +39,8 @@ OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequ
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 
 
+_WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
+"""Causes of an ended pod whose container's status the kubelet removed, or never wrote."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Part of the API server's error message when it cannot reach a kubelet."""
 
@@ -52,7 +54,9 @@ def rank_pods(case: Case) -> Finding:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
             text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
-            return not_passed("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
+            advice = deleted_pods.LATER if case.launch.attached else ""
+            refs = ["objects/pod.jsonl"]
+            return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # The check `reports` names the node.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
@@ -94,13 +98,20 @@ def _gone(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for an attached job's ranks that currently have no pod."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
-        why = [
-            "a controller deletes pods with their job, or the pods that still run when another one has failed"
-        ]
     else:
-        text, why = f"{names(ranks)} have no pod", ["whether they had one before is not known"]
-    cause: CauseId = "run.evidence_missing"
-    return not_passed("rank-pods", cause, text, why=why, ranks=ranks, evidence=["objects/pod.jsonl"])
+        text = f"{names(ranks)} have no pod"
+    events, refs = deleted_pods.events(case)
+    why = [deleted_pods.reason(case), *events]
+    advice = deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+    return not_passed(
+        "rank-pods",
+        "run.evidence_missing",
+        text,
+        why=why,
+        ranks=ranks,
+        evidence=["objects/pod.jsonl", *refs],
+        advice=advice,
+    )
 
 
 _IN_ORDER = (
@@ -148,12 +159,19 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     ]
 
 
-def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None = None) -> list[Finding]:
+def rank_ends(
+    case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None = None
+) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
 
     `recorded` is what admitted recorders show about the world of the ranks (admitted_logs.world).
     """
-    bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
+    bad = [
+        end
+        for end in ends.values()
+        if end.state in {"failed", "deleted"}
+        and (case.started(end.index) or (case.launch.attached and end.cause in _WITHOUT_STATUS))
+    ]
     if not bad:
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
@@ -199,13 +217,13 @@ def rank_ends(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | Non
         at=cause.at,
         advice=cause.advice,
     )
-    if case.launch.attached and cause.follows:
+    if case.launch.attached and cause.follows and id_ != "run.timed_out":
         why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
         result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
-def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool, str] | None) -> list[Finding]:
+def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:
     if (cause := frozen(case, ends)) is not None:
         result = not_passed(
             "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
@@ -266,7 +284,7 @@ def logs(case: Case) -> Finding:
             return unknown("logs", f"{case.place(index)} is not recorded as running")
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
-            gaps = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
+            gaps = case.log_gaps(each.name)
             ran = each is pod or each.container(case.launch.container, "running") is not None
             early = _stops_early(case, each, path) if ran and not gaps else None
             if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:

@@ -17,7 +17,7 @@ from harness.judge.case import Case, Restart, condition, names
 from harness.judge.cluster import deletion
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Truth
-from harness.judge.ranks import earlier_attempts
+from harness.judge.ranks import earlier_attempts, pod_failure_policy
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
@@ -157,9 +157,19 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
         text += f" at {timestamp(deletion.requested_at(removed))}, and was created again"
         return restart(text, False, removed.ref)
-    limit = _backoff_limit(case, jobs[0])
-    text = f"pod {before.name} failed{_ended(case, before)}, and its Job replaced it (backoffLimit {limit})"
-    return restart(text, limit > 0)
+    return restart(*_by_its_job(case, jobs[0], before))
+
+
+def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
+    """Return why the Job with the uid `job` replaced a failed pod, and whether it allows that."""
+    evicted = deletion.evicted(before) if case.launch.attached else None
+    text = f"pod {before.name} " + (
+        f"was evicted ({evicted})" if evicted else f"failed{_ended(case, before)}"
+    )
+    if pod_failure_policy.ignores(case, job, before):
+        return f"{text}, and the podFailurePolicy of its Job ignores such failures", True
+    limit = _backoff_limit(case, job)
+    return f"{text}, and its Job replaced it (backoffLimit {limit})", limit > 0
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:

@@ -7,7 +7,7 @@ and has its own rank 0.
 from __future__ import annotations
 
 from harness.core.limits import MAX_RANKS
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.kubernetes import group_logs, torchrun_processes
 from harness.evidence.kubernetes.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
@@ -160,22 +160,52 @@ def _places(case: Case, indexes: list[int]) -> str:
     return listed([case.place(index) for index in indexes])
 
 
-def rendezvous(case: Case, recorded: tuple[bool, str] | None = None) -> Finding:
+def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> Finding:
     """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world.
 
-    `recorded` is what admitted recorders show about it: whether the ranks met, and a sentence.
+    `recorded` is what admitted recorders show about it: whether the ranks met, and a sentence. None means
+    that the recorders do not show it, but the logs may.
     """
     if recorded is not None:
         met_, text = recorded
-        return passed("rendezvous", text) if met_ else unknown("rendezvous", text)
+        found = of_groups(case) if met_ is None else None
+        return found or (passed("rendezvous", text) if met_ else unknown("rendezvous", text))
     if not case.launch.processes and case.launch.attached:
-        nothing = unknown("rendezvous", "nothing recorded whether the ranks met in one world")
-        return of_logs(case) or nothing
+        return of_logs(case) or of_groups(case) or unknown("rendezvous", _NOTHING, details=[_WHAT_SHOWS_IT])
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:
         return passed("rendezvous", met(case), _refs(case))
     return unknown("rendezvous", "see world")
+
+
+_NOTHING = "nothing recorded whether the ranks met in one world"
+_WHAT_SHOWS_IT = (
+    "the log of each rank shows it if torchrun runs with LOGLEVEL=INFO, NCCL with NCCL_DEBUG=INFO, or gloo "
+    "connects its peers"
+)
+
+
+def of_groups(case: Case) -> Finding | None:
+    """Return the finding `rendezvous` of an attached job from the logs of gloo or NCCL, or None.
+
+    They prove one world if each of the expected ranks logged, in one pod only, a group of all ranks.
+    """
+    if not case.launch.attached or not case.expected.ranks_given:
+        return None
+    refs, ranks = list[str](), list[int]()
+    for index in range(case.expected.num_nodes):
+        pod = case.pods.get(index)
+        path = case.bundle.log(pod.name, case.launch.container) if pod else ""
+        found = group_logs.logged(case.bundle.path / path) if path else None
+        if found is None or found.world != case.expected.ranks:
+            return None
+        refs.append(path)
+        ranks += found.ranks
+    if sorted(ranks) != list(case.ranks):
+        return None
+    where = f"{counted(len(ranks), 'rank')} in {counted(len(refs), 'pod')}"
+    return passed("rendezvous", f"the logs show one process group of all {where}", refs[:8])
 
 
 def of_logs(case: Case) -> Finding | None:

@@ -155,6 +155,23 @@ def test_two_ranks_whose_digests_fit_pass(tmp_path: Path) -> None:
     assert "recorders-agree" not in {check.name for check in verdict.checks}
 
 
+@pytest.mark.parametrize(("group", "result"), [(1, "PASS"), (0, "UNKNOWN")])
+def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
+    group: int, result: str, tmp_path: Path
+) -> None:
+    """Contract: WORLD_SIZE alone does not show that the ranks met. The lines of gloo do."""
+    job = Recorded()
+    for rank in (0, 1):
+        container = job.pods[rank]["spec"]["containers"][0]
+        container["command"] = ["python", "train.py"]
+        container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
+        text = f"[Gloo] Rank {rank if group else 0} is connected to {group} peer ranks. "
+        text += f"Expected number of connected peer ranks is : {group}"
+        job.logs[rank] = [text, *logged(rank, restart=None)]
+    verdict = job.judge(tmp_path / "bundle")
+    assert verdict.verdict == result, shown(verdict)
+
+
 def _env(job: Recorded) -> None:
     job.pods[1]["spec"]["containers"][0]["env"] = []
 

@@ -43,7 +43,7 @@ def launched(
     job: bundles.Job, kind: str, when: float, conditions: list[dict[str, Any]] | None = None, **spec: Any
 ) -> None:
     metadata = {"name": NAME, "namespace": bundles.NAMESPACE, "uid": bundles.UID}
-    status = {"conditions": conditions or []}
+    status = {"conditions": conditions or [], "startTime": at(1)}
     job.see(kind.lower(), when, {"kind": kind, "metadata": metadata, "spec": spec, "status": status})
 
 
@@ -199,6 +199,24 @@ def test_a_job_that_reaches_its_own_deadline(
     verdict, _ = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
     assert advice in verdict.explanation
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_job_whose_deadline_is_deleting_its_pods(tmp_path: Path, reported: bool) -> None:
+    """Contract: the deletion is no change by others, also while the pods end or before the Job reports it."""
+    job = queued("Job")
+    assert job.manifest.expected is not None
+    expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
+    job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
+    launched(job, "Job", 1, activeDeadlineSeconds=10)
+    pods(job, 3, {}, "Running", nodeName="e2e-worker")
+    pods(job, 11.2, {}, "Running", 11.2, nodeName="e2e-worker")
+    if reported:
+        target = cond("FailureTarget", "True", "DeadlineExceeded", "Job was active longer", 11)
+        launched(job, "Job", 12, [target], activeDeadlineSeconds=10)
+    _, checks = judged(job, tmp_path)
+    assert "was deleted" not in checks["disturbances"].explanation
+    assert "was deleted" not in checks["rank-exit"].explanation
 
 
 def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) -> None:

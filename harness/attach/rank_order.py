@@ -1,0 +1,99 @@
+"""Find which ranks each pod of a job has, if the order of ranks is not that of the pods.
+
+It comes from the first source that exists: the rendezvous in torchrun's logs, the process group in the logs
+of gloo or NCCL, torchrun's report about a failed rank, or RANK in the environment of pods without a launcher.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.attach import pod_variables, rank_count
+from harness.core.kubernetes import Object
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes import group_logs
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.torchrun_logs import LoggedRanks
+from harness.evidence.schema.bundle import Expected
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """The places of pods in the order of ranks. The other pods get the remaining places."""
+
+    known: dict[int, int] = field(default_factory=dict)
+    """Index of a pod → its place."""
+    text: str = ""
+    """A clause about where the order comes from, or why it is not known. "" if it is that of the pods."""
+    contradiction: str = ""
+    """A clause about pods that claim the same rank, or one that the job does not have."""
+
+
+def logged(
+    bundle: Bundle, container: str, read: Callable[[Path], LoggedRanks | None]
+) -> dict[str, LoggedRanks]:
+    """Return the ranks that the log of each pod shows, by the index of the pod."""
+    paths = {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
+    found = {str(index): read(path) for index, path in paths.items()}
+    return {index: each for index, each in found.items() if each is not None}
+
+
+def of_torchrun(logs: dict[str, LoggedRanks], nodes: int) -> RankOrder:
+    """Return the order in which torchrun numbered the pods."""
+    return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, "torchrun's log")
+
+
+def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
+    """Return the order of ranks of a job without a rendezvous in torchrun's logs."""
+    nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
+    in_group = logged(bundle, container, group_logs.logged)
+    agreed = rank_count.agreed(in_group, nodes)
+    if agreed is not None and agreed.per_pod == per_pod and expected.ranks_given:
+        places = {int(index): each.group_rank for index, each in in_group.items()}
+        return _of_logs(places, nodes, "the process group in the logs")
+    if not any(rank_count.launched(pod, container) for pod in pods):
+        return _of_variables(bundle, pods, container, expected)
+    if not expected.ranks_given:
+        return RankOrder()
+    paths = {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
+    places = {
+        index: place
+        for index, path in paths.items()
+        if (place := rank_count.reported(path, per_pod)) is not None
+    }
+    return _of_logs(places, nodes, "torchrun's log")
+
+
+def _of_logs(known: dict[int, int], nodes: int, where: str) -> RankOrder:
+    if rank_count.whole_order(known, nodes) is None:
+        return RankOrder()
+    text = f"the order of ranks is that in {where}"
+    text += "" if len(known) >= nodes - 1 else f", which shows {len(known)} of {nodes} pods"
+    return RankOrder(known, text)
+
+
+def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
+    """Return the order of ranks in RANK of the pods. Without a launcher, it is the rank of the process."""
+    ranks = {str(mapping(pod, "metadata").get("name")): pod_variables.rank(pod, container) for pod in pods}
+    by_index = {
+        index: rank for index, pod in bundle.pods().items() if (rank := ranks.get(pod.name)) is not None
+    }
+    if not by_index:
+        if any(pod_variables.has_rank(pod, container) for pod in pods):
+            return RankOrder(text="the value of RANK is not in the pods, so a pod has the rank of its index")
+        return RankOrder()
+    nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
+    twice = [rank for rank, count in Counter(by_index.values()).items() if count > 1]
+    if twice:
+        names = sorted(pod.name for index, pod in bundle.pods().items() if by_index.get(index) == twice[0])
+        return RankOrder(contradiction=f"RANK is {twice[0]} in {len(names)} pods ({', '.join(names[:3])})")
+    if max(by_index.values()) >= expected.ranks:
+        high = max(by_index.values())
+        return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
+    if max(by_index.values()) >= nodes:  # The rank of the first process in each pod, and not that of the pod.
+        by_index = {index: rank // per_pod for index, rank in by_index.items()}
+    text = "the order of ranks is RANK of the pods"
+    return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

@@ -1,0 +1,44 @@
+"""Find out whether the podFailurePolicy of a Job ignores the failure of a pod, which is then replaced.
+
+The first rule that matches the pod applies, as in the Job controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.judge.case import Case
+
+Rule = dict[str, Any]
+
+
+def ignores(case: Case, job: str, pod: Pod) -> bool:
+    """Return whether the policy of the Job with the uid `job` ignores the failure of this pod."""
+    states = case.bundle.objects("job").get(job, [])
+    rules = items(states[-1].object, "spec", "podFailurePolicy", "rules") if states else []
+    action = next((rule.get("action") for rule in rules if _matches(rule, pod.last.object)), None)
+    return action == "Ignore"
+
+
+def _matches(rule: Rule, pod: dict[str, Any]) -> bool:
+    """Return whether a rule is about a pod with these conditions, or a container with this exit code."""
+    conditions = {(each.get("type"), each.get("status")) for each in items(pod, "status", "conditions")}
+    wanted = items(rule, "onPodConditions")
+    if any((each.get("type"), each.get("status", "True")) in conditions for each in wanted):
+        return True
+    codes = mapping(rule, "onExitCodes")
+    return bool(codes) and any(
+        codes.get("containerName") in (None, name)
+        and (code in codes.get("values", [])) == (codes.get("operator") == "In")
+        for name, code in _exit_codes(pod)
+    )
+
+
+def _exit_codes(pod: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the name and exit code of each container that failed."""
+    statuses = [*items(pod, "status", "containerStatuses"), *items(pod, "status", "initContainerStatuses")]
+    ended = [
+        (str(each.get("name")), mapping(each, "state", "terminated").get("exitCode")) for each in statuses
+    ]
+    return [(name, code) for name, code in ended if isinstance(code, int) and code != 0]

@@ -1,0 +1,196 @@
+"""`harness attach` to jobs whose pods a controller has deleted, or is deleting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attached_jobs as jobs
+import pytest
+from attached_jobs import Object, results, serve, short
+from bundle_api import BundleApi
+
+from harness.evidence.schema.bundle import Verdict
+from harness.report.finalize import Outcome
+
+Attach = Callable[..., Outcome]
+LEAVING = {"deletionTimestamp": jobs.at(90), "deletionGracePeriodSeconds": 30}
+"""The metadata of a pod whose deletion was requested at 60 s."""
+MESSAGE = "Job was active longer than specified deadline"
+TARGET = jobs.condition("FailureTarget", "DeadlineExceeded", MESSAGE)
+EXCEEDED = jobs.condition("Failed", "DeadlineExceeded", MESSAGE)
+OUT_OF_TIME = "Kubernetes ended Job {}: it ran longer than its activeDeadlineSeconds (60 s)"
+JOBSET_LABELS = "jobset.sigs.k8s.io"
+
+
+def limited(*conditions: Object, **status: object) -> Object:
+    """Return a Job of two pods that may run for 60 s."""
+    job = jobs.job("train", 2, *conditions, startTime=jobs.at(0), **status)
+    job["spec"]["activeDeadlineSeconds"] = 60
+    return job
+
+
+def jobset_of_limited_jobs(api: BundleApi, *conditions: Object, **status: object) -> None:
+    """Serve a JobSet of two Jobs, of which the first one has `conditions`."""
+    spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed", "activeDeadlineSeconds": 60}
+    spec["template"] = {"spec": jobs.template()}
+    replicated = [{"name": "w", "replicas": 2, "template": {"spec": spec}}]
+    api.objects["jobset"] = [
+        {"metadata": jobs.meta("train"), "spec": {"replicatedJobs": replicated}, "status": status}
+    ]
+    labels = {f"{JOBSET_LABELS}/jobset-name": "train"}
+    owner = {"labels": labels, "ownerReferences": jobs.owned("JobSet", "train")}
+    api.objects["job"] = [
+        {
+            "metadata": jobs.meta(f"train-w-{n}", **owner),
+            "spec": spec,
+            "status": {"startTime": jobs.at(0), "conditions": list(conditions) if n == 0 else []},
+        }
+        for n in (0, 1)
+    ]
+
+
+def of_jobset(index: int, code: int | None = None, **metadata: object) -> Object:
+    labels = {f"{JOBSET_LABELS}/jobset-name": "train", f"{JOBSET_LABELS}/replicatedjob-name": "w"}
+    labels |= {f"{JOBSET_LABELS}/job-index": str(index), f"{JOBSET_LABELS}/restart-attempt": "0"}
+    name, job = f"train-w-{index}-0-x", f"train-w-{index}"
+    return jobs.pod(0, code, name=name, job_name=job, labels=labels, metadata=metadata)
+
+
+def of_pods(verdict: Verdict) -> str:
+    return next(check.explanation for check in verdict.checks if check.name == "rank-pods")
+
+
+def advice(verdict: Verdict) -> str:
+    return verdict.next[-1]
+
+
+def test_a_deadline_that_deleted_the_pods_is_the_cause(api: BundleApi, attached: Attach) -> None:
+    """kubernetes/kubernetes#78644: at its deadline, the Job controller deletes the pods, and with them the
+    logs.
+    """
+    serve(api, limited(EXCEEDED))
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "run.timed_out", [0, 1])
+    assert OUT_OF_TIME.format("train") in verdict.explanation
+    assert results(verdict)["completed"] == "UNKNOWN"
+    assert "deleted the pods of Job train at its deadline (60 s)" in of_pods(verdict)
+
+
+@pytest.mark.parametrize("conditions", [[TARGET], []])
+def test_a_deadline_that_is_deleting_the_pods_is_the_cause(
+    conditions: list[Object], api: BundleApi, attached: Attach
+) -> None:
+    """The Job controller deletes the pods before it writes FailureTarget, and Failed when they are gone."""
+    serve(api, limited(*conditions), *(jobs.pod(n, None, metadata=LEAVING) for n in (0, 1)))
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
+    assert "was deleted" not in verdict.explanation
+    assert "what it follows from" not in verdict.explanation
+    disturbances = next(check for check in verdict.checks if check.name == "disturbances")
+    assert "was deleted" not in disturbances.explanation
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_deadline_of_a_job_of_a_jobset_is_the_cause(
+    there: bool, api: BundleApi, attached: Attach
+) -> None:
+    """Only the Job reports the deadline. The JobSet reports that a Job failed."""
+    failed = jobs.condition("Failed", "FailedJobs", "jobset failed due to one or more job failures")
+    state = {"conditions": []} if there else {"conditions": [failed], "terminalState": "Failed"}
+    jobset_of_limited_jobs(api, TARGET if there else EXCEEDED, **state)
+    api.objects["pod"] = [of_jobset(0, **LEAVING), of_jobset(1)] if there else []
+    verdict = attached("jobset/train").verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
+    assert OUT_OF_TIME.format("train-w-0") in verdict.explanation
+
+
+def test_a_pod_that_was_deleted_before_the_deadline_is_named(api: BundleApi, attached: Attach) -> None:
+    early = {"deletionTimestamp": jobs.at(60), "deletionGracePeriodSeconds": 30}
+    serve(api, limited(), jobs.pod(0, None), jobs.pod(1, None, metadata=early))
+    assert short(attached().verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
+
+
+def test_a_job_that_failed_before_another_one_reached_its_deadline(api: BundleApi, attached: Attach) -> None:
+    failed = jobs.condition("Failed", "BackoffLimitExceeded", "limit", 30)
+    jobset_of_limited_jobs(api, EXCEEDED, terminalState="Failed", conditions=[])
+    api.objects["job"][1]["status"]["conditions"] = [failed]
+    verdict = attached("jobset/train").verdict
+    assert verdict.cause == "run.evidence_missing"
+    assert any("run.not_completed" in each for each in verdict.consequences)
+
+
+def completed(api: BundleApi) -> str:
+    serve(api, jobs.job("train", 2, jobs.condition("Complete"), succeeded=2))
+    return "job/train"
+
+
+def failed(api: BundleApi) -> str:
+    serve(api, jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit")), jobs.pod(1))
+    return "job/train"
+
+
+def completed_jobset(api: BundleApi) -> str:
+    jobset_of_limited_jobs(api, terminalState="Completed", conditions=[jobs.condition("Completed")])
+    spec = api.objects["jobset"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    spec["ttlSecondsAfterFinished"] = 600
+    api.objects["job"] = []
+    return "jobset/train"
+
+
+def restarting_jobset(api: BundleApi) -> str:
+    jobset_of_limited_jobs(api, restarts=2, conditions=[])
+    api.objects["pod"] = [of_jobset(0)]
+    return "jobset/train"
+
+
+def scaled(api: BundleApi) -> str:
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "template": {"spec": jobs.template()}}
+    api.objects["statefulset"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"replicas": 1}}]
+    api.objects["pod"] = [jobs.pod(0, None, name="train-0", owners=jobs.owned("StatefulSet", "train"))]
+    return "sts/train"
+
+
+def finished_pytorch_job(api: BundleApi) -> str:
+    each = {"replicas": 1, "template": {"spec": jobs.template("python train.py")}}
+    spec = {"pytorchReplicaSpecs": {"Master": each, "Worker": each}, "runPolicy": {"cleanPodPolicy": "All"}}
+    conditions = [jobs.condition("Succeeded", "PyTorchJobSucceeded")]
+    job = {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": conditions}}
+    api.objects["pytorchjob"] = [job]
+    return "pytorchjob/train"
+
+
+LATER = "attach to the next run while its pods exist, with --wait or --follow"
+AGAIN = "attach again, or with --follow"
+
+
+@pytest.mark.parametrize(
+    ("serve_job", "reason", "action"),
+    [
+        (completed, "The Job controller keeps the pods of a completed Job, so a person", LATER),
+        (failed, "The Job controller deletes the pods that still run when the Job fails", LATER),
+        (completed_jobset, "The Jobs of JobSet train are deleted 600 s after they have ended", LATER),
+        (restarting_jobset, "The JobSet controller has restarted the job (2 so far)", AGAIN),
+        (scaled, "The StatefulSet controller has not created it yet, or is about to", AGAIN),
+        (finished_pytorch_job, "deletes pods when the PyTorchJob has ended (cleanPodPolicy: All)", LATER),
+    ],
+)
+def test_pods_that_are_gone_name_who_deletes_them(
+    serve_job: Callable[[BundleApi], str], reason: str, action: str, api: BundleApi, attached: Attach
+) -> None:
+    """kubeflow/pytorch-operator#120, #260: a controller deleted the pods, and would do so again."""
+    verdict = attached(serve_job(api)).verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_missing")
+    assert reason in of_pods(verdict)
+    assert action in advice(verdict)
+
+
+def test_an_event_that_names_a_deleted_pod_is_quoted(api: BundleApi, attached: Attach) -> None:
+    """kubeflow/trainer#903: the operator reports which running pods it deleted after one had failed."""
+    job = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(api, job, jobs.pod(1))
+    deleted = jobs.event("e1", "Job", "train", "SuccessfulDelete", "Deleted pod: train-0-abcd0")
+    other = jobs.event("e2", "Job", "train", "SuccessfulDelete", "Deleted pod: train-1-abcd1")
+    api.objects["event"] = [deleted, other]
+    text = of_pods(attached().verdict)
+    assert "Event SuccessfulDelete: Deleted pod: train-0-abcd0" in text
+    assert "train-1" not in text
