@@ -11,7 +11,7 @@ from harness.attach import pod_variables
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_PROCESSES
 from harness.evidence.kubernetes.objects import items, mapping
-from harness.evidence.kubernetes.torchrun_logs import LoggedRanks
+from harness.evidence.torchrun_logs import LoggedRanks
 
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)[\"']?([^\s\"']+)")
 _NODES = re.compile(r"--nnodes(?:=|\s+)[\"']?([^\s\"']+)")

@@ -32,10 +32,10 @@ from harness.core.concurrency import together
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube
+from harness.evidence import torchrun_logs
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
-from harness.evidence.kubernetes import torchrun_logs
 from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import JOBSET_NAME, mapping
 from harness.judge.case import OBSERVE_STAGE

@@ -20,7 +20,7 @@ from harness.core.concurrency import within
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"

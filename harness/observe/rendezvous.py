@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import Observation, RendezvousSnapshot
 from harness.observe import container_inspection
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from harness.core.clock import seconds
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 from harness.judge.case import Case
 from harness.judge.end import End

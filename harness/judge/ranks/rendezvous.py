@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence import torchrun_processes
 from harness.evidence.kubernetes.objects import mapping
-from harness.evidence.kubernetes.torchrun_processes import Agent
 from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
+from harness.evidence.torchrun_processes import Agent
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import headless_service, pod_network

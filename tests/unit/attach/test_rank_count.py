@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.attach.rank_count import agreed, of_pod, reported, whole_order
-from harness.evidence.kubernetes.torchrun_logs import LoggedRanks, logged
+from harness.evidence.torchrun_logs import LoggedRanks, logged
 
 GPUS = {"limits": {"nvidia.com/gpu": "8"}}
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from harness.core.clock import Clock
-from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import Observation, Process, RendezvousSnapshot
 from harness.observe import container_inspection as inspection
 from harness.observe.rendezvous import RendezvousMonitor
