@@ -106,7 +106,8 @@ _IN_VAIN = re.compile(
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
-    r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
+    r"ChildFailedError|^mpirun (detected|noticed) that|launch\.py:\d+:sigkill_handler\]"
+    r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
 """The last line of a torchrun that got a signal. Its exit code is then 1."""
@@ -121,8 +122,12 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
-_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?")
-"""What `torchrun --tee` writes before each line of a process."""
+_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
+"""What `torchrun --tee` and `mpirun --tag-output` write before each line of a process."""
+_OF_A_LAUNCHER = re.compile(
+    r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
+)
+"""An error with which a launcher, such as accelerate, reports that the process it started has failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """What Python writes before each line of an exception within an ExceptionGroup."""
 _NOISE = re.compile(
@@ -338,8 +343,9 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
             own = lines[:position]
             break
     telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
-    error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
-    number, text = error or (telling[-1] if telling else (0, ""))
+    errors = [entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])]
+    first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
+    number, text = first or next(iter([*errors, *telling[-1:]]), (0, ""))
     return text, number
 
 

@@ -55,6 +55,18 @@ _ADVICE = (
         "are the same in each pod",
     ),
     (
+        r": command not found$|^exec: .*: not found$",
+        "the image has no such program, or PATH lacks its folder: install it in the image of every rank",
+    ),
+    (
+        r"^\S*sh: .*: Permission denied$",
+        "start the script with bash, or make it executable (`chmod +x`); a volume may be mounted with noexec",
+    ),
+    (
+        r"can't open file '",
+        "the file is not in the container: see the working directory, and the mount or the code that is sent",
+    ),
+    (
         r"PermissionError: \[Errno 13\]",
         "the user of the container may not use that path: set securityContext.fsGroup or runAsUser, or write "
         "elsewhere",

@@ -48,6 +48,7 @@ _SERVICE_LINK_ADVICE = (
 )
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
+_DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
@@ -82,7 +83,7 @@ def end_of(case: Case, index: int) -> End:
     ended = pod.container(case.launch.container, "terminated")
     if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
         return _terminated(case, pod, *ended)
-    if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
+    if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
@@ -201,7 +202,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    if by_signal and (evicted := _evicted(case, pod, end)):
+    if by_signal and (evicted := _evicted(case, pod, end) or _by_its_kubelet(case, pod, end, terminated)):
         return evicted
     ended = _from_outside(case, pod, end, clues, code) or _lost(case, end, clues, code)
     if ended is not None:
@@ -209,6 +210,18 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _by_its_kubelet(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
+    """Return the End for a pod at its own deadline, or for a container that its kubelet lost, or None."""
+    place, status = case.place(end.index), mapping(pod.last.object, "status")
+    if status.get("reason") == "DeadlineExceeded":
+        text = f"{place} was ended at the activeDeadlineSeconds of its pod: {status.get('message', '')}"
+        return replace(end, cause="run.timed_out", text=text, follows=False, advice=_DEADLINE_ADVICE)
+    if terminated.get("reason") != "ContainerStatusUnknown":
+        return None
+    text = f"{place} ended, and its kubelet does not know how: {terminated.get('message') or 'no message'}"
+    return replace(end, cause="rank.killed", text=text, follows=False, advice=_LOST_ADVICE)
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:

@@ -132,6 +132,30 @@ CASES = {
         [1],
         f"line: {SHARD}",
     ),
+    "accelerate reports the process that it started (Fast-dLLM #37)": Case(
+        [
+            *TRACEBACK,
+            SHARD,
+            *TRACEBACK,
+            "subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 1.",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: {SHARD}",
+    ),
+    "mpirun labels each line and reports the process": Case(
+        [
+            *(f"[1,1]<stderr>:{line}" for line in (*TRACEBACK, SHARD)),
+            "-" * 74,
+            "mpirun detected that one or more processes exited with non-zero status, thus causing",
+            "the job to be terminated. The first process to do so was:",
+            "  Process name: [[1234,1],1]",
+            "  Exit code:    1",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: {SHARD}",
+    ),
     "another rank of the pod lost its peer later (nccl #1928)": Case(
         [*of(3, SHARD), *of(2, PEER)], "rank.crashed", [3], SHARD, rank=3, per_node=2
     ),
@@ -228,6 +252,9 @@ def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None
         ("PermissionError: [Errno 13] Permission denied: '/out/a'", "fsGroup"),
         ("ValueError: too many open parentheses", ""),
         ("KeyError: 'text'", ""),
+        ("/bin/bash: line 3: accelerate: command not found", "install it"),
+        ("/bin/bash: line 3: ./train.sh: Permission denied", "chmod"),
+        ("python: can't open file '/workspace/train.py': [Errno 2] No such file or directory", "mount"),
     ],
 )
 def test_advice_for_an_error_of_a_library(error: str, part: str) -> None:
