@@ -168,6 +168,8 @@ class Clues:
     exit_code: int | None = None
     of_a_peer: bool = False
     """Whether the rank lost a peer, or waited in vain for one."""
+    others_lost_peers: bool = False
+    """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     in_vain: bool = False
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
@@ -208,6 +210,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     report_is_last = worker is not None and _ends_with(lines)
     torchrun_signal = _torchrun_signal(lines)
     origin = _first_rank_error(lines) if ranks > 1 else None
+    others_lost_peers = origin is not None and any(is_of_a_peer(text) for _, text in lines[-80:])
     if origin is not None:
         if origin.rank not in (None, rank):
             rank, exit_code = origin.rank, 1
@@ -245,6 +248,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         rank=rank,
         exit_code=exit_code,
         of_a_peer=in_vain or of_a_peer,
+        others_lost_peers=others_lost_peers,
         in_vain=in_vain,
         stack=stack,
         retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),

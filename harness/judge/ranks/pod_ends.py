@@ -145,6 +145,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log, len(end.ranks))
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    end = replace(end, others_lost_peers=clues.others_lost_peers)
     absent = "could not be read" if case.launch.attached else "was not collected before its pod was gone"
     quote = clues.log_quote if case.bundle.has(log) else f"its log {absent}"
     end = replace(end, log_quote=quote, retried=clues.retried)
@@ -371,9 +372,10 @@ def first(bad: list[End]) -> End:
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
-    def order(end: End) -> tuple[bool, bool, float, float, int]:
+    def order(end: End) -> tuple[bool, bool, bool, float, float, int]:
         waited = bool(end.cause and end.cause.startswith("rendezvous."))
-        return end.follows, waited, end.at, end.deletion, end.index
+        # Where other ranks lost a peer, an unknown error can be a consequence too.
+        return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     return min(near, key=order)
 

@@ -226,6 +226,15 @@ def test_a_reported_log_names_the_rank_and_its_own_error(judged, name: str) -> N
     assert re.search(case.advice, verdict.next[-1]), verdict.next
 
 
+def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
+    """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
+    job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))
+    lines = stamped([*of(0, PEER), *of(1, "RuntimeError: the step could not be completed")])
+    job.logs[job.pod_name(0)] = lines + stamped(REPORT, rank=0, code=1, shell=1)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [3]), verdict.explanation
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None:
     """Contract: torchrun's record says it where the pod's status says only Error (kubernetes #78973)."""
