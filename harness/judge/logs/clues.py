@@ -5,6 +5,7 @@ The patterns match output from torch 2.6, gloo, torchrun, faulthandler and kondu
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -91,6 +92,8 @@ _NO_CPU_FREQUENCY = re.compile(
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
+NCCL_LINES = 4
+"""Maximum number of lines between an exception of NCCL and the detail that NCCL adds to it."""
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _OF_A_PEER = re.compile(
@@ -124,6 +127,8 @@ _AFTER_REPORT = re.compile(
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
 """What `torchrun --tee` and `mpirun --tag-output` write before each line of a process."""
+_NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
+"""The line above the one in which NCCL names the problem. The exception's own line has only an error code."""
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
 )
@@ -214,12 +219,14 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     if origin is not None:
         if origin.rank not in (None, rank):
             rank, exit_code = origin.rank, 1
-        lines = [entry for entry in lines if entry[0] <= origin.number]
+        detail = origin.number + NCCL_LINES
+        lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
     if ranks > 1 and rank is not None:
         lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
     cause: CauseId | None = None
     clue, clue_number = "", 0
     last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
+    last += _nccl_detail(lines, last_number)
     another_error = False
     for number, text in reversed(lines):
         if _WARNING.search(text):
@@ -270,6 +277,15 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
         lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
         is_of_a_peer,
     )
+
+
+def _nccl_detail(lines: Lines, number: int) -> str:
+    """Return what NCCL adds to the exception in a line of the log, or ""."""
+    after = [text for at, text in lines if number < at <= number + NCCL_LINES]
+    for header, detail in itertools.pairwise(after):
+        if _NCCL_DETAIL.match(header):
+            return f" Last error: {rank_errors.OF_A_RANK.sub('', detail).strip()}"
+    return ""
 
 
 def _rank_of(text: str) -> int | None:

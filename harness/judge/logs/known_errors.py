@@ -10,7 +10,17 @@ import re
 
 _ADVICE = (
     (
-        r"CUDA out of memory|torch\.OutOfMemoryError|CUDA error: out of memory",
+        r"Duplicate GPU detected",
+        "two ranks use one GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks than the pod "
+        "has GPUs",
+    ),
+    (
+        r"transport/nvls\.cc|NVLink SHARP|Cuda failure \d+ 'invalid argument'",
+        "the fabric manager may have been restarted while GPUs were in use: reset the GPUs or reboot the "
+        "node; NCCL_NVLS_ENABLE=0 avoids it",
+    ),
+    (
+        r"CUDA out of memory|Cuda failure \d+ 'out of memory'|torch\.OutOfMemoryError|CUDA error: out of mem",
         "the GPU's memory is full, not that of the pod: reduce the batch or the sequence length, shard the "
         "model, or see with `nvidia-smi` whether another process uses the GPU",
     ),

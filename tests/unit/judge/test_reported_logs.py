@@ -108,6 +108,32 @@ CASES = {
         r"SIGSEGV\) in collate \(train.py line 70\)",
         code=-11,
     ),
+    "two ranks on one GPU (nccl #1241)": Case(
+        of(
+            1,
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1287, invalid usage",
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+            "Last error:",
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        ),
+        "rank.crashed",
+        [1],
+        "Last error: Duplicate GPU detected : rank 1 and rank 0",
+        "set_device",
+    ),
+    "a fabric manager that was restarted (nccl #976, #1488)": Case(
+        of(
+            1,
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:317, unhandled cuda error",
+            "ncclUnhandledCudaError: Call to CUDA function failed.",
+            "Last error:",
+            "Cuda failure 1 'invalid argument'",
+        ),
+        "rank.crashed",
+        [1],
+        "Last error: Cuda failure 1 'invalid argument'",
+        "NCCL_NVLS_ENABLE=0",
+    ),
     "torchrun --tee labels each line (prime-rl #1360)": Case(
         [
             *(f"[default0]:{line}" for line in of(1, SHARD)),
