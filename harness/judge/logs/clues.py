@@ -32,7 +32,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     (
         "rendezvous.unreachable",
         r"client socket has (timed out|failed to connect)"
-        r"|DistNetworkError.*(timed out|refused|failed to connect)"
+        r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
+        r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned",
     ),
     (

@@ -372,8 +372,9 @@ def first(bad: list[End]) -> End:
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
-    def order(end: End) -> tuple[bool, bool, bool, float, float, int]:
-        waited = bool(end.cause and end.cause.startswith("rendezvous."))
+    def order(end: End) -> tuple[bool, int, bool, float, float, int]:
+        # A rank that could not connect is why another one waited in vain for it.
+        waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
         # Where other ranks lost a peer, an unknown error can be a consequence too.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 

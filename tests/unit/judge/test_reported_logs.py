@@ -252,6 +252,45 @@ def test_a_reported_log_names_the_rank_and_its_own_error(judged, name: str) -> N
     assert re.search(case.advice, verdict.next[-1]), verdict.next
 
 
+CAUSED = [
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    *TRACEBACK,
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+    "has failed. See inner exception for details.",
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ValueError: host not found: Name or service not known", "dns"),  # pytorch-operator #333
+        (
+            "torch.distributed.DistNetworkError: The IPv6 network addresses of (m, 1) cannot be retrieved "
+            "(gai error: -2 - Name or service not known).",
+            "dns",
+        ),
+        # pytorch #107021, #69197, #128970
+        (
+            "TimeoutError: The client socket has timed out after 60s while trying to connect to (m, 1).",
+            "unreachable",
+        ),
+        ("RuntimeError: connect() timed out. Original timeout was 60000 ms.", "unreachable"),
+        ("torch.distributed.DistNetworkError: Connection reset by peer", "unreachable"),
+    ],
+)
+def test_a_rank_that_cannot_connect_is_why_rank_0_waits_in_vain(judged, error: str, cause: str) -> None:
+    """Contract: pytorch #80772. Both ranks end when their equal timeouts expire."""
+    job = job_of(Case([], "", [], ""))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    timeout = [*TRACEBACK, "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"]
+    job.logs = {job.pod_name(0): stamped(timeout), job.pod_name(1): stamped([*TRACEBACK, error, *CAUSED])}
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (f"rendezvous.{cause}", [1]), verdict.explanation
+    assert error[:60] in verdict.explanation
+
+
 def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
     """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
     job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))
