@@ -16,7 +16,7 @@ from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes import group_logs
 from harness.evidence.kubernetes.objects import mapping
-from harness.evidence.kubernetes.torchrun_logs import LoggedRanks
+from harness.evidence.torchrun_logs import LoggedRanks
 from harness.evidence.schema.bundle import Expected
 
 

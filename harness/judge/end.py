@@ -36,6 +36,8 @@ class End:
     """A sentence that quotes the pod's last log line."""
     exit_code: int | None = None
     follows: bool = False
+    others_lost_peers: bool = False
+    """Whether the pod ended with a rank's own error, and another of its ranks had lost a peer."""
     in_vain: bool = False
     """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""

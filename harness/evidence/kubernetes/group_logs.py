@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.evidence.kubernetes.torchrun_logs import LoggedRanks
+from harness.evidence.torchrun_logs import LoggedRanks
 
 _GLOO = re.compile(
     rb"\[Gloo\] Rank (\d+) is connected to (\d+) peer ranks\. "

@@ -12,6 +12,11 @@ from harness.judge.case import Case, condition
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
+_BY_ITS_NODE = ("Evicted", "Terminated", "Shutdown", "Preempting", "NodeLost")
+"""Status reasons of pods that a kubelet evicts, or ends when its node shuts down or needs the resources.
+
+Not every version adds the condition DisruptionTarget.
+"""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
@@ -47,7 +52,7 @@ def evicted(pod: Pod) -> str | None:
     """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
     disruption = pod.condition("DisruptionTarget")
     status = mapping(pod.last.object, "status")
-    if disruption is None and status.get("reason") != "Evicted":
+    if disruption is None and not ended_by_node(pod.last):
         return None
     details = disruption[1] if disruption else {}
     why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
@@ -62,9 +67,14 @@ def evicted_at(pod: Pod) -> float | None:
     for state in pod.history:
         status = mapping(state.object, "status")
         disruptions = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
-        if disruptions or status.get("reason") == "Evicted":
+        if disruptions or ended_by_node(state):
             return seconds(state.received_at)
     return None
+
+
+def ended_by_node(state: ObjectState) -> bool:
+    """Return whether the pod's status reason says that its node ended it."""
+    return mapping(state.object, "status").get("reason") in _BY_ITS_NODE
 
 
 def requested_at(removed: ObjectState) -> float:

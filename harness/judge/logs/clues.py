@@ -5,6 +5,7 @@ The patterns match output from torch 2.6, gloo, torchrun, faulthandler and kondu
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -31,7 +32,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     (
         "rendezvous.unreachable",
         r"client socket has (timed out|failed to connect)"
-        r"|DistNetworkError.*(timed out|refused|failed to connect)"
+        r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
+        r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned",
     ),
     (
@@ -91,6 +93,8 @@ _NO_CPU_FREQUENCY = re.compile(
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
+NCCL_LINES = 4
+"""Maximum number of lines between an exception of NCCL and the detail that NCCL adds to it."""
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _OF_A_PEER = re.compile(
@@ -106,7 +110,8 @@ _IN_VAIN = re.compile(
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
-    r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
+    r"ChildFailedError|^mpirun (detected|noticed) that|launch\.py:\d+:sigkill_handler\]"
+    r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
 """The last line of a torchrun that got a signal. Its exit code is then 1."""
@@ -121,8 +126,14 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
-_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?")
-"""What `torchrun --tee` writes before each line of a process."""
+_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
+"""What `torchrun --tee` and `mpirun --tag-output` write before each line of a process."""
+_NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
+"""The line above the one in which NCCL names the problem. The exception's own line has only an error code."""
+_OF_A_LAUNCHER = re.compile(
+    r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
+)
+"""An error with which a launcher, such as accelerate, reports that the process it started has failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """What Python writes before each line of an exception within an ExceptionGroup."""
 _NOISE = re.compile(
@@ -163,6 +174,8 @@ class Clues:
     exit_code: int | None = None
     of_a_peer: bool = False
     """Whether the rank lost a peer, or waited in vain for one."""
+    others_lost_peers: bool = False
+    """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     in_vain: bool = False
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
@@ -203,15 +216,18 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     report_is_last = worker is not None and _ends_with(lines)
     torchrun_signal = _torchrun_signal(lines)
     origin = _first_rank_error(lines) if ranks > 1 else None
+    others_lost_peers = origin is not None and any(is_of_a_peer(text) for _, text in lines[-80:])
     if origin is not None:
         if origin.rank not in (None, rank):
             rank, exit_code = origin.rank, 1
-        lines = [entry for entry in lines if entry[0] <= origin.number]
+        detail = origin.number + NCCL_LINES
+        lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
     if ranks > 1 and rank is not None:
         lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
     cause: CauseId | None = None
     clue, clue_number = "", 0
     last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
+    last += _nccl_detail(lines, last_number)
     another_error = False
     for number, text in reversed(lines):
         if _WARNING.search(text):
@@ -240,6 +256,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         rank=rank,
         exit_code=exit_code,
         of_a_peer=in_vain or of_a_peer,
+        others_lost_peers=others_lost_peers,
         in_vain=in_vain,
         stack=stack,
         retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
@@ -261,6 +278,15 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
         lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
         is_of_a_peer,
     )
+
+
+def _nccl_detail(lines: Lines, number: int) -> str:
+    """Return what NCCL adds to the exception in a line of the log, or ""."""
+    after = [text for at, text in lines if number < at <= number + NCCL_LINES]
+    for header, detail in itertools.pairwise(after):
+        if _NCCL_DETAIL.match(header):
+            return f" Last error: {rank_errors.OF_A_RANK.sub('', detail).strip()}"
+    return ""
 
 
 def _rank_of(text: str) -> int | None:
@@ -338,8 +364,9 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
             own = lines[:position]
             break
     telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
-    error = next((entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])), None)
-    number, text = error or (telling[-1] if telling else (0, ""))
+    errors = [entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])]
+    first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
+    number, text = first or next(iter([*errors, *telling[-1:]]), (0, ""))
     return text, number
 
 

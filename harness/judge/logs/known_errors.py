@@ -10,7 +10,17 @@ import re
 
 _ADVICE = (
     (
-        r"CUDA out of memory|torch\.OutOfMemoryError|CUDA error: out of memory",
+        r"Duplicate GPU detected",
+        "two ranks use one GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks than the pod "
+        "has GPUs",
+    ),
+    (
+        r"transport/nvls\.cc|NVLink SHARP|Cuda failure \d+ 'invalid argument'",
+        "the fabric manager may have been restarted while GPUs were in use: reset the GPUs or reboot the "
+        "node; NCCL_NVLS_ENABLE=0 avoids it",
+    ),
+    (
+        r"CUDA out of memory|Cuda failure \d+ 'out of memory'|torch\.OutOfMemoryError|CUDA error: out of mem",
         "the GPU's memory is full, not that of the pod: reduce the batch or the sequence length, shard the "
         "model, or see with `nvidia-smi` whether another process uses the GPU",
     ),
@@ -53,6 +63,18 @@ _ADVICE = (
         r"ModuleNotFoundError: |ImportError: cannot import name",
         "install the module in the image of every rank, and see whether PYTHONPATH and the working directory "
         "are the same in each pod",
+    ),
+    (
+        r": command not found$|^exec: .*: not found$",
+        "the image has no such program, or PATH lacks its folder: install it in the image of every rank",
+    ),
+    (
+        r"^\S*sh: .*: Permission denied$",
+        "start the script with bash, or make it executable (`chmod +x`); a volume may be mounted with noexec",
+    ),
+    (
+        r"can't open file '",
+        "the file is not in the container: see the working directory, and the mount or the code that is sent",
     ),
     (
         r"PermissionError: \[Errno 13\]",

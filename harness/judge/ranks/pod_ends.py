@@ -48,6 +48,7 @@ _SERVICE_LINK_ADVICE = (
 )
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
+_DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
 _NOT_0_ADVICE = (
     "exit with another code than 0 on SIGTERM, so that the Job does not count the rank as completed"
@@ -82,12 +83,12 @@ def end_of(case: Case, index: int) -> End:
     pod = case.pods.get(index)
     if pod is None:
         return End(index, "unknown", ranks)
-    if case.launch.attached and (limited := _at_its_own_deadline(case, pod)) is not None:
+    if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
     ended = pod.container(case.launch.container, "terminated")
     if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
         return _terminated(case, pod, *ended)
-    if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
+    if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
@@ -108,7 +109,9 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
     text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
     text += str(status.get("message") or "no message").rstrip(".")
     end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
-    return replace(end, cause="run.timed_out", text=text, evidence=(pod.last.ref,))
+    return replace(
+        end, cause="run.timed_out", text=text, evidence=(pod.last.ref,), advice=_DEADLINE_ADVICE
+    )
 
 
 def _runs_again(case: Case, pod: Pod) -> bool:
@@ -166,6 +169,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log, len(end.ranks))
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
+    end = replace(end, others_lost_peers=clues.others_lost_peers)
     absent = "could not be read" if case.launch.attached else "was not collected before its pod was gone"
     quote = clues.log_quote if case.bundle.has(log) else f"its log {absent}"
     end = replace(end, log_quote=quote, retried=clues.retried)
@@ -260,7 +264,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
     """Return the End for a container that the kubelet no longer found when its pod ended, or None."""
-    if not case.launch.attached or terminated.get("reason") != "ContainerStatusUnknown":
+    if terminated.get("reason") != "ContainerStatusUnknown":
         return None
     message = terminated.get("message") or "no message"
     text = f"the kubelet lost the container of {case.place(end.index)}: {message}"
@@ -414,9 +418,11 @@ def first(bad: list[End]) -> End:
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
-    def order(end: End) -> tuple[bool, bool, float, float, int]:
-        waited = bool(end.cause and end.cause.startswith("rendezvous."))
-        return end.follows, waited, end.at, end.deletion, end.index
+    def order(end: End) -> tuple[bool, int, bool, float, float, int]:
+        # A rank that could not connect is why another one waited in vain for it.
+        waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
+        # Where other ranks lost a peer, an unknown error can be a consequence too.
+        return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     return min(near, key=order)
 

@@ -108,6 +108,32 @@ CASES = {
         r"SIGSEGV\) in collate \(train.py line 70\)",
         code=-11,
     ),
+    "two ranks on one GPU (nccl #1241)": Case(
+        of(
+            1,
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1287, invalid usage",
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+            "Last error:",
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        ),
+        "rank.crashed",
+        [1],
+        "Last error: Duplicate GPU detected : rank 1 and rank 0",
+        "set_device",
+    ),
+    "a fabric manager that was restarted (nccl #976, #1488)": Case(
+        of(
+            1,
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:317, unhandled cuda error",
+            "ncclUnhandledCudaError: Call to CUDA function failed.",
+            "Last error:",
+            "Cuda failure 1 'invalid argument'",
+        ),
+        "rank.crashed",
+        [1],
+        "Last error: Cuda failure 1 'invalid argument'",
+        "NCCL_NVLS_ENABLE=0",
+    ),
     "torchrun --tee labels each line (prime-rl #1360)": Case(
         [
             *(f"[default0]:{line}" for line in of(1, SHARD)),
@@ -127,6 +153,30 @@ CASES = {
             '    |   File "/w/train.py", line 2, in load',
             f"    | {SHARD}",
             "    +------------------------------------",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: {SHARD}",
+    ),
+    "accelerate reports the process that it started (Fast-dLLM #37)": Case(
+        [
+            *TRACEBACK,
+            SHARD,
+            *TRACEBACK,
+            "subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 1.",
+        ],
+        "rank.crashed",
+        [1],
+        f"line: {SHARD}",
+    ),
+    "mpirun labels each line and reports the process": Case(
+        [
+            *(f"[1,1]<stderr>:{line}" for line in (*TRACEBACK, SHARD)),
+            "-" * 74,
+            "mpirun detected that one or more processes exited with non-zero status, thus causing",
+            "the job to be terminated. The first process to do so was:",
+            "  Process name: [[1234,1],1]",
+            "  Exit code:    1",
         ],
         "rank.crashed",
         [1],
@@ -202,6 +252,54 @@ def test_a_reported_log_names_the_rank_and_its_own_error(judged, name: str) -> N
     assert re.search(case.advice, verdict.next[-1]), verdict.next
 
 
+CAUSED = [
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    *TRACEBACK,
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+    "has failed. See inner exception for details.",
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ValueError: host not found: Name or service not known", "dns"),  # pytorch-operator #333
+        (
+            "torch.distributed.DistNetworkError: The IPv6 network addresses of (m, 1) cannot be retrieved "
+            "(gai error: -2 - Name or service not known).",
+            "dns",
+        ),
+        # pytorch #107021, #69197, #128970
+        (
+            "TimeoutError: The client socket has timed out after 60s while trying to connect to (m, 1).",
+            "unreachable",
+        ),
+        ("RuntimeError: connect() timed out. Original timeout was 60000 ms.", "unreachable"),
+        ("torch.distributed.DistNetworkError: Connection reset by peer", "unreachable"),
+    ],
+)
+def test_a_rank_that_cannot_connect_is_why_rank_0_waits_in_vain(judged, error: str, cause: str) -> None:
+    """Contract: pytorch #80772. Both ranks end when their equal timeouts expire."""
+    job = job_of(Case([], "", [], ""))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    timeout = [*TRACEBACK, "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"]
+    job.logs = {job.pod_name(0): stamped(timeout), job.pod_name(1): stamped([*TRACEBACK, error, *CAUSED])}
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (f"rendezvous.{cause}", [1]), verdict.explanation
+    assert error[:60] in verdict.explanation
+
+
+def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
+    """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
+    job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))
+    lines = stamped([*of(0, PEER), *of(1, "RuntimeError: the step could not be completed")])
+    job.logs[job.pod_name(0)] = lines + stamped(REPORT, rank=0, code=1, shell=1)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [3]), verdict.explanation
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None:
     """Contract: torchrun's record says it where the pod's status says only Error (kubernetes #78973)."""
@@ -228,6 +326,9 @@ def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None
         ("PermissionError: [Errno 13] Permission denied: '/out/a'", "fsGroup"),
         ("ValueError: too many open parentheses", ""),
         ("KeyError: 'text'", ""),
+        ("/bin/bash: line 3: accelerate: command not found", "install it"),
+        ("/bin/bash: line 3: ./train.sh: Permission denied", "chmod"),
+        ("python: can't open file '/workspace/train.py': [Errno 2] No such file or directory", "mount"),
     ],
 )
 def test_advice_for_an_error_of_a_library(error: str, part: str) -> None:

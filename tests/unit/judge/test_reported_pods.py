@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import bundles
 import pytest
 from bundles import at, cond
@@ -81,6 +83,59 @@ def test_a_pod_that_the_kubelet_accepted_was_not_rejected(reason: str, message: 
     states = [{"name": "a", "state": {"terminated": {"exitCode": 0}}}] if started else []
     status = {"phase": "Failed", "reason": reason, "message": message, "containerStatuses": states}
     assert gpu_nodes.rejection({"status": status}) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "terminated", "cause", "says"),
+    [
+        # prow #117, kubernetes #102820: not every kubelet adds the condition DisruptionTarget.
+        (
+            {"reason": "Terminated", "message": "Pod was terminated in response to imminent node shutdown."},
+            {},
+            "rank.evicted",
+            "imminent node shutdown",
+        ),
+        (
+            {"reason": "Shutdown", "message": "Node is shutting, evicting pods"},
+            {},
+            "rank.evicted",
+            "shutting",
+        ),
+        ({"reason": "Preempting", "message": "to admit a critical pod"}, {}, "rank.evicted", "critical pod"),
+        (
+            {"reason": "DeadlineExceeded", "message": "Pod was active longer than the specified deadline"},
+            {},
+            "run.timed_out",
+            "activeDeadlineSeconds of its pod",
+        ),
+        # kubernetes #122160
+        (
+            {},
+            {"reason": "ContainerStatusUnknown"},
+            "rank.killed",
+            "its kubelet does not know how",
+        ),
+        ({}, {}, "rank.killed", "SIGKILL"),
+    ],
+)
+def test_a_pod_that_its_node_ended_was_not_just_killed(judged, status, terminated, cause, says) -> None:
+    job = bundles.healthy()
+    for kind in ("workload", "jobset"):
+        job.drop(kind, 2)
+    for index in range(2):
+        job.drop_pod(index, after=10)
+        job.truth[index] = job.rows(index)[:4]
+    peer = "[rank0]: RuntimeError: Connection closed by peer [10.0.0.1]:5"
+    job.logs = {job.pod_name(0): [f"{at(12, True)} {peer}"], job.pod_name(1): [f"{at(12, True)} step 5"]}
+    job.ended(1, 12, 137, message="")
+    ended = job.objects[-1][1].object["status"]
+    ended |= status
+    ended["containerStatuses"][0]["state"]["terminated"] |= terminated
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
+    assert says in verdict.explanation
 
 
 @pytest.mark.parametrize(
