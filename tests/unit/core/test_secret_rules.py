@@ -95,6 +95,7 @@ _PIECES = st.sampled_from(
     [
         *"'\"`\\=:,-| \n",
         "--token",
+        "--key ",
         "password",
         "Authorization",
         "Basic",
