@@ -26,7 +26,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.writer import TrackerKind
-from harness.evidence.kubernetes.objects import items
+from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.bundle import Expected
 from harness.evidence.schema.tracker import Attachment, RunWriter, TrackerRun, TrackerSummary
 from harness.judge.points import admitted_records
@@ -258,20 +258,28 @@ def _key(
     options: TrackerOptions,
     context: RecordedContext,
     reader: Reader,
-    pods: Iterable[Object],
+    pods: Sequence[Object],
     container: str,
     url: str,
 ) -> str:
     """Return the key. Raises HarnessError if there is none.
 
-    The user's own key is not sent to a URL that only the pods or their logs name: their author chose it.
+    A key is not sent to a URL that only the pods or their logs name, because their author chose it, and may
+    not be permitted to read the key. The pods' own Secret is an exception.
     """
-    if options.secret is not None:
-        return key_in(reader, options.secret, _referred(pods, container, options.secret.name))
+    confirmed = (options.url, context.settings.tracker_url, DEFAULT_URL)
+    named = {each.rstrip("/") for each in confirmed if each}
+    if (secret := options.secret) is not None:
+        key = key_in(reader, secret, _referred(pods, container, secret.name))
+        if url in named or any(_has_secret(pod, secret.name) for pod in pods):
+            return key
+        raise HarnessError(
+            f"only the pods name the tracker {url}, and they do not use Secret {secret.name}, so its key is "
+            "not sent to it",
+            hint=f"--tracker-url {url} confirms it",
+            cause="tracker.unreachable",
+        )
     if context.settings.pluto_api_key is not None:
-        named = {
-            each.rstrip("/") for each in (options.url, context.settings.tracker_url, DEFAULT_URL) if each
-        }
         if url in named:
             return context.settings.pluto_api_key.get_secret_value()
         raise HarnessError(
@@ -301,6 +309,15 @@ def _referred(pods: Iterable[Object], container: str, secret: str) -> str:
             if each.get("name") in KEYS and reference.get("name") == secret:
                 return str(reference.get("key") or "")
     return ""
+
+
+def _has_secret(pod: Object, secret: str) -> bool:
+    """Return whether a pod has a Secret in its environment or on a volume."""
+    containers = [*items(pod, "spec", "initContainers"), *items(pod, "spec", "containers")]
+    variables = [mapping(each, "valueFrom", "secretKeyRef") for c in containers for each in items(c, "env")]
+    whole = [mapping(each, "secretRef") for c in containers for each in items(c, "envFrom")]
+    volumes = [mapping(each, "secret").get("secretName") for each in items(pod, "spec", "volumes")]
+    return secret in (*(each.get("name") for each in (*variables, *whole)), *volumes)
 
 
 def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Client]:

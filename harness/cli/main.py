@@ -27,6 +27,7 @@ from harness.cli.tracker import tracker_app
 from harness.cli.train import train
 from harness.cli.view.lazy import console, load, opened, run_context, show_verdict
 from harness.core.errors import HarnessError, UsageError
+from harness.core.terminal_text import printable
 
 FOLDERS = (
     "make it readable and writable, or set HARNESS_RUNS_DIR, HARNESS_CACHE_DIR and HARNESS_STATE_DIR to "
@@ -202,7 +203,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
         error.show()
         code = 64
     except HarnessError as error:
-        print(f"harness: {error}", file=sys.stderr)
+        print(printable(f"harness: {error}"), file=sys.stderr)
         code = error.exit_code
     except OSError as error:  # A launch records its own errors, so this error comes from an unusable folder.
         where = f": {error.filename}" if error.filename else ""
@@ -215,7 +216,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
         problem = _request_error(error)
         if problem is None:
             raise
-        print(f"harness: {problem}", file=sys.stderr)
+        print(printable(f"harness: {problem}"), file=sys.stderr)
         code = problem.exit_code
     gc.freeze()  # otherwise the interpreter scans every object once more when it exits
     sys.exit(code)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.core.progress import Progress
+from harness.core.terminal_text import printable
 
 ClusterName = Annotated[
     str | None, typer.Option("--cluster-name", help="the kind cluster to use (default: pluto-e2e)")
@@ -86,7 +87,8 @@ class TimedProgress:
 
     def __call__(self, text: str) -> None:
         with suppress(OSError):  # a closed terminal or pipe must not stop a cleanup
-            print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
+            line = f"[{time.monotonic() - self.start:6.1f}s] {text}"
+            print(printable(line), file=sys.stderr, flush=True)
 
 
 def progress(quiet: bool) -> Progress:

@@ -152,8 +152,17 @@ _TAILS = (
 """The last words of the names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
 """How many characters of a name, and before it, are checked. A name can be two words ("api key")."""
-_OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
+_OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
+_OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
+"""An option whose next word, or next list item in JSON, Python or YAML, is a secret."""
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
+_ONLY_OPTION = re.compile(rf"(?ai){_OPTION_NAME}")
+_OTHER_OPTION = re.compile(
+    r"(?ai)--?(?:[a-z0-9]{1,20}[-_]){0,4}(?:(?:text|label|sort|group|column|field|data|dataset|image|audio|video|prompt"
+    r"|input|output|target|primary|foreign|partition|cache|public)[-_]key"
+    r"|(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|stop)[-_]token)(?![a-z0-9_-])"
+)
+"""Options of trainings that name a column of the data or a token of a vocabulary."""
 _YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
 _OPENED = re.compile(r"(?a)[bBrRuU]{0,2}(\\*)([\"'`])")
 _BARE = re.compile(r"(?a)(?:[^\s\"',;&<>)}\]\\]|\\[^\sA-Za-z0-9\"'\\])+")
@@ -310,7 +319,7 @@ def _named(text: str) -> Iterator[Span]:
             at = place[1]
     for match in _OPTION.finditer(text):
         place = _value(text, match.end())
-        if place is not None and text[place[0]] != "-" and not _harmless(text[slice(*place)]):
+        if place is not None and _is_argument(text[slice(*place)]) and not _OTHER_OPTION.match(match[0]):
             yield place
     for match in _PAIR.finditer(text):
         place = _value(text, match.end())
@@ -355,6 +364,17 @@ def _header(text: str, at: int, name: str) -> Span | None:
         return None
     rest = _REST_OF_LINE.match(text, start)
     return rest.span() if rest else None
+
+
+def argument(option: object, value: object) -> bool:
+    """Return whether `value` is a secret because it follows `option` in a list of arguments."""
+    if not (isinstance(option, str) and isinstance(value, str)) or not _ONLY_OPTION.fullmatch(option):
+        return False
+    return _is_argument(value) and not _OTHER_OPTION.match(option)
+
+
+def _is_argument(value: str) -> bool:
+    return not value.startswith("-") and not _harmless(value)
 
 
 def _harmless(value: str) -> bool:

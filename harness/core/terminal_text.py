@@ -77,6 +77,23 @@ class Row(NamedTuple, Generic[Mark]):
         return f"{self.text} ({self.note})" if self.note else self.text
 
 
+_HIDDEN = {
+    **{code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
+}
+"""Control characters, except tab and newline, and characters that reverse the text → a visible character."""
+
+
+def printable(text: str) -> str:
+    """Return the text with a visible character for each control character.
+
+    Messages quote what pods, their logs and the API server's Events contain. Whoever writes these could
+    otherwise clear the screen or fake a verdict in the terminal of the reader (CVE-2021-25743 in kubectl).
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_HIDDEN)
+
+
 def rows(text: str) -> list[Row[None]]:
     """Return the rows that a terminal would show for a text, and the replaced texts."""
     if _PLAIN.match(text):

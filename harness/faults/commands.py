@@ -6,8 +6,6 @@ import json
 import secrets
 from pathlib import Path
 
-from rich.console import Console
-
 from harness import run
 from harness.context import RunContext
 from harness.core.clock import CLOCK
@@ -26,6 +24,7 @@ from harness.faults.results import Row, expected
 from harness.faults.shards import Shard, recorded_seconds
 from harness.faults.undo import replay
 from harness.launch.konduktor.job_file import JobFile
+from harness.report.terminal.console import Console
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4

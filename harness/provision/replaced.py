@@ -24,10 +24,11 @@ from typing import Final
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from harness.context import RunContext
-from harness.core import processes
+from harness.core import processes, proxies
 from harness.core.errors import HarnessError, ToolError, UsageError
-from harness.core.processes import environment
+from harness.core.processes import CHOOSING, environment
 from harness.core.replacements import Replacement
+from harness.evidence.io.redaction import secret_variables
 from harness.evidence.schema.bundle import Replaced
 from harness.provision import local_git
 from harness.provision.images.packages import SOURCES, pins
@@ -306,7 +307,7 @@ def _fits(root: Path) -> bool:
 def _built(each: Replacement, source: Path, context: RunContext) -> Path:
     out = context.settings.cache_dir / "wheels" / os.urandom(6).hex()
     out.mkdir(parents=True)
-    env = environment(without=("VIRTUAL_ENV", "PYTHONPATH")) | {"GIT_OPTIONAL_LOCKS": "0"}
+    env = _build_environment()
     try:
         command = [uv_program(), "build", *PYTHON, "--wheel", "--no-progress"]
         command += ["--out-dir", str(out), str(source)]
@@ -325,6 +326,18 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         ) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
+
+
+def _build_environment() -> dict[str, str]:
+    """Return the environment of a build, which runs the checkout's code.
+
+    It has no secrets except those of uv's package indexes, and no settings of the harness.
+    """
+    env = environment(without=("VIRTUAL_ENV", "PYTHONPATH", *CHOOSING, "AWS_"))
+    needed = proxies.names(env)
+    secret = secret_variables(env)
+    kept = [name for name in env if name.startswith(("UV_", "PIP_")) or name in needed or name not in secret]
+    return {name: env[name] for name in kept} | {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 def digest_of(wheel: Path) -> str:

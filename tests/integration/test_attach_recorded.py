@@ -139,7 +139,11 @@ class Recorded:
         values |= {"HARNESS_NONCE": self.nonce, "HARNESS_RECORDER_MODE": "admitted"} if recorded else {}
         found = jobs.pod(index, code, **more)
         found["spec"]["hostname"] = socket.gethostname()
-        found["spec"]["containers"][0]["env"] = [{"name": n, "value": v} for n, v in values.items()]
+        key = {"secretKeyRef": {"name": "own", "key": "api-key"}}
+        found["spec"]["containers"][0]["env"] = [
+            *({"name": n, "value": v} for n, v in values.items()),
+            {"name": "PLUTO_API_KEY", "valueFrom": key},
+        ]
         return found
 
     def serve(self, *pods: dict[str, Any], job: dict[str, Any] | None = None, start: float = 1) -> None:
@@ -292,7 +296,7 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
     api.secrets["binary"] = {"key": base64.b64encode(b"\xff\xfe").decode()}
     api.secrets["wrong"] = {"key": encoded("mlpi_wrong_key")}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"secret": "wrong"}, "does not accept the key"),
+        ({"secret": "wrong", "url": logged.server.url}, "does not accept the key"),
         ({"secret": "none"}, "there is no Secret none in namespace team"),
         ({"secret": "two"}, "Secret two in namespace team has 2 keys (one, other), so it is not known which"),
         ({"secret": "two/third"}, "has no key third, but one, other"),
@@ -373,6 +377,19 @@ def test_the_own_key_is_not_sent_to_a_tracker_that_only_the_pods_name(logged: Re
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
     assert "so your own PLUTO_API_KEY is not sent to it" in check(verdict, "tracker").explanation
     assert logged.attach(secret="", url=logged.server.url).verdict.verdict == "PASS"
+
+
+def test_a_secret_that_the_pods_do_not_use_is_not_sent_to_a_tracker_that_only_they_name(
+    logged: Recorded,
+) -> None:
+    """Contract: who writes a job's variables or its log, such as the author of a TorchrunJob, does not get
+    the key of a Secret that the job may not read.
+    """
+    logged.api.secrets["team"] = {"api-key": encoded(KEY)}
+    verdict = logged.attach(secret="team").verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
+    assert "they do not use Secret team, so its key is not sent" in check(verdict, "tracker").explanation
+    assert logged.attach(secret="team", url=logged.server.url).verdict.verdict == "PASS"
 
 
 def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(logged: Recorded) -> None:

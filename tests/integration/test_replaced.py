@@ -104,6 +104,18 @@ def changed(lock: Path, *texts: str) -> Change:
     return change(wanted, lock, ["--python-version", "3.13"], context)
 
 
+def test_the_build_of_a_checkout_does_not_see_the_keys_of_the_user(
+    lock: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: a checkout can be a colleague's branch. Its build runs in CI, next to the workflow's keys."""
+    keys = ("PLUTO_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "KUBECONFIG")
+    for name in keys:
+        monkeypatch.setenv(name, "value-of-a-key")
+    check = "import os\nassert 'value-of-a-key' not in os.environ.values(), 'the build sees a key'\n"
+    (checkout / "backend.py").write_text(check + BACKEND)
+    assert changed(lock, f"client={checkout}").replaced
+
+
 @pytest.mark.parametrize(
     ("spec", "version", "others"),
     [("client=1.1", "1.1", ()), ("client=<1.2,>1.0", "1.1", ()), ("client=1.0", "1.0", ())],

@@ -10,6 +10,7 @@ import typer
 from harness.cli import options
 from harness.cli.options import dump, progress
 from harness.core.errors import HarnessError, UsageError
+from harness.core.terminal_text import printable
 
 if TYPE_CHECKING:
     from harness.cli.torchrun.jobs import Jobs
@@ -206,7 +207,7 @@ def _dry_run(
         document["metadata"]["namespace"] = jobs.namespace
         jobs.create(document, dry_run=True)
         if refusal := jobs.refusal(document):
-            print(f"the job would not start: {refusal}", file=sys.stderr)
+            print(printable(f"the job would not start: {refusal}"), file=sys.stderr)
     print(yaml_of(document), end="")
     return 0
 
@@ -251,9 +252,10 @@ def status(
         return code
     print(table([job]))
     job_status = job.get("status") or {}
-    print(f"\ncommand: {job_status.get('torchrunCommand') or 'not assembled yet'}")
+    print(printable(f"\ncommand: {job_status.get('torchrunCommand') or 'not assembled yet'}"))
     for each in job_status.get("conditions") or []:
-        print(f"{each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}")
+        text = f"{each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}"
+        print(printable(text))
     for pod in pods:
         node = pod["spec"].get("nodeName") or "no node yet"
         print(f"node rank {rank(pod)}: {pod['metadata']['name']} on {node}, {pod['status'].get('phase')}")

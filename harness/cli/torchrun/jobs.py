@@ -22,6 +22,7 @@ from harness.core import kubeconfig as kubeconfigs
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
+from harness.core.terminal_text import printable
 from harness.settings import home, load
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
@@ -274,7 +275,8 @@ def table(jobs: Sequence[Object]) -> str:
         status = job.get("status") or {}
         queue = job["spec"].get("jobQueue") or job["spec"].get("queue") or ""
         workers, restarts = status.get("workersStatus") or "", str(status.get("restarts") or 0)
-        rows.append((job["metadata"]["name"], queue, phase(job), workers, restarts, reason(job)[:80]))
+        message = printable(" ".join(reason(job).split()))[:80]
+        rows.append((job["metadata"]["name"], queue, phase(job), workers, restarts, message))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()

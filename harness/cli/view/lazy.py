@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from harness.context import RunContext
     from harness.core.progress import Progress
     from harness.evidence.io.reader import Bundle
     from harness.evidence.io.writer import ProgressListener
     from harness.evidence.schema.bundle import Verdict
+    from harness.report.terminal.console import Console
     from harness.settings import Settings
 
 
@@ -55,7 +54,7 @@ def show_verdict(verdict: Verdict, bundle: Path, as_json: bool) -> int:
 
 def console() -> Console:
     """Return a rich console for stdout."""
-    from rich.console import Console
+    from harness.report.terminal.console import Console
 
     return Console()
 

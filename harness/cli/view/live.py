@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live as Screen
 from rich.spinner import Spinner
 from rich.table import Table
@@ -27,6 +27,7 @@ from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Manifest, Observation
 from harness.evidence.schema.processes import ProcessLine
+from harness.report.terminal.console import Console
 from harness.workers.ground_truth import truth_frames
 
 PER_SECOND = 5

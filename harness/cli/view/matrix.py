@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from harness.cli.options import progress
 from harness.core.progress import Progress
+from harness.report.terminal.console import Console
 from harness.versions.matrix import Matrix
 from harness.versions.matrix_text import render
 

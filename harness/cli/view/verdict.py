@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.cli.options import dump
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
+from harness.report.terminal.console import Console
 
 EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 

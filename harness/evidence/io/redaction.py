@@ -28,6 +28,7 @@ _LINE_REST = 1024
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED = re.compile(r'(?a)"name":\s*"([-.\w]+)"')
 _VALUED = re.compile(r'(?a)(\{"name":"([-.\w]+)","value":)"[^"\\]*(?:\\.[^"\\]*)*"\}')
+_LISTED = re.compile(r'"(--?[-\w]{1,120})",(?=("[^"\\]*(?:\\.[^"\\]*)*"))')
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _MAX_CLEAN = 4_000_000
 """How many characters of strings without secrets are remembered. Objects mostly repeat their strings."""
@@ -115,18 +116,24 @@ class Redactor:
             not search.clean(without)
             or any(map(_is_secret_name, _NAMED.findall(_SAFE.sub("", without))))
             or any(secret_rules.hidden(*each) for each in _named_strings(without))
+            or any(_arguments(without))
         )
         return None if left else without
 
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
 
-        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, x is replaced.
+        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, and in `["--token", x]`, as in its
+        arguments, x is replaced.
         """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
+            options = [None, *value]
+            return [
+                MASK if secret_rules.argument(option, item) else self.value(item)
+                for option, item in zip(options, value, strict=False)
+            ]
         if isinstance(value, dict):
             named = value.get("name")
             sensitive = isinstance(named, str) and is_secret_name(named)
@@ -204,6 +211,12 @@ def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
         at = match.end()
         if value != MASK:
             yield name, value
+
+
+def _arguments(encoded: str) -> Iterator[bool]:
+    """Return whether each option in a list of a JSON document is followed by a secret."""
+    for match in _LISTED.finditer(encoded):
+        yield secret_rules.argument(match[1], json.loads(match[2]))
 
 
 @cache

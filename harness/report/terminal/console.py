@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich import console as rich_console
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from harness.core.terminal_text import printable
 
 STYLE = {"PASS": "bold green", "WARN": "bold yellow", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 MARK = {"PASS": "✓", "FAIL": "✗", "UNKNOWN": "?"}
 PIPE_COLUMNS = 240
+
+
+class Console(rich_console.Console):
+    """A rich console that prints the control characters of texts as visible characters.
+
+    rich itself prints them unchanged.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def wide() -> Console:

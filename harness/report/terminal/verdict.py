@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from harness.core.terminal_text import printable
 from harness.evidence.schema.bundle import Stage, Verdict
 from harness.judge.acceptance.fleet import Fleet
 from harness.report.amounts import ranges
@@ -159,4 +160,4 @@ def render_short(verdict: Verdict, bundle: Path) -> None:
     """Print a verdict in three lines, for the captured output of a test."""
     ranks = f" ranks {ranges(verdict.ranks)}" if verdict.ranks else ""
     print(f"{MARK[verdict.verdict]} {verdict.verdict} {verdict.cause or ''}{ranks}")
-    print(f"  {verdict.explanation}\n  bundle {bundle}")
+    print(printable(f"  {verdict.explanation}\n  bundle {bundle}"))

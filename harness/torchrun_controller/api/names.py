@@ -92,6 +92,8 @@ def host(job: str, rank: int) -> str:
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 
+DATASETS = "-datasets"
+"""The suffix of the claim that all jobs of a queue share. Other claims belong to a job's name."""
 PLUGIN = "kubectl-torchrun"
 """The kubectl plugin behind `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"

@@ -184,7 +184,7 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
             "--rdzv-backend=static",
             '--node-rank="$JOB_COMPLETION_INDEX"',
             f"--master-addr={shlex.quote(host)}",
-            f"--master-port={given or port}",
+            f"--master-port={shlex.quote(given or str(port))}",
         ]
     shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
     if backend == "etcd-v2":

@@ -76,7 +76,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
     """
     volumes = []
     for kind, claim, default, read_only in (
-        ("datasets", storage.datasets, f"{queue}-datasets", True),
+        ("datasets", storage.datasets, f"{queue}{names.DATASETS}", True),
         ("checkpoints", storage.checkpoints, f"{job}-checkpoints", False),
     ):
         if claim is None or not (claim.enabled or claim.claim_name):

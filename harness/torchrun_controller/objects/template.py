@@ -147,10 +147,11 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         # With ClusterFirst, a pod on the host network uses the node's DNS, which cannot resolve Services.
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     spec["restartPolicy"] = "Never"  # A single restarted rank cannot rejoin. The JobSet restarts all ranks.
-    spec.setdefault("serviceAccountName", job.queue.service_account_name)
-    if spec["serviceAccountName"] == "default":
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or job.queue.service_account_name
+    spec["serviceAccountName"] = account
+    if account == "default" and spec.get("automountServiceAccountToken") is None:
         # The queue does not name a service account, so its jobs get no service account token.
-        spec.setdefault("automountServiceAccountToken", False)
+        spec["automountServiceAccountToken"] = False
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)

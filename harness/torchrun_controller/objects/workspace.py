@@ -35,9 +35,13 @@ fi
 mkdir -p .torchrun
 {SHARED}
 if [ ! -f {READY} ]; then
+  # The password is only for the server in URL, and not for the target of a redirect or a server that the
+  # repository's .lfsconfig names.
+  server=${{URL#*://}}; server=${{server%%/*}}; server=${{URL%%://*}}://${{server##*@}}
+  helper='!f() {{ echo "username=$GIT_USERNAME"; echo "password=$GIT_PASSWORD"; }}; f'
   fetch() {{
     timeout {WORKSPACE_SECONDS} git -c safe.directory='*' -c credential.helper= \\
-      -c credential.helper='!f() {{ echo "username=$GIT_USERNAME"; echo "password=$GIT_PASSWORD"; }}; f' "$@"
+      -c "credential.$server.helper=$helper" "$@"
   }}
   export GIT_TERMINAL_PROMPT=0
   fetch init -q .

@@ -202,18 +202,26 @@ class Cluster:
         self.wrote(answer)
 
     def _check_owner(self, document: Object) -> None:
-        """Raise Rejected if a claim exists that the controller did not create.
+        """Raise Rejected if a claim exists that the controller did not create for this job or queue.
 
-        A claim's name consists of the job's name and a suffix. Without this check, a job could mount any
-        claim whose name ends with one of these suffixes.
+        A claim's name consists of the job's or the queue's name and a suffix. Without this check, a job could
+        mount any claim whose name ends with one of these suffixes, e.g. a claim from the `resources` of
+        another queue.
         """
         kind, metadata = document["kind"], document["metadata"]
         if kind != "PersistentVolumeClaim":
             return
         found = self.kube.get(document["apiVersion"], kind, metadata["name"], metadata["namespace"])
-        if found is not None and names.QUEUE_LABEL not in (found["metadata"].get("labels") or {}):
+        of_queue = metadata["name"].endswith(names.DATASETS) or names.JOB_LABEL not in metadata["labels"]
+        label = names.QUEUE_LABEL if of_queue else names.JOB_LABEL
+        if (
+            found is not None
+            and (found["metadata"].get("labels") or {}).get(label) != metadata["labels"][label]
+        ):
+            kind_of = "queue" if of_queue else "job"
             message = (
-                "the claim exists, and not for this queue: rename the job, or name the claim in claimName"
+                f"the claim exists, and not for this {kind_of}: rename the {kind_of}, or name the claim in "
+                "claimName"
             )
             raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 

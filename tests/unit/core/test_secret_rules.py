@@ -50,6 +50,14 @@ def clean(text: str) -> str:
         ("password: 1234", "password: ***"),
         ("train.py --hub-token abc --steps 3", "train.py --hub-token *** --steps 3"),
         ("mysql --password 'a b'", "mysql --password '***'"),
+        ("train.py --hf_token abc --text_key body", "train.py --hf_token *** --text_key body"),
+        (
+            "Command '['t.py', '--token', 'a b', '--lr', '3']'",
+            "Command '['t.py', '--token', '***', '--lr', '3']'",
+        ),
+        ('{"a":"[\\"--api-key\\", \\"s 3\\"]"}', '{"a":"[\\"--api-key\\", \\"***\\"]"}'),
+        ('"--password",\n          "hunter2",', '"--password",\n          "***",'),
+        ("  - --wandb-key\n  - abc1\n  - --seed", "  - --wandb-key\n  - ***\n  - --seed"),
         ("- name: myOtherApiKey\n  value: 'tiny secret'", "- name: myOtherApiKey\n  value: '***'"),
         ('{"name": "HF_TOKEN", "value": "x"}', '{"name": "HF_TOKEN", "value": "***"}'),
         ("token: |\n  abcdefgh12345678\nuser: u", "token: |\n  ***\nuser: u"),
@@ -81,6 +89,35 @@ def test_secrets_are_found_by_name_or_form(text: str, expected: str) -> None:
     """Contract: the whole value is replaced, also with spaces, and nothing else."""
     assert clean(text) == expected
     assert clean(clean(text)) == clean(text)
+
+
+_PIECES = st.sampled_from(
+    [
+        *"'\"`\\=:,-| \n",
+        "--token",
+        "--key ",
+        "password",
+        "Authorization",
+        "Basic",
+        "name",
+        "value",
+        "API_KEY",
+        "x",
+        "://",
+        "@",
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=12).map("".join))
+def test_a_text_that_ends_within_a_secret_is_read_like_any_other(text: str) -> None:
+    """Contract: a pod's argument or log that ends with `--token "` once stopped the recording of evidence."""
+    assert clean(clean(text)) is not None
+
+
+@pytest.mark.parametrize("text", ['--token "', "--password '", "--key `", '--token \\"'])
+def test_an_option_with_an_empty_value_has_no_secret(text: str) -> None:
+    assert clean(text) == text
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,25 @@ def test_env_entries_with_secret_names_are_redacted(name):
     assert [entry["value"] for entry in Redactor().value(spec)["env"]] == ["***", "8"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--token", "a b", "--lr", "3"], ["--token", "***", "--lr", "3"]),
+        (["--hf_token", 'it"s'], ["--hf_token", "***"]),
+        (["--eos_token", "</s>", "--text-key", "body"], None),
+        (["--api-key", "--verbose", "--token"], None),
+        (["train.py", '--token "'], None),
+    ],
+)
+def test_the_argument_after_the_option_of_a_secret_is_redacted(arguments, expected):
+    """Contract: openclaw/openclaw #75095, slopus/happy #1297: the value is a list item of its own."""
+    spec = {"containers": [{"args": arguments}]}
+    found = compact(spec, Redactor())
+    wanted = {"containers": [{"args": expected or arguments}]}
+    assert Redactor().value(spec) == wanted
+    assert (json.loads(found) if found else wanted) == wanted
+
+
 REFERENCE = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "own", "key": "token"}}}
 VALUED = {"name": "HF_TOKEN", "value": 'x "y" \\'}
 
@@ -147,7 +166,7 @@ ENTRIES = st.fixed_dictionaries(
     st.recursive(
         ENTRIES,
         lambda inner: (
-            st.lists(inner, max_size=3)
+            st.lists(inner | st.sampled_from(["--token", "--key", "x", "-y", '"']), max_size=4)
             | st.dictionaries(
                 st.sampled_from(["env", "valueFrom", "value", "name", "API_KEY"]), inner, max_size=3
             )

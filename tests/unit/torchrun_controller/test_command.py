@@ -109,6 +109,18 @@ def test_static_rendezvous_has_node_ranks_and_one_master(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
+def test_an_endpoint_is_one_word_of_the_shown_command(backend: str) -> None:
+    """Contract: the job's status shows the command, which people copy into a shell."""
+    given = distributed(rdzvBackend=backend, rdzvEndpoint="a$(b):1;touch $(c)")
+    text = command.torchrun("demo", spec("python train.py"), TWO, given)
+    words = shlex.split(text)
+    assert words[-1] == "train.py"
+    assert any(word.endswith("1;touch $(c)") for word in words), text
+    outside = "".join(re.split(r"'[^']*'", text))
+    assert "touch" not in outside
+
+
 def test_etcd_rendezvous_uses_the_given_or_default_endpoint(tmp_path: Path) -> None:
     """Contract: etcd-v2 goes to the endpoint that is given, or to the original's default."""
     given_one = distributed(rdzvBackend="etcd-v2", rdzvEndpoint="etcd.other:2379")

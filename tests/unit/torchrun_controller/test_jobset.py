@@ -313,6 +313,12 @@ def test_a_job_has_the_token_of_an_account_that_its_queue_names() -> None:
     assert token(serviceAccountName="trainer") is None
     assert token(podTemplate={"spec": {"serviceAccountName": "trainer"}}) is None
     assert token(podTemplate={"spec": {"automountServiceAccountToken": True}}) is True
+    for unset in (
+        {"serviceAccountName": ""},
+        {"serviceAccountName": None},
+        {"automountServiceAccountToken": None},
+    ):
+        assert token(podTemplate={"spec": unset}) is False  # The API server treats null and "" as unset.
 
 
 def test_other_containers_leave_their_last_lines_behind() -> None:

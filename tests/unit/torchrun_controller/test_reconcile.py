@@ -84,7 +84,34 @@ def test_a_claim_of_somebody_else_is_not_mounted(api: Api) -> None:
     found.look()
     assert api.there("JobSet") is None
     assert "demo-checkpoints: the claim exists" in status(api)["message"]
-    metadata["labels"] = {names.QUEUE_LABEL: "cpu"}
+    for minutes, labels in enumerate(
+        (
+            {names.QUEUE_LABEL: "cpu"},  # from the queue's `resources`
+            {names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "other"},
+            {names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "demo"},
+        ),
+        1,
+    ):
+        assert api.there("JobSet") is None
+        metadata["labels"] = labels
+        api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+        found.hear_all()
+        found.reconciler.now = lambda minutes=minutes: NOW + timedelta(minutes=minutes)  # type: ignore[misc]
+        found.look()
+    assert api.there("JobSet") is not None
+
+
+def test_the_claim_for_datasets_is_that_of_the_queue(api: Api) -> None:
+    """Contract: jobs of one queue share the claim that the first of them created, but not another one."""
+    storage = {"datasets": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteMany"}}
+    api.put(queue(storage=storage))
+    labels = {names.QUEUE_LABEL: "gpu", names.JOB_LABEL: "first"}
+    metadata: Object = {"name": "cpu-datasets", "namespace": "team", "uid": "theirs", "labels": labels}
+    api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+    found = controller(api)
+    found.look()
+    assert api.there("JobSet") is None
+    labels[names.QUEUE_LABEL] = "cpu"
     api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
     found.hear_all()
     found.reconciler.now = lambda: NOW + timedelta(minutes=1)
