@@ -52,6 +52,9 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the number of free GPUs in a waiting job's message."""
 
+RESERVED = timedelta(seconds=60)
+"""The time after which a message reports that quota is reserved for a job that is still not admitted."""
+
 ETCD_AGAIN = timedelta(seconds=10)
 """The interval between checks for etcd's Service, which is not watched."""
 
@@ -289,6 +292,8 @@ class _Job(Ends):
             return self._explain(up, why, pods, again)
         message = f"{up}: {why}"
         if "Unschedulable" in why:
+            # A change of the reason is written at once, other than one of the message.
+            self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
         return self._say("Pending", message, wake=self._first(again))
 
@@ -401,13 +406,24 @@ class _Job(Ends):
             self._condition("Admitted", False, "Deactivated", message)
             return self._say("Queued", message)
         reserved = condition(workload, "QuotaReserved")
-        message = str(reserved.get("message", "")) or WAITS
-        self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", "")) or WAITS
+        shown_at = self._shown_at(reserved)
+        if shown_at is not None and self.now < shown_at:
+            reason, message = "Pending", WAITS
+        self._condition("Admitted", False, reason, message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)
         if self.seen.workload is None and self.ours is not None:
             return self._unseen_by_kueue(self.ours, message)
-        return self._say("Queued", message)
+        return self._say("Queued", message, wake=shown_at if shown_at and self.now < shown_at else None)
+
+    def _shown_at(self, reserved: Object) -> datetime | None:
+        """Return the time from which the message reports a reservation of quota, or None without one.
+
+        Usually Kueue resumes the JobSet right after the reservation. Only admission checks take longer.
+        """
+        since = reserved.get("lastTransitionTime")
+        return parsed(since) + RESERVED if since and reserved.get("status") == "True" else None
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has no Workload for the JobSet, according to the JobSet's Events."""

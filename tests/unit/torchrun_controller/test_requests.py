@@ -14,6 +14,7 @@ from torchrun_api import Api, Watching
 from torchrun_objects import job, pod, queue
 
 from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.condition_type import stamp
 from harness.torchrun_controller.runtime.kinds import JOBSETS, WORKLOAD_LABEL
 
 Object = dict[str, Any]
@@ -55,12 +56,20 @@ class Ran:
 
     # -- what Kueue, JobSet and the kubelet do -----------------------------------------------------------
     def kueue_waits(self, message: str) -> None:
-        """Create the JobSet's Workload, without a quota for it if there is a message."""
+        """Create the JobSet's Workload, with Kueue's reason for a wait if there is one."""
+        self._workload("False", "Pending", message)
+
+    def kueue_reserves(self) -> None:
+        """Reserve quota, as Kueue does before it resumes the JobSet."""
+        self._workload("True", "QuotaReserved", "Quota reserved in ClusterQueue cluster-queue")
+
+    def _workload(self, status: str, reason: str, message: str) -> None:
         uid = self.the("JobSet")["metadata"]["uid"]
-        condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}
+        condition = {"type": "QuotaReserved", "status": status, "reason": reason, "message": message}
+        condition["lastTransitionTime"] = stamp(self.now)
         metadata = {"name": "jobset-demo", "namespace": "team", "labels": {WORKLOAD_LABEL: uid}}
-        status = {"conditions": [condition] if message else []}
-        self.api.put({"kind": "Workload", "metadata": metadata, "status": status})
+        found = {"conditions": [condition] if message else []}
+        self.api.put({"kind": "Workload", "metadata": metadata, "status": found})
 
     def admit(self) -> None:
         one = self.the("JobSet")
@@ -111,6 +120,8 @@ def test_a_job_whose_phases_all_last() -> None:
     ran.look(0)
     assert ran.status["phase"] == "Queued"
     ran.kueue_waits("")
+    ran.look()
+    ran.kueue_reserves()
     ran.look()
     ran.admit()
     ran.look()
@@ -183,6 +194,17 @@ def test_a_long_wait_without_a_reason_is_told() -> None:
     ran.look(241)
     assert ran.status["jobID"] == ran.the("JobSet")["metadata"]["uid"]
     assert ran.events == {"Queued": "waits for Kueue to admit it"}
+
+
+def test_a_reservation_that_lasts_is_told() -> None:
+    """Contract: a job with quota that waits for an admission check says so after a minute."""
+    ran = Ran()
+    ran.look(0)
+    ran.kueue_reserves()
+    ran.look(59)
+    assert ran.status["message"] == "waits for Kueue to admit it"
+    ran.look(1)
+    assert ran.status["message"] == "Quota reserved in ClusterQueue cluster-queue"
 
 
 def test_completion_that_is_heard_before_the_pods() -> None:
