@@ -40,7 +40,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import template_condition
-from harness.torchrun_controller.decide.reconcile_state import WAITS, delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
 from harness.torchrun_controller.objects import jobset as make
@@ -51,9 +51,6 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 
 RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the number of free GPUs in a waiting job's message."""
-
-RESERVED = timedelta(seconds=60)
-"""The time after which a message reports that quota is reserved for a job that is still not admitted."""
 
 ETCD_AGAIN = timedelta(seconds=10)
 """The interval between checks for etcd's Service, which is not watched."""
@@ -405,25 +402,30 @@ class _Job(Ends):
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
             return self._say("Queued", message)
-        reserved = condition(workload, "QuotaReserved")
-        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", "")) or WAITS
-        shown_at = self._shown_at(reserved)
-        if shown_at is not None and self.now < shown_at:
-            reason, message = "Pending", WAITS
+        reason, message, wake = self._why_queued(workload)
         self._condition("Admitted", False, reason, message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)
         if self.seen.workload is None and self.ours is not None:
             return self._unseen_by_kueue(self.ours, message)
-        return self._say("Queued", message, wake=shown_at if shown_at and self.now < shown_at else None)
+        return self._say("Queued", message, wake=wake)
 
-    def _shown_at(self, reserved: Object) -> datetime | None:
-        """Return the time from which the message reports a reservation of quota, or None without one.
-
-        Usually Kueue resumes the JobSet right after the reservation. Only admission checks take longer.
-        """
+    def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
+        """Return the reason and message of a wait for Kueue, and the time when they will change, if known."""
+        reserved = condition(workload, "QuotaReserved")
+        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
+        if reserved.get("status") != "True":
+            return reason, message or WAITS, None
+        for check in (workload.get("status") or {}).get("admissionChecks") or []:
+            if check.get("state") != "Ready":
+                detail = (
+                    f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
+                )
+                return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
+        # Without admission checks, Kueue resumes the JobSet right after the reservation.
         since = reserved.get("lastTransitionTime")
-        return parsed(since) + RESERVED if since and reserved.get("status") == "True" else None
+        late = parsed(since) + UNEXPLAINED if since else self.now
+        return (reason, message or WAITS, None) if late <= self.now else ("Pending", WAITS, late)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has no Workload for the JobSet, according to the JobSet's Events."""

@@ -149,7 +149,12 @@ def _workload(item: Object) -> Object:
     return {
         "metadata": _part(item["metadata"], METADATA),
         "spec": _part(item.get("spec"), ("active",)),
-        "status": {"conditions": _conditions(status, ("Evicted", "QuotaReserved"), "lastTransitionTime")},
+        "status": {
+            "conditions": _conditions(status, ("Evicted", "QuotaReserved"), "lastTransitionTime"),
+            "admissionChecks": [
+                _part(check, ("name", "state", "message")) for check in status.get("admissionChecks") or []
+            ],
+        },
     }
 
 

@@ -59,16 +59,16 @@ class Ran:
         """Create the JobSet's Workload, with Kueue's reason for a wait if there is one."""
         self._workload("False", "Pending", message)
 
-    def kueue_reserves(self) -> None:
-        """Reserve quota, as Kueue does before it resumes the JobSet."""
-        self._workload("True", "QuotaReserved", "Quota reserved in ClusterQueue cluster-queue")
+    def kueue_reserves(self, *checks: Object) -> None:
+        """Reserve quota, as Kueue does before it resumes the JobSet, which waits for admission checks."""
+        self._workload("True", "QuotaReserved", "Quota reserved in ClusterQueue cluster-queue", *checks)
 
-    def _workload(self, status: str, reason: str, message: str) -> None:
+    def _workload(self, status: str, reason: str, message: str, *checks: Object) -> None:
         uid = self.the("JobSet")["metadata"]["uid"]
         condition = {"type": "QuotaReserved", "status": status, "reason": reason, "message": message}
         condition["lastTransitionTime"] = stamp(self.now)
         metadata = {"name": "jobset-demo", "namespace": "team", "labels": {WORKLOAD_LABEL: uid}}
-        found = {"conditions": [condition] if message else []}
+        found = {"conditions": [condition] if message else [], "admissionChecks": list(checks)}
         self.api.put({"kind": "Workload", "metadata": metadata, "status": found})
 
     def admit(self) -> None:
@@ -196,14 +196,27 @@ def test_a_long_wait_without_a_reason_is_told() -> None:
     assert ran.events == {"Queued": "waits for Kueue to admit it"}
 
 
+def test_an_admission_check_is_told() -> None:
+    """Contract: a job with quota that waits for an admission check names the check, at once."""
+    ran = Ran()
+    ran.look(0)
+    ready = {"name": "budget", "state": "Ready", "message": ""}
+    ran.kueue_reserves(ready, {"name": "nodes", "state": "Pending", "message": "no capacity yet"})
+    ran.look(1)
+    assert ran.status["message"] == (
+        "quota is reserved, and admission check nodes is Pending: no capacity yet"
+    )
+    assert ran.events == {"Queued": ran.status["message"]}
+
+
 def test_a_reservation_that_lasts_is_told() -> None:
-    """Contract: a job with quota that waits for an admission check says so after a minute."""
+    """Contract: a reservation of quota is a step to the admission, and a reason to wait only if it lasts."""
     ran = Ran()
     ran.look(0)
     ran.kueue_reserves()
-    ran.look(59)
-    assert ran.status["message"] == "waits for Kueue to admit it"
     ran.look(1)
+    assert ran.status["message"] == "waits for Kueue to admit it"
+    ran.look(300)
     assert ran.status["message"] == "Quota reserved in ClusterQueue cluster-queue"
 
 
