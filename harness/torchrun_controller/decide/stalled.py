@@ -142,6 +142,13 @@ def waits_for_claims(pods: list[Object]) -> bool:
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
+def starts_on_a_node(pods: list[Object]) -> bool:
+    """Return whether a pod has a node and has not started there, e.g. because it is pulling its image."""
+    return any(
+        _scheduled(pod) and (pod.get("status") or {}).get("phase") in (None, "Pending") for pod in pods
+    )
+
+
 def _scheduled(pod: Object) -> bool:
     return bool(condition(pod, "PodScheduled").get("status") == "True")
 

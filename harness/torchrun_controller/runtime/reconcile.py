@@ -33,7 +33,7 @@ from harness.torchrun_controller.objects import etcd, probe
 from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.plan.gpu_layout import Refused
 from harness.torchrun_controller.runtime.caches import Caches
-from harness.torchrun_controller.runtime.event_cache import Warnings
+from harness.torchrun_controller.runtime.event_cache import Warnings, needed
 from harness.torchrun_controller.runtime.event_writer import Recorder
 from harness.torchrun_controller.runtime.executor import Cluster
 from harness.torchrun_controller.runtime.kinds import JOBS, QUEUES, SERVICES
@@ -251,7 +251,7 @@ class Reconciler:
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
             decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
         if decision.unexplained:
-            warnings = self.warnings.of(job["metadata"]["namespace"], now)
+            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(seen.pods))
             decision = desired.desired(job, replace(seen, warnings=warnings), now, kai=kai)
         return decision
 
