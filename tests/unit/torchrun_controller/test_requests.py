@@ -252,3 +252,13 @@ def test_a_rejected_job_is_never_queued(kind: str) -> None:
     assert "Admitted" not in {each["type"] for each in ran.status["conditions"]}
     if kind == "Pod":
         assert ran.phases == ["Pending"]
+
+
+def test_a_refused_job_has_one_write() -> None:
+    """Contract: a job that cannot run as written costs its status and its Event, and no count of workers."""
+    ran = Ran(numGPUs=8)
+    for _ in range(3):
+        ran.look(60)
+    assert (ran.status["phase"], list(ran.events)) == ("Failed", ["Refused"])
+    assert "workersStatus" not in ran.status
+    assert ran.api.writes == len(["status", "Event"])
