@@ -433,7 +433,7 @@ class _Job(Ends):
         since = parsed(created) if created else self.now
         late, warnings = self.now >= since + stalled.LATE, self.seen.warnings
         if warnings is not None:
-            message = stalled.of_jobset(self.seen, since) or message
+            message = stalled.of_jobset(self.seen, since) or stalled.no_workload(since, self.now) or message
         wake = self.now + stalled.AGAIN if late else since + stalled.LATE
         return replace(self._say("Queued", message, wake=wake), unexplained=late and warnings is None)
 

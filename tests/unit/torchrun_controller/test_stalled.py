@@ -160,6 +160,23 @@ def test_a_jobset_that_kueue_does_not_see() -> None:
     )
 
 
+def test_a_controller_that_does_nothing() -> None:
+    """kubernetes/kubernetes#131917, kubernetes-sigs/kueue#2391: jobs without pods, and Workloads without a
+    status, for hours, and no Event.
+
+    Contract: after a minute the message says who should have acted.
+    """
+    later = NOW + timedelta(seconds=30)
+    assert look([], [], later - timedelta(seconds=1)).status.message == "0 of 2 pods run"
+    assert "check that JobSet's controller" in str(look([], [], later).status.message)
+    suspended = jobset(suspend=True)
+    suspended["metadata"]["creationTimestamp"] = ADMITTED
+    seen = Seen(jobset=suspended, warnings=[])
+    assert desired(job(status=CREATED), seen, NOW).status.message == "waits for Kueue to admit it"
+    said = desired(job(status=CREATED), seen, later).status
+    assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)
+
+
 def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
     """Contract: one read in five seconds for each namespace, however many jobs wait."""
     reads: list[tuple[str, str]] = []
