@@ -26,6 +26,7 @@ def arm(p50: float, p99: float, told: float, requests: float, memory: float) -> 
     return {
         "seconds": 100.0,
         "requests_per_job": requests,
+        "own_requests_per_job": requests / 10,
         "to_jobset_seconds": {"p50": p50, "p99": p99},
         "to_told_seconds": {"p50": 0.0, "p99": told},
         "memory_mib": memory,

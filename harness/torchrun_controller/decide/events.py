@@ -13,13 +13,11 @@ from datetime import datetime, timedelta
 
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
-from harness.torchrun_controller.decide.reconcile_state import WAITS
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS
 
 LONGEST = 1024
 """The API server's limit for the length of an Event message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
-UNEXPLAINED = timedelta(seconds=30)
-"""The wait after which an Event reports that a job is queued, if Kueue has given no reason."""
 OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueue yet")
 """Messages about a queue that is briefly not ready. They do not cause a warning."""
 

@@ -40,7 +40,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import template_condition
-from harness.torchrun_controller.decide.reconcile_state import WAITS, delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
 from harness.torchrun_controller.objects import jobset as make
@@ -289,6 +289,8 @@ class _Job(Ends):
             return self._explain(up, why, pods, again)
         message = f"{up}: {why}"
         if "Unschedulable" in why:
+            # A change of the reason is written at once, other than one of the message.
+            self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
         return self._say("Pending", message, wake=self._first(again))
 
@@ -400,14 +402,30 @@ class _Job(Ends):
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
             return self._say("Queued", message)
-        reserved = condition(workload, "QuotaReserved")
-        message = str(reserved.get("message", "")) or WAITS
-        self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        reason, message, wake = self._why_queued(workload)
+        self._condition("Admitted", False, reason, message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)
         if self.seen.workload is None and self.ours is not None:
             return self._unseen_by_kueue(self.ours, message)
-        return self._say("Queued", message)
+        return self._say("Queued", message, wake=wake)
+
+    def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
+        """Return the reason and message of a wait for Kueue, and the time when they will change, if known."""
+        reserved = condition(workload, "QuotaReserved")
+        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
+        if reserved.get("status") != "True":
+            return reason, message or WAITS, None
+        for check in (workload.get("status") or {}).get("admissionChecks") or []:
+            if check.get("state") != "Ready":
+                detail = (
+                    f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
+                )
+                return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
+        # Without admission checks, Kueue resumes the JobSet right after the reservation.
+        since = reserved.get("lastTransitionTime")
+        late = parsed(since) + UNEXPLAINED if since else self.now
+        return (reason, message or WAITS, None) if late <= self.now else ("Pending", WAITS, late)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has no Workload for the JobSet, according to the JobSet's Events."""
@@ -415,7 +433,7 @@ class _Job(Ends):
         since = parsed(created) if created else self.now
         late, warnings = self.now >= since + stalled.LATE, self.seen.warnings
         if warnings is not None:
-            message = stalled.of_jobset(self.seen, since) or message
+            message = stalled.of_jobset(self.seen, since) or stalled.no_workload(since, self.now) or message
         wake = self.now + stalled.AGAIN if late else since + stalled.LATE
         return replace(self._say("Queued", message, wake=wake), unexplained=late and warnings is None)
 

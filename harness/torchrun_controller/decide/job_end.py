@@ -117,6 +117,8 @@ class Ends(Look):
 
     def _count_the_rest(self) -> None:
         """Update the counts of an ended job. Pods that ended stay counted after their deletion."""
+        if self.old.workers_status is None:
+            return  # The job never had a JobSet.
         left = attempt(self.seen.pods, self.ours) if self.ours is not None else []
         old, now = self.old.workers, counted(left)
         self._set_workers(

@@ -22,6 +22,11 @@ from harness.torchrun_controller.decide.decisions import (
 
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job until Kueue gives a reason for the wait."""
+UNEXPLAINED = timedelta(minutes=5)
+"""The wait after which the status and an Event report a job that Kueue has queued without a reason.
+
+Most jobs are admitted before that, and the write of the admission contains the rest.
+"""
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 

@@ -20,6 +20,8 @@ CLOCKS = timedelta(seconds=5)
 """The tolerated difference between the clocks of the control plane and this process."""
 UNSCHEDULED = timedelta(seconds=30)
 """The time within which a running scheduler sets each pod's PodScheduled condition."""
+IDLE = timedelta(seconds=60)
+"""The time without an action after which a message asks whether a controller runs."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -47,6 +49,7 @@ def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now
         or _missing(seen, nodes - len(pods), nodes, events)
         or _of_pods(pods, events)
         or _no_scheduler(pods, now)
+        or _no_pods(pods, since, now)
     )
 
 
@@ -142,6 +145,13 @@ def waits_for_claims(pods: list[Object]) -> bool:
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
+def starts_on_a_node(pods: list[Object]) -> bool:
+    """Return whether a pod has a node and has not started there, e.g. because it is pulling its image."""
+    return any(
+        _scheduled(pod) and (pod.get("status") or {}).get("phase") in (None, "Pending") for pod in pods
+    )
+
+
 def _scheduled(pod: Object) -> bool:
     return bool(condition(pod, "PodScheduled").get("status") == "True")
 
@@ -157,6 +167,26 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
                 f"{UNSCHEDULED.seconds} s: install it, or name another one in scheduling.scheduler"
             )
     return ""
+
+
+def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
+    """Return a message if no pod has been created for IDLE although no Event reports a problem, or ""."""
+    if pods or now - since < IDLE:
+        return ""
+    return (
+        f"no pod has been created for {IDLE.seconds} s, and no Event says why: check that JobSet's "
+        "controller and kube-controller-manager run"
+    )
+
+
+def no_workload(since: datetime, now: datetime) -> str:
+    """Return a message if Kueue has not created a Workload for a JobSet for IDLE, or ""."""
+    if now - since < IDLE:
+        return ""
+    return (
+        f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event says why: check "
+        "that its controller runs, and that it manages jobs in this namespace"
+    )
 
 
 def _text(event: Object) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.decide.stalled import time_of
+from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of, waits_for_claims
 
 KEPT = timedelta(seconds=5)
-SHARE = 20
+SHARE = 60
 """A namespace's Events are reused for SHARE times as long as the request for them took.
 
-In a namespace with many Events, the controller therefore spends at most 1/SHARE of its time on these
-requests.
+In a namespace with many Events, the controller therefore spends at most 1/20 of its time on the requests for
+the three kinds of Events.
 """
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
@@ -23,20 +23,26 @@ OF_PULLS = "type!=Warning,reason=Pulling"
 """The Events about image pulls. Once a pod pulls its image, the problem in older warnings is solved."""
 
 
+def needed(pods: list[Object]) -> list[str]:
+    """Return the field selectors for the Events that can explain why these pods are late."""
+    claims, images = waits_for_claims(pods), starts_on_a_node(pods)
+    return [SELECTOR, *([OF_CLAIMS] if claims else []), *([OF_PULLS] if images else [])]
+
+
 class Warnings:
-    """A cache of Events, keyed by namespace, to explain late pods."""
+    """A cache of Events, keyed by namespace and field selector, to explain late pods."""
 
     def __init__(
         self, read: Callable[[str, str], list[Object]], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
-        self._kept: dict[str, tuple[datetime, timedelta, list[Object]]] = {}
-        """For each namespace, the time when the Events were read, how long they are valid, and the Events."""
+        self._kept: dict[tuple[str, str], tuple[datetime, timedelta, list[Object]]] = {}
+        """For each namespace and selector, when the Events were read, their lifetime, and the Events."""
         self._lock = threading.Lock()
 
-    def of(self, namespace: str, now: datetime) -> list[Object]:
-        """Return a namespace's Events, oldest first.
+    def of(self, namespace: str, now: datetime, selectors: list[str]) -> list[Object]:
+        """Return a namespace's Events that match one of the selectors, oldest first.
 
         Their maximum age is KEPT, or SHARE times the duration of the request if that is longer.
         """
@@ -44,10 +50,11 @@ class Warnings:
             self._kept = {
                 each: kept for each, kept in self._kept.items() if timedelta(0) <= now - kept[0] < kept[1]
             }
-            if namespace not in self._kept:
-                began = self.monotonic()
-                selected = [self.read(namespace, each) for each in (SELECTOR, OF_CLAIMS, OF_PULLS)]
-                events = sorted((event for each in selected for event in each), key=time_of)
-                took = timedelta(seconds=self.monotonic() - began)
-                self._kept[namespace] = (now, max(KEPT, SHARE * took), events)
-            return self._kept[namespace][2]
+            for selector in selectors:
+                if (namespace, selector) not in self._kept:
+                    began = self.monotonic()
+                    events = self.read(namespace, selector)
+                    took = timedelta(seconds=self.monotonic() - began)
+                    self._kept[namespace, selector] = (now, max(KEPT, SHARE * took), events)
+            found = [event for selector in selectors for event in self._kept[namespace, selector][2]]
+            return sorted(found, key=time_of)

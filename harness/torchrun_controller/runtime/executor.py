@@ -9,6 +9,7 @@ next reconcile uses it.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ CHANGES = (GONE, CONFLICT)
 
 
 MAX_EVENTS = 1000
+LOCKS = 16
+
+
+def _locks(number: int) -> tuple[threading.Lock, ...]:
+    return tuple(threading.Lock() for _ in range(number))
 
 
 @dataclass
@@ -58,6 +64,8 @@ class Cluster:
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
     """The time when a pod was last accepted, keyed by the pod's JSON under a common job name."""
+    _checking: tuple[threading.Lock, ...] = field(default_factory=lambda: _locks(LOCKS))
+    """Locks for checks. Equal pods have the same lock, so that a burst of jobs checks its pod once."""
 
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -157,12 +165,13 @@ class Cluster:
 
     def _check_one_of(self, document: Object, alike: str) -> None:
         """Check an object unless one with an equal `alike` was accepted recently. Raises Rejected."""
-        now = self.monotonic()
-        if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
-            return
-        self.check(document)
-        kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
-        self._accepted = {**kept, alike: now}
+        with self._checking[hash(alike) % LOCKS]:
+            now = self.monotonic()
+            if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
+                return
+            self.check(document)
+            kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
+            self._accepted = {**kept, alike: now}
 
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.

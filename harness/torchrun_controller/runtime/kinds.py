@@ -145,7 +145,17 @@ def _judged(*kinds: str) -> Callable[[Object], Object]:
 
 
 def _workload(item: Object) -> Object:
-    return {**_judged("Evicted", "QuotaReserved")(item), "spec": _part(item.get("spec"), ("active",))}
+    status = item.get("status") or {}
+    return {
+        "metadata": _part(item["metadata"], METADATA),
+        "spec": _part(item.get("spec"), ("active",)),
+        "status": {
+            "conditions": _conditions(status, ("Evicted", "QuotaReserved"), "lastTransitionTime"),
+            "admissionChecks": [
+                _part(check, ("name", "state", "message")) for check in status.get("admissionChecks") or []
+            ],
+        },
+    }
 
 
 def _local_queue(item: Object) -> Object:

@@ -27,12 +27,13 @@ from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import etcd, probe
 from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.plan.gpu_layout import Refused
 from harness.torchrun_controller.runtime.caches import Caches
-from harness.torchrun_controller.runtime.event_cache import Warnings
+from harness.torchrun_controller.runtime.event_cache import Warnings, needed
 from harness.torchrun_controller.runtime.event_writer import Recorder
 from harness.torchrun_controller.runtime.executor import Cluster
 from harness.torchrun_controller.runtime.kinds import JOBS, QUEUES, SERVICES
@@ -51,16 +52,8 @@ RECHECK_SECONDS = 10.0
 
 A delay is needed because some of the queue's objects are not watched.
 """
-PROGRESS = timedelta(seconds=5)
-"""The minimum time between two status writes if only the number of pods or a message has changed.
-
-All other changes are written immediately.
-"""
-QUEUED = timedelta(seconds=30)
-"""The minimum time after which the status of a queued job names its JobSet, if nothing else changes.
-
-Most jobs are admitted before that, and the write of the admission contains the JobSet.
-"""
+PROGRESS = timedelta(seconds=15)
+"""The minimum time between two status writes if only the number of pods or a message has changed."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
 """The delay in seconds before the next reconcile if a write failed because the cache was outdated."""
@@ -113,7 +106,7 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
 
     if before == status or facts(before) != facts(status):
         return timedelta(0)
-    return QUEUED if queued and before.message == status.message else PROGRESS
+    return UNEXPLAINED if queued and before.message == status.message else PROGRESS
 
 
 def _asks_for_etcd(decision: Decision) -> bool:
@@ -179,7 +172,7 @@ class Reconciler:
         now = self.now()
         before = JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now)
-        due = self._written.get(key, now - QUEUED) + patience(before, decision.status)
+        due = self._written.get(key, now - UNEXPLAINED) + patience(before, decision.status)
         if now < due and not decision.actions:
             return _seconds_until(min(due, decision.wake or due), now)
         return self._apply(key, job, before, decision, now)
@@ -258,7 +251,7 @@ class Reconciler:
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
             decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
         if decision.unexplained:
-            warnings = self.warnings.of(job["metadata"]["namespace"], now)
+            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(seen.pods))
             decision = desired.desired(job, replace(seen, warnings=warnings), now, kai=kai)
         return decision
 

@@ -257,14 +257,14 @@ def test_what_ended_meanwhile_is_kept(api: Api) -> None:
     assert "deletionTimestamp" not in the(api, "JobSet")["metadata"]
 
 
-def test_the_number_of_pods_is_written_every_five_seconds(api: Api) -> None:
+def test_the_number_of_pods_is_written_every_fifteen_seconds(api: Api) -> None:
     """Contract: each phase has one write at once; the pods that start meanwhile are counted later, in one."""
     found, written = controller(api), []
     found.look()
     jobset(api)
     found.hear_all()
     found.look()
-    for second in range(1, 8):
+    for second in range(1, 18):
         found.reconciler.now = lambda second=second: NOW + timedelta(seconds=second)
         pods(api, "Running" if second > 2 else "Pending", "Pending")
         found.hear_all()
@@ -274,8 +274,25 @@ def test_the_number_of_pods_is_written_every_five_seconds(api: Api) -> None:
             written.append((second, status(api)["message"]))
         elif second == 3:
             assert again == 2.0
-    assert written == [(5, "1 of 2 pods run")]
+    assert written == [(15, "1 of 2 pods run")]
     pods(api, "Running", "Running")
     found.hear_all()
     found.look()
     assert (status(api)["phase"], status(api)["workersStatus"]) == ("Running", "2/2 ready")
+
+
+def test_a_pod_without_a_node_is_said_at_once(api: Api) -> None:
+    """Contract: the reason why pods do not run is no number of pods: it is not kept back."""
+    found = controller(api)
+    found.look()
+    jobset(api)
+    found.hear_all()
+    found.look()
+    assert status(api)["message"] == "0 of 2 pods run"
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    one = pod(0, "Pending", conditions=[scheduled])
+    one["metadata"]["labels"][names.JOBSET_LABEL] = "demo"
+    api.put({"apiVersion": "v1", "kind": "Pod", **one, "metadata": {**one["metadata"], "namespace": "team"}})
+    found.hear_all()
+    found.look()
+    assert "Unschedulable: no node" in status(api)["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from torchrun_api import Api, Watching
 from torchrun_objects import job, queue
 
 from harness.torchrun_controller.api import names
+from harness.torchrun_controller.decide.decisions import Check
 from harness.torchrun_controller.runtime.reconcile import Key
 
 Object = dict[str, Any]
@@ -40,6 +42,9 @@ def refusing(kind: str, error: Exception) -> Callable[[Object], None]:
             raise error
 
     return refuse
+
+
+LIMIT = 20.0
 
 
 class Cluster:
@@ -268,3 +273,30 @@ def test_pods_of_a_burst_are_checked_once() -> None:
     assert checks("b2", image="b2:1") == 3
     seconds[0] = 5.0
     assert checks("d") == 4
+
+
+def test_jobs_of_a_burst_wait_for_the_check_of_the_first() -> None:
+    """Contract: equal pods that are checked at the same time cost one dry run, not one for each thread."""
+    cluster = Cluster()
+    checking, go_on = threading.Event(), threading.Event()
+
+    def refuse(_: Object) -> None:
+        checking.set()
+        assert go_on.wait(LIMIT)
+
+    cluster.api.refuse = refuse
+    alike = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any", "namespace": "team"}}
+    threads = [
+        threading.Thread(
+            target=cluster.controller.reconciler.cluster.do, args=(job(), Check(alike, alike)), daemon=True
+        )
+        for _ in range(4)
+    ]
+    threads[0].start()
+    assert checking.wait(LIMIT)
+    for each in threads[1:]:
+        each.start()
+    go_on.set()
+    for each in threads:
+        each.join(LIMIT)
+    assert cluster.api.checks == 1

@@ -14,6 +14,7 @@ from torchrun_api import Api, Watching
 from torchrun_objects import job, pod, queue
 
 from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.condition_type import stamp
 from harness.torchrun_controller.runtime.kinds import JOBSETS, WORKLOAD_LABEL
 
 Object = dict[str, Any]
@@ -55,12 +56,20 @@ class Ran:
 
     # -- what Kueue, JobSet and the kubelet do -----------------------------------------------------------
     def kueue_waits(self, message: str) -> None:
-        """Create the JobSet's Workload, without a quota for it if there is a message."""
+        """Create the JobSet's Workload, with Kueue's reason for a wait if there is one."""
+        self._workload("False", "Pending", message)
+
+    def kueue_reserves(self, *checks: Object) -> None:
+        """Reserve quota, as Kueue does before it resumes the JobSet, which waits for admission checks."""
+        self._workload("True", "QuotaReserved", "Quota reserved in ClusterQueue cluster-queue", *checks)
+
+    def _workload(self, status: str, reason: str, message: str, *checks: Object) -> None:
         uid = self.the("JobSet")["metadata"]["uid"]
-        condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}
+        condition = {"type": "QuotaReserved", "status": status, "reason": reason, "message": message}
+        condition["lastTransitionTime"] = stamp(self.now)
         metadata = {"name": "jobset-demo", "namespace": "team", "labels": {WORKLOAD_LABEL: uid}}
-        status = {"conditions": [condition] if message else []}
-        self.api.put({"kind": "Workload", "metadata": metadata, "status": status})
+        found = {"conditions": [condition] if message else [], "admissionChecks": list(checks)}
+        self.api.put({"kind": "Workload", "metadata": metadata, "status": found})
 
     def admit(self) -> None:
         one = self.the("JobSet")
@@ -111,6 +120,8 @@ def test_a_job_whose_phases_all_last() -> None:
     ran.look(0)
     assert ran.status["phase"] == "Queued"
     ran.kueue_waits("")
+    ran.look()
+    ran.kueue_reserves()
     ran.look()
     ran.admit()
     ran.look()
@@ -172,17 +183,41 @@ def test_a_wait_for_quota_is_told() -> None:
 
 
 def test_a_long_wait_without_a_reason_is_told() -> None:
-    """Contract: a job that Kueue leaves without a word is Queued from the start; after half a minute its
-    status names its JobSet, and an Event says that it waits.
+    """Contract: a job that Kueue leaves without a word is Queued from the start; after five minutes
+    its status names its JobSet, and an Event says that it waits.
     """
     ran = Ran()
     ran.look(0)
     ran.kueue_waits("")
-    ran.look(10)
+    ran.look(60)
     assert ran.events == {}
-    ran.look(21)
+    ran.look(241)
     assert ran.status["jobID"] == ran.the("JobSet")["metadata"]["uid"]
     assert ran.events == {"Queued": "waits for Kueue to admit it"}
+
+
+def test_an_admission_check_is_told() -> None:
+    """Contract: a job with quota that waits for an admission check names the check, at once."""
+    ran = Ran()
+    ran.look(0)
+    ready = {"name": "budget", "state": "Ready", "message": ""}
+    ran.kueue_reserves(ready, {"name": "nodes", "state": "Pending", "message": "no capacity yet"})
+    ran.look(1)
+    assert ran.status["message"] == (
+        "quota is reserved, and admission check nodes is Pending: no capacity yet"
+    )
+    assert ran.events == {"Queued": ran.status["message"]}
+
+
+def test_a_reservation_that_lasts_is_told() -> None:
+    """Contract: a reservation of quota is a step to the admission, and a reason to wait only if it lasts."""
+    ran = Ran()
+    ran.look(0)
+    ran.kueue_reserves()
+    ran.look(1)
+    assert ran.status["message"] == "waits for Kueue to admit it"
+    ran.look(300)
+    assert ran.status["message"] == "Quota reserved in ClusterQueue cluster-queue"
 
 
 def test_completion_that_is_heard_before_the_pods() -> None:
@@ -217,3 +252,13 @@ def test_a_rejected_job_is_never_queued(kind: str) -> None:
     assert "Admitted" not in {each["type"] for each in ran.status["conditions"]}
     if kind == "Pod":
         assert ran.phases == ["Pending"]
+
+
+def test_a_refused_job_has_one_write() -> None:
+    """Contract: a job that cannot run as written costs its status and its Event, and no count of workers."""
+    ran = Ran(numGPUs=8)
+    for _ in range(3):
+        ran.look(60)
+    assert (ran.status["phase"], list(ran.events)) == ("Failed", ["Refused"])
+    assert "workersStatus" not in ran.status
+    assert ran.api.writes == len(["status", "Event"])

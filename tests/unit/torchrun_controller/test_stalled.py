@@ -10,10 +10,11 @@ from torchrun_objects import CREATED, job, jobset, pod
 
 from harness.torchrun_controller.decide.decisions import Decision, Seen
 from harness.torchrun_controller.decide.job import desired
-from harness.torchrun_controller.runtime.event_cache import Warnings
+from harness.torchrun_controller.runtime.event_cache import OF_CLAIMS, OF_PULLS, SELECTOR, Warnings, needed
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+ALL = [SELECTOR, OF_CLAIMS, OF_PULLS]
 ADMITTED = "2026-11-23T11:59:30Z"
 NOT_READY = {"type": "PodsReady", "status": "False", "lastTransitionTime": ADMITTED}
 ADMITTED_JOB = job(status={**CREATED, "startTime": ADMITTED, "conditions": [NOT_READY]})
@@ -159,6 +160,23 @@ def test_a_jobset_that_kueue_does_not_see() -> None:
     )
 
 
+def test_a_controller_that_does_nothing() -> None:
+    """kubernetes/kubernetes#131917, kubernetes-sigs/kueue#2391: jobs without pods, and Workloads without a
+    status, for hours, and no Event.
+
+    Contract: after a minute the message says who should have acted.
+    """
+    later = NOW + timedelta(seconds=30)
+    assert look([], [], later - timedelta(seconds=1)).status.message == "0 of 2 pods run"
+    assert "check that JobSet's controller" in str(look([], [], later).status.message)
+    suspended = jobset(suspend=True)
+    suspended["metadata"]["creationTimestamp"] = ADMITTED
+    seen = Seen(jobset=suspended, warnings=[])
+    assert desired(job(status=CREATED), seen, NOW).status.message == "waits for Kueue to admit it"
+    said = desired(job(status=CREATED), seen, later).status
+    assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)
+
+
 def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
     """Contract: one read in five seconds for each namespace, however many jobs wait."""
     reads: list[tuple[str, str]] = []
@@ -169,11 +187,31 @@ def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
 
     found = Warnings(read)
     for seconds in (0, 1, 4):
-        found.of("a", NOW + timedelta(seconds=seconds))
+        found.of("a", NOW + timedelta(seconds=seconds), ALL)
     assert len(reads) == 3
-    found.of("b", NOW)
-    found.of("a", NOW + timedelta(seconds=5))
+    found.of("b", NOW, ALL)
+    found.of("a", NOW + timedelta(seconds=5), ALL)
     assert len(reads) == 9
+
+
+def test_only_events_that_can_explain_are_read() -> None:
+    """Contract: Events about claims and images are read for pods that wait for claims and images."""
+    place = {"type": "PodScheduled", "status": "True"}
+    started = pod(0, "Pending", conditions=[place])
+    with_claim = {**pod(1, "Pending"), "spec": {"claims": ["demo-data"]}}
+    assert needed([pod(0, "Pending"), pod(1, "Running", conditions=[place])]) == [SELECTOR]
+    assert needed([started]) == [SELECTOR, OF_PULLS]
+    assert needed([started, with_claim]) == ALL
+    reads: list[str] = []
+
+    def read(_: str, selector: str) -> list[Object]:
+        reads.append(selector)
+        return []
+
+    found = Warnings(read)
+    for selectors in ([SELECTOR], ALL, [SELECTOR]):
+        found.of("a", NOW, selectors)
+    assert reads == ALL
 
 
 def test_events_that_take_long_to_read_are_read_less_often() -> None:
@@ -187,7 +225,7 @@ def test_events_that_take_long_to_read_are_read_less_often() -> None:
 
     found = Warnings(read, lambda: clock[0])
     for seconds in (0, 10, 29):
-        found.of("a", NOW + timedelta(seconds=seconds))
+        found.of("a", NOW + timedelta(seconds=seconds), ALL)
     assert reads[0] == 3
-    found.of("a", NOW + timedelta(seconds=30))
+    found.of("a", NOW + timedelta(seconds=30), ALL)
     assert reads[0] == 6
