@@ -13,11 +13,11 @@ from pathlib import Path
 
 from harness.attach import pod_variables, rank_count
 from harness.core.kubernetes import Object
+from harness.evidence import group_logs
 from harness.evidence.io.reader import Bundle
-from harness.evidence.kubernetes import group_logs
 from harness.evidence.kubernetes.objects import mapping
-from harness.evidence.torchrun_logs import LoggedRanks
 from harness.evidence.schema.bundle import Expected
+from harness.evidence.torchrun_logs import LoggedRanks
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,7 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
     text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
     text += str(status.get("message") or "no message").rstrip(".")
     end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
-    return replace(
-        end, cause="run.timed_out", text=text, evidence=(pod.last.ref,), advice=_DEADLINE_ADVICE
-    )
+    return replace(end, cause="run.timed_out", text=text, evidence=(pod.last.ref,), advice=_DEADLINE_ADVICE)
 
 
 def _runs_again(case: Case, pod: Pod) -> bool:

@@ -7,8 +7,7 @@ and has its own rank 0.
 from __future__ import annotations
 
 from harness.core.limits import MAX_RANKS
-from harness.evidence import torchrun_processes
-from harness.evidence.kubernetes import group_logs
+from harness.evidence import group_logs, torchrun_processes
 from harness.evidence.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
