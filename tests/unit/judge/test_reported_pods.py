@@ -113,7 +113,7 @@ def test_a_pod_that_the_kubelet_accepted_was_not_rejected(reason: str, message: 
             {},
             {"reason": "ContainerStatusUnknown"},
             "rank.killed",
-            "the kubelet lost the container",
+            "kubelet lost the container",
         ),
         ({}, {}, "rank.killed", "SIGKILL"),
     ],
