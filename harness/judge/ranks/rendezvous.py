@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
@@ -242,6 +243,14 @@ def _size(scene: Scene) -> Diagnosis:
     return "rendezvous.world_size", odd, text
 
 
+def _ranks_in(case: Case, log: str) -> Iterator[int]:
+    """Yield the rank of each frame in a log. Malformed frames are skipped."""
+    for _, line in case.bundle.lines(log):
+        with suppress(ValueError, KeyError, TypeError):
+            text = [line.decode(errors="replace")]
+            yield from [int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, text)]
+
+
 def too_many(case: Case) -> Finding | None:
     """Return the `rendezvous` finding if more ranks took part than the job has, or None."""
     ranks_ = len(case.ranks_ever)
@@ -251,8 +260,7 @@ def too_many(case: Case) -> Finding | None:
     text = f"more ranks took part than the {ranks_} of the job"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
-        lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
-        ranks = {int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, lines)}
+        ranks = set(_ranks_in(case, log))
         if len(ranks) > case.per_node:
             one_pod = f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"
             refs = [log, path]

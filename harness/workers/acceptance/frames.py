@@ -21,6 +21,8 @@ from typing import Any
 MARK = "@netcheck1 "
 MAX_LINE = 4000
 _CHUNK = 3800
+MAX_JSON = 64 << 20
+"""The maximum size of a diagnosis in bytes. The nonce is no secret for the job, which could print more."""
 _BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
 
 
@@ -54,8 +56,11 @@ class Collector:
             return None
         self._given.add(name)
         try:
-            said = json.loads(zlib.decompress(base64.b64decode("".join(held[n] for n in sorted(held)))))
-        except (ValueError, zlib.error, binascii.Error):
+            unpacking = zlib.decompressobj()
+            packed = base64.b64decode("".join(held[n] for n in sorted(held)))
+            text = unpacking.decompress(packed, MAX_JSON)
+            said = json.loads(text) if unpacking.eof else None
+        except (ValueError, RecursionError, zlib.error, binascii.Error):
             return None
         return said if isinstance(said, dict) else None
 

@@ -100,14 +100,22 @@ def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
     return line
 
 
+def _payload(body: str) -> Any:
+    try:
+        return json.loads(base64.b64decode(body))
+    except RecursionError:
+        raise ValueError("the frame is nested too deeply") from None
+
+
 def decode(nonce: str, lines: Iterable[str], mark: str = MARK) -> Iterator[dict[str, Any]]:
     """Yield the payload of each authentic frame in the log lines. Everything else is skipped.
 
-    Other text may precede a frame on its line, because several processes share one pipe.
+    Other text may precede a frame on its line, because several processes share one pipe. Raises ValueError
+    for an authentic frame whose payload cannot be read.
     """
     for line in lines:
         if mark not in line:
             continue
         for body, mac in _FRAMES[mark].findall(line):
             if hmac.compare_digest(mac, _mac(nonce, body)):
-                yield json.loads(base64.b64decode(body))
+                yield _payload(body)

@@ -175,7 +175,7 @@ def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
     try:
         data = base64.b64decode("".join(bodies), validate=True)
         found = json.loads(zlib.decompressobj().decompress(data, 10 * MAX_JSON))
-    except zlib.error as error:
+    except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
         raise ValueError("the summary is not a JSON object")

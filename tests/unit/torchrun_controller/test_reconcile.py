@@ -84,20 +84,19 @@ def test_a_claim_of_somebody_else_is_not_mounted(api: Api) -> None:
     found.look()
     assert api.there("JobSet") is None
     assert "demo-checkpoints: the claim exists" in status(api)["message"]
-    for minutes, labels in enumerate(
-        (
-            {names.QUEUE_LABEL: "cpu"},  # from the queue's `resources`
-            {names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "other"},
-            {names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "demo"},
-        ),
-        1,
-    ):
-        assert api.there("JobSet") is None
+
+    def relabel(minutes: int, **labels: str) -> None:
         metadata["labels"] = labels
         api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
         found.hear_all()
-        found.reconciler.now = lambda minutes=minutes: NOW + timedelta(minutes=minutes)  # type: ignore[misc]
+        found.reconciler.now = lambda: NOW + timedelta(minutes=minutes)
         found.look()
+
+    relabel(1, **{names.QUEUE_LABEL: "cpu"})  # from the queue's `resources`
+    assert api.there("JobSet") is None
+    relabel(2, **{names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "other"})
+    assert api.there("JobSet") is None
+    relabel(3, **{names.QUEUE_LABEL: "cpu", names.JOB_LABEL: "demo"})
     assert api.there("JobSet") is not None
 
 
