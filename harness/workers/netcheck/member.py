@@ -25,8 +25,8 @@ from .greeting import PATIENCE, Hello, Server, call
 from .name_resolution import Configuration, Names
 from .peers import Peer
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
+from .rank_report import Report
 from .reach import connect
-from .report import Report
 from .surroundings import facts
 from .torchrun_options import gpus
 from .variables import Environment
