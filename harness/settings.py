@@ -33,7 +33,7 @@ PREFIX = "HARNESS_"
 CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
-"""Pattern for the values of `keep_runs`, which harness.evidence.io.folder implements."""
+"""Pattern for the values of `keep_runs`, which harness.evidence.io.runs_folder implements."""
 
 
 class Expect(BaseModel):

@@ -71,12 +71,7 @@ def accept(
             help="with --screen: GB/s that every group must reach (default: compare the groups)",
         ),
     ] = None,
-    print_manifests: Annotated[
-        bool,
-        typer.Option(
-            "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
-        ),
-    ] = False,
+    print_manifests: options.PrintManifests = False,
     calibrate: Annotated[
         Path | None,
         typer.Option(help="write limits to this file, measured on nodes that are known to be good"),

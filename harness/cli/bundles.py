@@ -33,11 +33,11 @@ def runs(
         if last is not None:
             raise UsageError("--prune and --last cannot be combined", hint=f"--prune last:{last}")
         return _prune(runs_dir, keep_runs, as_json)
-    from harness.evidence.io import folder
+    from harness.evidence.io import runs_folder
     from harness.report.terminal import runs as listing
     from harness.report.terminal.console import wide
 
-    bundles = folder.past(runs_dir)
+    bundles = runs_folder.past(runs_dir)
     rows = [listing.row(each) for each in bundles[-(last or len(bundles)) :]]
     if as_json:
         dump([each.model_dump() for each in rows])
@@ -85,7 +85,7 @@ def diff(
 
 
 def _prune(runs_dir: Path, keep_runs: str, as_json: bool) -> int:
-    from harness.evidence.io.folder import Keep, prune
+    from harness.evidence.io.runs_folder import Keep, prune
     from harness.report.amounts import amount
 
     keep = Keep.parse(keep_runs)

@@ -87,7 +87,7 @@ def netcheck(
 
 def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
     from harness.cli import netcheck_inside as inside
-    from harness.workers.netcheck import show as table
+    from harness.workers.netcheck import diagnosis_text as table
 
     settings = load(runs_dir=launch.runs_dir)
     context = run_context(settings, progress(launch.quiet))

@@ -64,6 +64,12 @@ Replace = Annotated[
         "wheel, sdist, folder or git+file:///PATH@REF",
     ),
 ]
+PrintManifests = Annotated[
+    bool,
+    typer.Option(
+        "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
+    ),
+]
 KEEP_RUNS = "which bundles of passed launches to keep: all, failed (none of them) or last:N (default: all)"
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 

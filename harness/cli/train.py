@@ -109,12 +109,7 @@ def train(
             metavar="s3://BUCKET/PREFIX", help="download a run that --upload stored, and continue it"
         ),
     ] = None,
-    print_manifests: Annotated[
-        bool,
-        typer.Option(
-            "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
-        ),
-    ] = False,
+    print_manifests: options.PrintManifests = False,
     pod: options.Pod = None,
     env: options.Env = None,
     launch: Launch = NOTHING,

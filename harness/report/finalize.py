@@ -11,9 +11,9 @@ from typing import TypeVar
 from harness.context import RecordedContext, RunContext
 from harness.core.clock import now
 from harness.core.errors import HarnessError
-from harness.evidence.io.folder import Keep, prune
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.runs_folder import Keep, prune
 from harness.evidence.schema.bundle import Check, Verdict
 
 _R = TypeVar("_R", Check, Verdict)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.evidence.io import folder
-from harness.evidence.io.folder import Keep
+from harness.evidence.io import runs_folder
+from harness.evidence.io.runs_folder import Keep
 from harness.evidence.schema.bundle import Retry
 
 
@@ -52,7 +52,7 @@ class Ledger:
         if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
             for old in self._keep.surplus(self._passed):
-                folder.remove(old)
+                runs_folder.remove(old)
                 self._passed.remove(old)
         self.entries.append(entry)
         self._mark()

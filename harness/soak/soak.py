@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.progress import Progress
-from harness.evidence.io.folder import Keep
 from harness.evidence.io.reader import Bundle
+from harness.evidence.io.runs_folder import Keep
 from harness.faults.command import Command, launch_environment
 from harness.launch.namespaces import KEPT
 from harness.provision.cluster import Ready

@@ -39,8 +39,8 @@ def run_context(settings: Settings, progress: Progress) -> RunContext:
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open a bundle by its path or a part of its name (harness/evidence/io/folder.py). Raises UsageError."""
-    from harness.evidence.io.folder import opened as open_bundle
+    """Open a bundle by its path or a part of its name (evidence/io/runs_folder.py). Raises UsageError."""
+    from harness.evidence.io.runs_folder import opened as open_bundle
 
     return open_bundle(path, runs_dir)
 

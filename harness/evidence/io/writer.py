@@ -19,8 +19,8 @@ from harness.core.locks import Hold, take
 from harness.evidence.io.column_files import PointWriter, in_columns
 from harness.evidence.io.disk import Disk
 from harness.evidence.io.files import Appender, LogFile, inside, on_disk
-from harness.evidence.io.folder import mend_latest, name_latest
 from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.runs_folder import mend_latest, name_latest
 from harness.evidence.schema.acceptance import AcceptanceRecord
 from harness.evidence.schema.bundle import (
     ContainerExit,

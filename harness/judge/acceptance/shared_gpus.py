@@ -1,6 +1,6 @@
 """Do not judge the speed of shared GPUs, because other processes may have used them during the tests.
 
-The node's labels, or the pod itself (harness/workers/acceptance/sharing.py), show whether a GPU is shared. A
+The node's labels, or the pod itself (workers/acceptance/gpu_sharing.py), show whether a GPU is shared. A
 wrong computation result is still a failure.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceCheck
 from harness.judge.acceptance.cells import Cell
-from harness.workers.acceptance.sharing import CAUSES, excuse, excused
+from harness.workers.acceptance.gpu_sharing import CAUSES, excuse, excused
 
 SHARED = "fleet.shared"
 WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"

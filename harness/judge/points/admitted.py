@@ -22,7 +22,6 @@ from harness.workers.recorder import admitted_lines, point_digests
 from harness.workers.recorder.point_digests import MASK
 
 EVIDENCE = ["tracker/points.jsonl"]
-_POINTS: tuple[CheckId, ...] = ("no-lost-points", "values", "collisions", "no-unexpected-points")
 
 
 def judge(

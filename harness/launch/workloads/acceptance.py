@@ -31,8 +31,8 @@ from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import by_reference
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.settings import Settings
+from harness.workers.acceptance.gpu_sharing import WHOLE
 from harness.workers.acceptance.limits import MAX_BYTES, Limits
-from harness.workers.acceptance.sharing import WHOLE
 
 FOLDER = "/opt/harness/acceptance"
 PORT = 29500

@@ -21,7 +21,7 @@ from harness.core import pod_security
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.pod_security import Standard
-from harness.evidence.io.folder import opened
+from harness.evidence.io.runs_folder import opened
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.training import RESUMED_FROM
 from harness.launch import hub, user_secrets

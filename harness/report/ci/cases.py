@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.clock import now, seconds
-from harness.evidence.io.folder import Past
 from harness.evidence.io.reader import Bundle
+from harness.evidence.io.runs_folder import Past
 from harness.evidence.schema.bundle import Check, Verdict, VerdictWord
 from harness.report.amounts import ranges
 from harness.report.ci import ctrf, junit

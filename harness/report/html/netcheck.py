@@ -10,7 +10,7 @@ from harness.judge.case import Case
 from harness.judge.cluster.netcheck import best, diagnoses, steps
 from harness.report import markdown
 from harness.workers.netcheck.bandwidth import megabytes
-from harness.workers.netcheck.show import MOST, word
+from harness.workers.netcheck.diagnosis_text import MOST, word
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.core import disk_use
-from harness.evidence.io.folder import Past, State
+from harness.evidence.io.runs_folder import Past, State
 from harness.report.amounts import amount
 from harness.report.terminal.console import STYLE
 

@@ -10,6 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
+ELEMENTS = {
+    ("cpu", "quick"): (1 << 14, 1 << 18),
+    ("cpu", "full"): (1 << 14, 1 << 18, 1 << 22),
+    ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
+    ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
+}
+"""(device, mode) → sizes of a rank's largest buffer, in float32 elements. limits.toml covers 2²⁸ to 2³²."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
 detected."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from .collectives import NAMES, Exchange, bandwidth, need, percentiles
+from .collectives import ELEMENTS, NAMES, Exchange, bandwidth, need, percentiles
 from .devices import Device
 from .emit import Emitter
 from .limits import judged
@@ -16,13 +16,6 @@ from .one_rank import OneRank
 from .pairs import Pairs
 from .progress import Watch, listed
 
-ELEMENTS = {
-    ("cpu", "quick"): (1 << 14, 1 << 18),
-    ("cpu", "full"): (1 << 14, 1 << 18, 1 << 22),
-    ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
-    ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
-}
-"""(device, mode) → sizes of a rank's largest buffer, in float32 elements. limits.toml covers 2²⁸ to 2³²."""
 FREE_SHARE = 0.85
 """The share of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from . import devices, equality, gpu_count, gpu_state, host_state, sharing, smi_health, smi_run
+from . import devices, equality, gpu_count, gpu_sharing, gpu_state, host_state, smi_health, smi_run
 from .check import Check
 from .devices import CPU, Device
 from .limits import Limits
@@ -26,7 +26,7 @@ class Node:
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
         self._reading = smi_health.Reading(None, "nvidia-smi was not called")
-        self._sharing: sharing.Sharing | None = None
+        self._sharing: gpu_sharing.Sharing | None = None
 
     @cached_property
     def wrong_image(self) -> Check | None:
@@ -80,7 +80,7 @@ class Node:
         self._reading = smi_run.read()
         self.devices = devices.found()
         self.extra["gpus"] = [device.as_dict() for device in self.devices]
-        whose = sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
+        whose = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
         self._sharing = whose
         yield gpu_count.count(self.devices, self._reading, self.expected, whose)
         yield from smi_health.checks(self._reading, self.devices)
@@ -113,9 +113,9 @@ class Node:
                 yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
     def _under_load(self) -> Iterator[Check]:
-        from . import load
+        from . import gpu_load
 
-        with load.busy(self.devices):
+        with gpu_load.busy(self.devices):
             now = smi_run.read()
         yield smi_health.under_load(self._reading, now, self.devices)
         for device in self.devices:
@@ -130,10 +130,10 @@ class Node:
 
         def make() -> Iterator[Check]:
             for check in step.make():
-                if self._sharing is None or not sharing.excuse(check.verdict, check.cause):
+                if self._sharing is None or not gpu_sharing.excuse(check.verdict, check.cause):
                     yield check
                 else:
-                    text = sharing.excused(check.text, self._sharing.text)
+                    text = gpu_sharing.excused(check.text, self._sharing.text)
                     yield replace(check, verdict="UNKNOWN", text=text, cause=self._sharing.cause)
 
         return replace(step, make=make)

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from . import frames, peers, show, surroundings
+from . import diagnosis_text, frames, peers, surroundings
 from .diagnose import DEADLINE, diagnose
 
 EXIT = {"ok": 0, "failed": 1, "unknown": 0}
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except ValueError as error:
         made.error(str(error))
-    print(json.dumps(result.as_dict()) if options.json else show.text(result, sys.stdout.isatty()))
+    print(json.dumps(result.as_dict()) if options.json else diagnosis_text.text(result, sys.stdout.isatty()))
     nonce = os.environ.get("HARNESS_NONCE")
     if options.frames and nonce:
         print("\n".join(frames.encode(nonce, result.as_dict())))

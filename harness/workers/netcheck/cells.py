@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from .finding import CAUSES, OK, STEPS
 from .probe import PENDING, Cell
+from .rank_report import Report
 from .reach import REJECTED
-from .report import Report
 
 Pair = tuple[int, int]
 """(probing rank, probed rank)."""

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from . import show
+from . import diagnosis_text
 from .diagnose import alone, diagnose
 from .diagnosis import Diagnosis
 from .finding import FAILED, OK
@@ -109,7 +109,7 @@ def diagnose_distributed_issues() -> Issues:
     except ValueError:
         result = alone(known)
     if os.environ.get("DEBUG_DISTRIBUTED", "0") == "1":
-        print(show.text(result), file=sys.stderr)
+        print(diagnosis_text.text(result), file=sys.stderr)
     found = Issues({name: _proved(result, step) for name, step in ENTRIES.items()})
     found["netcheck"] = result.verdict == OK
     found["recommendations"] = result.recommendations

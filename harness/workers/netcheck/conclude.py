@@ -29,8 +29,8 @@ from .finding import (
 from .matrix import Pattern, classify
 from .probe import PENDING, Cell
 from .proof import busy
+from .rank_report import Report
 from .reach import REJECTED
-from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")

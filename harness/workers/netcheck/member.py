@@ -27,8 +27,8 @@ from .name_resolution import Configuration, Names
 from .peers import Peer
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .proof import withheld
+from .rank_report import Report
 from .reach import connect
-from .report import Report
 from .surroundings import facts
 from .torchrun_options import gpus
 from .variables import Environment

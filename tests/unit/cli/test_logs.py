@@ -15,8 +15,8 @@ from bundles import healthy
 from harness.cli import logs
 from harness.core.clock import Clock
 from harness.core.errors import UsageError
-from harness.evidence.io.folder import opened
 from harness.evidence.io.reader import Bundle
+from harness.evidence.io.runs_folder import opened
 from harness.evidence.schema.bundle import Manifest
 from harness.workers.ground_truth.truth_frames import MARK
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness.evidence import BundleWriter, Redactor
-from harness.evidence.io import folder
+from harness.evidence.io import runs_folder
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.amounts import amount, ranges
@@ -25,7 +25,7 @@ def rows(tmp_path: Path) -> list[Row]:
     BundleWriter(good, "n", Redactor()).verdict(judge(bundles.healthy().write(good)))
     for name in ("harness-sigkill-observe", "client-wrong-value"):
         extract(Path(f"tests/recorded/{name}.tar.xz"), tmp_path / name)
-    return [row(one) for one in folder.past(tmp_path)]
+    return [row(one) for one in runs_folder.past(tmp_path)]
 
 
 def text(rows: list[Row], width: int) -> str:

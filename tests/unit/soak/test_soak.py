@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence.io.folder import Keep
+from harness.evidence.io.runs_folder import Keep
 from harness.evidence.schema.bundle import Retry
 from harness.soak import table
 from harness.soak.growth import MIB, Growth, Snapshot, compare, explained

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.workers.acceptance.collectives import (
+    ELEMENTS,
     NAMES,
     bandwidth,
     factor,
@@ -18,7 +19,7 @@ from harness.workers.acceptance.collectives import (
     size_of,
     total_weight,
 )
-from harness.workers.acceptance.exchanges import ELEMENTS, FREE_SHARE
+from harness.workers.acceptance.exchanges import FREE_SHARE
 from harness.workers.acceptance.progress import Position, diagnose
 from harness.workers.acceptance.slow_pairs import suspects
 

@@ -20,10 +20,10 @@ from harness.workers.acceptance import gpu_count, gpu_state, smi_health, smi_run
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
 from harness.workers.acceptance.devices import Device, of
+from harness.workers.acceptance.gpu_sharing import Sharing, sharing
 from harness.workers.acceptance.limits import Limits
 from harness.workers.acceptance.node import Node
 from harness.workers.acceptance.runner import Step
-from harness.workers.acceptance.sharing import Sharing, sharing
 from harness.workers.acceptance.smi import parse
 from harness.workers.acceptance.smi_health import Reading
 

@@ -15,7 +15,7 @@ from harness.workers.netcheck.conclude import conclude
 from harness.workers.netcheck.diagnosis import Diagnosis
 from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, unknown
 from harness.workers.netcheck.probe import PENDING, Cell
-from harness.workers.netcheck.report import Report
+from harness.workers.netcheck.rank_report import Report
 
 CELLS = [cause for cause, step in CAUSES.items() if step in ("interface", "dns", "tcp", "greeting", "mtu")]
 """Causes that a cell may hold."""

@@ -14,8 +14,8 @@ import pytest
 from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.io import folder
-from harness.evidence.io.folder import Keep, name_latest, prune
+from harness.evidence.io import runs_folder
+from harness.evidence.io.runs_folder import Keep, name_latest, prune
 from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.judge import judge
 
@@ -43,14 +43,14 @@ def ended(runs: Path, second: int, verdict: Verdict | None = PASS, **changes: st
 
 def left(runs: Path) -> list[int]:
     """Seconds of the bundles that are there, by their own names."""
-    return [int(one.path.name.partition("-")[2], 16) for one in folder.past(runs)]
+    return [int(one.path.name.partition("-")[2], 16) for one in runs_folder.past(runs)]
 
 
 def test_a_launch_is_told(tmp_path: Path) -> None:
     """Contract: when, how long, which job, what came of it."""
     path = tmp_path / "20261121T045900Z-n0nce7f3a"
     BundleWriter(path, "n", Redactor()).verdict(judge(bundles.healthy().write(path)))
-    [one] = folder.past(tmp_path)
+    [one] = runs_folder.past(tmp_path)
     assert (one.state, one.seconds, one.job) == ("judged", 110.0, bundles.JOBSET)
     assert one.verdict is not None
     assert one.verdict.verdict == "PASS"
@@ -60,7 +60,7 @@ def test_a_launch_is_told(tmp_path: Path) -> None:
 
 def test_the_job_has_the_name_of_its_file(tmp_path: Path) -> None:
     ended(tmp_path, 1, job="main")
-    assert [one.job for one in folder.past(tmp_path)] == ["main"]
+    assert [one.job for one in runs_folder.past(tmp_path)] == ["main"]
 
 
 def _cut(path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_damaged_bundle_is_listed_and_never_pruned(
         if second == 10:
             harm(path)
     assert left(tmp_path) == [5, 10, 15]
-    assert folder.past(tmp_path)[1].state == state
+    assert runs_folder.past(tmp_path)[1].state == state
     prune(tmp_path, Keep.parse("failed"))
     assert left(tmp_path) == ([15] if state == "judged" else [10, 15])
 
@@ -97,7 +97,7 @@ def test_a_damaged_bundle_is_listed_and_never_pruned(
 def test_a_bundle_is_running_until_its_writer_is_done(tmp_path: Path) -> None:
     """Contract: also when its verdict stands there already, nobody removes it before."""
     writer = BundleWriter.create(tmp_path, "abcd1234", Redactor())
-    [one] = folder.past(tmp_path)
+    [one] = runs_folder.past(tmp_path)
     assert (one.state, one.seconds) == ("running", None)
     writer.update(ended_at="2026-11-21T06:00:00Z")
     writer.verdict(PASS)
@@ -121,9 +121,9 @@ def test_the_bundle_of_a_killed_harness_was_cut_off(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "made\n"
-        assert [one.state for one in folder.past(tmp_path)] == ["running"]
+        assert [one.state for one in runs_folder.past(tmp_path)] == ["running"]
         other.kill()
-    assert [one.state for one in folder.past(tmp_path)] == ["cut off"]
+    assert [one.state for one in runs_folder.past(tmp_path)] == ["cut off"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_bundles_that_passed_are_kept_as_asked(tmp_path: Path, keep: str, stay: 
     """Contract: those of others always stay, and so does the newest."""
     for second in range(1, 6):
         ended(tmp_path, second, FAIL if second == 2 else PASS)
-    sizes = {one.path: disk_use.bytes_used(one.path) for one in folder.past(tmp_path)}
+    sizes = {one.path: disk_use.bytes_used(one.path) for one in runs_folder.past(tmp_path)}
     removed = prune(tmp_path, Keep.parse(keep))
     assert left(tmp_path) == stay
     assert Bundle.open(tmp_path / "latest").path.name.endswith("5")
@@ -192,9 +192,9 @@ def test_pruning_keeps_spared_and_latest_bundles(tmp_path: Path) -> None:
 
 def test_latest_is_mended_and_is_gone_with_the_last(tmp_path: Path) -> None:
     paths = [ended(tmp_path, second) for second in (1, 2)]
-    folder.remove(paths[1])
+    runs_folder.remove(paths[1])
     assert (tmp_path / "latest").resolve() == paths[0]
-    folder.remove(paths[0])
+    runs_folder.remove(paths[0])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -212,8 +212,8 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> No
 def test_two_that_remove_at_once(tmp_path: Path) -> None:
     """Contract: the second finds nothing, and that is no error."""
     path = ended(tmp_path, 1)
-    assert folder.remove(path) > 0
-    assert folder.remove(path) == 0
+    assert runs_folder.remove(path) > 0
+    assert runs_folder.remove(path) == 0
 
 
 def test_what_may_not_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
