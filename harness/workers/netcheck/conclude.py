@@ -178,7 +178,7 @@ def _bad(
         bad = {
             pair: cell
             for pair, cell in cells.items()
-            if cell.outcome == cause and not (pair[1] in absent and cause in ABSENT)
+            if cell.outcome == cause and not (pair[1] in absent and _shows_absence(cell))
         }
         if not bad:
             continue
@@ -294,10 +294,18 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
     return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
+def _shows_absence(cell: Cell) -> bool:
+    """Return whether a probe would have this result if the probed rank did not exist.
+
+    If the probing rank itself has no route, its result shows nothing about the probed rank.
+    """
+    return cell.outcome in ABSENT and not cell.unrouted
+
+
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
     """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
     seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
-    if any(cell.outcome not in ABSENT for cell in seen):
+    if not all(_shows_absence(cell) for cell in seen):
         return ""
     said = f" ({seen[0].text})" if seen and seen[0].text else ""
     return f"rank {rank} has not spoken to anybody{said}"
