@@ -17,6 +17,8 @@ import pytest
 from namespaces import World, world
 from test_netcheck import PORT, Result, finished, said, together
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:

@@ -93,13 +93,16 @@ def conclude(
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_places(reports, cells)]
-    found += _bad(_without_taken(cells, reports), missing, machines, alone=len(reports) == 1)
+    slow = f"; {busy(at)}" if at and busy(at) else ""
+    found += _bad(_without_taken(cells, reports), missing, machines, slow, alone=len(reports) == 1)
     found += [*_master(reports), *_withheld(cells)]
     if unrecorded := _unrecorded(reports, missing, certain):
         found.append(unrecorded)
     else:
         found += [
-            failed("peer.never_came", said, [rank]) for rank in missing if (said := _never(rank, cells))
+            failed("peer.never_came", said + slow, [rank])
+            for rank in missing
+            if (said := _never(rank, cells))
         ]
     if at:
         offsets = {
@@ -109,7 +112,7 @@ def conclude(
     if measured is not None:
         asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
         found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
-    found += _proved(cells, at, nodes if certain else max(nodes, 2), found)
+    found += _proved(cells, reports, nodes if certain else max(nodes, 2), found, slow)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
     return Conclusion(verdict(findings), cause, missing, tuple(findings))
@@ -170,15 +173,22 @@ def _without_taken(
 
 
 def _bad(
-    cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], machines: Mapping[int, str], alone: bool
+    cells: Mapping[tuple[int, int], Cell],
+    missing: Iterable[int],
+    machines: Mapping[int, str],
+    slow: str,
+    alone: bool,
 ) -> list[Finding]:
-    """Return findings for the failed cells in the matrix. `alone` means that only one row is known."""
+    """Return findings for the failed cells in the matrix. `alone` means that only one row is known.
+
+    `slow` is a clause about busy nodes, which may be the reason why a rank is missing.
+    """
     absent, found = set(missing), []
     for cause in CAUSES:
         bad = {
             pair: cell
             for pair, cell in cells.items()
-            if cell.outcome == cause and not (pair[1] in absent and cause in ABSENT)
+            if cell.outcome == cause and not (pair[1] in absent and _shows_absence(cell))
         }
         if not bad:
             continue
@@ -194,7 +204,8 @@ def _bad(
             other = sorted({pair[1 - side] for pair in those})
             seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
             first = those[min(those)]
-            found.append(failed(cause, seen + first.text, [rank], seconds=first.at))
+            more = slow if rank in absent else ""
+            found.append(failed(cause, seen + first.text + more, [rank], seconds=first.at))
     return found
 
 
@@ -294,20 +305,31 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
     return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
+def _shows_absence(cell: Cell) -> bool:
+    """Return whether a probe would have this result if the probed rank did not exist.
+
+    If the probing rank itself has no route, its result shows nothing about the probed rank.
+    """
+    return cell.outcome in ABSENT and not cell.unrouted
+
+
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
     """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
     seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
-    if any(cell.outcome not in ABSENT for cell in seen):
+    if not all(_shows_absence(cell) for cell in seen):
         return ""
     said = f" ({seen[0].text})" if seen and seen[0].text else ""
     return f"rank {rank} has not spoken to anybody{said}"
 
 
 def _proved(
-    cells: Mapping[tuple[int, int], Cell], at: Mapping[int, Report], nodes: int, found: Sequence[Finding]
+    cells: Mapping[tuple[int, int], Cell],
+    reports: Sequence[Report],
+    nodes: int,
+    found: Sequence[Finding],
+    slow: str,
 ) -> list[Finding]:
     """Return an ok finding for each step that all pairs passed, and unknown for steps without a finding."""
-    slow = f"; {busy(at)}" if at and busy(at) else ""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []
@@ -317,7 +339,7 @@ def _proved(
                 proved.append(unknown(step, _ALONE[step]))
         elif step in ("dns", "tcp", "greeting", "matrix", "mtu"):
             passed = sum(past(cell, step) for cell in cells.values())
-            if step == "greeting" and passed == pairs and not all(report.named for report in at.values()):
+            if step == "greeting" and passed == pairs and not all(report.named for report in reports):
                 proved.append(
                     unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may be of another job")
                 )

@@ -54,7 +54,8 @@ def ask(
 ) -> Answer:
     """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED.
 
-    Without an answer, the query is repeated every REPEAT seconds. An answer to any of the queries counts.
+    Without an answer, the query is repeated after REPEAT seconds, then after twice as long each time, because
+    a busy server also answers the repeated queries. An answer to any of them counts.
     """
     ends = time.monotonic() + seconds
     try:
@@ -121,9 +122,11 @@ def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
     ends = time.monotonic() + seconds
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect((server, port))  # Only connected sockets report ICMP errors as errno.
+        pause = REPEAT
         while True:
             asking.send(question)
-            reply = _reply(asking, question, min(ends, time.monotonic() + REPEAT))
+            reply = _reply(asking, question, min(ends, time.monotonic() + pause))
+            pause *= 2
             if reply is not None:
                 return reply
             if time.monotonic() >= ends:

@@ -76,6 +76,8 @@ class Cell:
     """Seconds without a response, for an outcome that is a lack of a response."""
     listened: bool = False
     """Whether the peer was known to listen on this port before the attempt, and later (member.py)."""
+    unrouted: bool = False
+    """Whether the probing rank's own routing table has no route to the address."""
     withheld: str = ""
     """The cause that the probe found, if it is not proved and the outcome is therefore pending (proof.py)."""
 
@@ -253,7 +255,7 @@ class Probe:
         where = f"{address} port {port}"
         if reached.connection is None:
             cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address, port)
-            return replace(cell, sender=reached.sender, listened=listened)
+            return replace(cell, sender=reached.sender, listened=listened, unrouted=reached.unrouted)
         patience = PATIENCE * self._patience
         with reached.connection as connection:
             greeted = greet(connection, self._own, patience)

@@ -44,9 +44,9 @@ def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
 
 
 def busy(at: Mapping[int, Report]) -> str:
-    """Return a sentence about the busiest node if it is too busy to judge silence quickly, otherwise ""."""
+    """Return a clause about the busiest rank if it is too busy to judge silence quickly, otherwise ""."""
     rank, delay = busiest(at)
-    return f"the node of rank {rank} is busy: netcheck {delay.text}" if delay.late >= BUSY else ""
+    return f"too busy to judge: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
 
 
 def withheld(reports: Sequence[Report]) -> list[Report]:

@@ -100,6 +100,8 @@ class Reached:
     text: str
     seconds: float
     sender: str = ""
+    unrouted: bool = False
+    """Whether this pod's own routing table has no route to the address."""
 
 
 def cause_of(error: OSError) -> str:
@@ -133,7 +135,7 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
         if icmp is not None:
             return _by_icmp(icmp, address, error, took)
         said = f"no answer for {took:.1f} s" if cause == "tcp.filtered" else (error.strerror or str(error))
-        return Reached(None, cause, said, took)
+        return Reached(None, cause, said, took, unrouted=error.errno == errno.ENETUNREACH)
     return Reached(connection, None, "connected", time.monotonic() - began)
 
 

@@ -282,3 +282,13 @@ def test_silence_is_explained_by_the_direction_of_the_responses() -> None:
     found = conclude(list(reports.values()), 2)
     assert (found.cause, found.ranks) == ("tcp.no_route", (0, 1))
     assert [finding.cause for finding in found.findings if finding.cause] == ["tcp.no_route"]
+
+
+def test_a_rank_without_any_route_calls_nobody_missing() -> None:
+    """Contract: its own kernel has no route, which shows nothing about the ranks that it tried to reach."""
+    report = healthy()[2]
+    for other in (0, 1, 3):
+        report = seeing(report, other, "tcp.no_route", unrouted=True)
+    found = conclude([report], 4)
+    assert (found.cause, found.ranks) == ("tcp.no_route", ())
+    assert "peer.never_came" not in {finding.cause for finding in found.findings}
