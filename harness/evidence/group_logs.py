@@ -1,7 +1,7 @@
 """Read from the log of a pod which ranks were in a process group. No torchrun is needed for these lines.
 
-Gloo prints a line for each rank of a group that it has connected. NCCL prints one with NCCL_DEBUG=INFO, and
-older versions of PyTorch with Python's logging at INFO.
+Newer versions of gloo print a line for each rank of a group that they have connected. NCCL prints one with
+NCCL_DEBUG=INFO, and older versions of PyTorch with Python's logging at INFO.
 """
 
 from __future__ import annotations

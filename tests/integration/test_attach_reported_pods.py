@@ -191,3 +191,43 @@ def test_a_gap_in_the_log_of_a_pod_with_a_longer_name(api: BundleApi, attached: 
     assert "The log of rank 10 (pod train-10 on node node-10)" in explanation(
         attached("sts/train").verdict, "logs"
     )
+
+
+DENIED = 'failed to pull and unpack image "reg/x:1": failed to authorize: unexpected status: 401 Unauthorized'
+
+
+def test_a_missing_image_pull_secret_is_named(api: BundleApi, attached: Attach) -> None:
+    """Contract: the message of the container names the registry, and only an Event names the Secret."""
+    waits = {"waiting": {"reason": "ErrImagePull", "message": DENIED}}
+    serve(
+        api,
+        jobs.job("train", 2, active=2),
+        jobs.pod(0, None),
+        jobs.pod(1, None, phase="Pending", state=waits),
+    )
+    message = "Unable to retrieve some image pull secrets (regcred); attempting to pull may not succeed."
+    api.objects["event"] = [
+        jobs.event("e1", "Pod", "train-1-abcd1", "FailedToRetrieveImagePullSecret", message)
+    ]
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "image.pull_denied", [1])
+    assert "Unable to retrieve some image pull secrets (regcred)" in verdict.explanation
+    assert "imagePullSecrets of the pod template" in verdict.next[-1]
+
+
+@pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
+def test_a_pod_that_blocks_the_update_of_its_statefulset(
+    policy: str, api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes/kubernetes#67250, pravega/zookeeper-operator#547: the corrected image is never used."""
+    spec = {"replicas": 2, "podManagementPolicy": policy, "template": {"spec": jobs.template()}}
+    api.objects["statefulset"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"replicas": 2}}]
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image train:foo"}}
+    owners = jobs.owned("StatefulSet", "train")
+    bad = jobs.pod(1, None, name="train-1", owners=owners, phase="Pending", state=waits)
+    bad["spec"]["containers"][0]["image"] = "train:foo"
+    api.objects["pod"] = [jobs.pod(0, None, name="train-0", owners=owners), bad]
+    verdict = attached("sts/train").verdict
+    assert short(verdict) == ("FAIL", "image.pull_failed", [1])
+    named = "The template of the StatefulSet has image train:1 by now" in verdict.explanation
+    assert named == ("delete pod train-1" in verdict.next[-1]) == (policy == "OrderedReady")

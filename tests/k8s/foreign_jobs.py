@@ -78,6 +78,8 @@ dist.destroy_process_group()
 """Ranks that log with Pluto. Under torchrun, its client does not wait until it has sent its points. The rank
 LOSING_RANK loses its last point, because its uploader is gone.
 """
+ENDS_SECONDS = 300.0
+"""Maximum number of seconds for something that a job of a few steps does on a busy machine."""
 SECRET = "pluto"
 """The Secret with the key of the tracker in the namespace of the jobs."""
 API_KEY = {"name": "PLUTO_API_KEY", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "api-key"}}}
@@ -261,12 +263,12 @@ class ForeignJobs:
             env={**os.environ, **own},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=ENDS_SECONDS,
             check=True,
         )
         return re.findall(r"^Job ID: (\S+)", done.stdout, re.MULTILINE)[0]
 
-    def until_logged(self, pod_label: str, index: int, text: str, seconds: float = 120) -> str:
+    def until_logged(self, pod_label: str, index: int, text: str, seconds: float = ENDS_SECONDS) -> str:
         """Wait until the log of a pod contains a text, and return the pod's name.
 
         `pod_label` selects the pods of the job.
@@ -301,7 +303,7 @@ class ForeignJobs:
         )
         self.kubectl("exec", pod, "-c", "main", "--", "bash", "-c", search)
 
-    def finished(self, kind: str, name: str, seconds: float = 180) -> None:
+    def finished(self, kind: str, name: str, seconds: float = ENDS_SECONDS) -> None:
         """Wait until a JobSet, Job or TrainJob reports an end."""
 
         def unmet(found: dict[str, Object]) -> str | None:
@@ -312,7 +314,7 @@ class ForeignJobs:
         api, where = APIS[kind], self.namespace
         self.kube.wait(f"the end of {kind} {name}", api, kind, unmet, seconds=seconds, namespace=where)
 
-    def ended(self, name: str, seconds: float = 120) -> None:
+    def ended(self, name: str, seconds: float = ENDS_SECONDS) -> None:
         """Wait for the end of a Job."""
         self.finished("Job", name, seconds)
 
@@ -344,7 +346,7 @@ class ForeignJobs:
                 launching.start()
 
         try:
-            return self.attach(word, progress=said, follow=True, wait=120, **options)
+            return self.attach(word, progress=said, follow=True, wait=ENDS_SECONDS, **options)
         finally:
             if launching.ident is not None:
                 launching.join()

@@ -129,7 +129,7 @@ def test_a_statefulset_whose_rank_dies_again_and_again(foreign: ForeignJobs) -> 
         "v1",
         "Pod",
         lambda pods: None if any(_restarts(pod) for pod in pods.values()) else "none",
-        seconds=120,
+        seconds=300,
         namespace=foreign.namespace,
         selector="app=crashing",
     )
@@ -156,7 +156,7 @@ def test_a_jobset_that_hangs_and_ends(foreign: ForeignJobs) -> None:
             if len(pods) == 2 and all(p["status"].get("phase") == "Running" for p in pods.values())
             else "no"
         ),
-        seconds=120,
+        seconds=300,
         namespace=foreign.namespace,
         selector="jobset.sigs.k8s.io/jobset-name=hanging",
     )

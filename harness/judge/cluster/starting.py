@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
-from harness.judge.cluster import containers, gpu_supply, pod_network, volume_claims
+from harness.judge.cluster import containers, gpu_supply, image_pulls, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
@@ -102,11 +102,15 @@ def image(case: Case) -> Finding:
         ]
         others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         there, advice = _on_nodes(case, first, case.pods[index].node)
+        outdated = image_pulls.outdated(case, index)
+        if case.launch.attached and first.cause == "image.pull_denied":
+            advice = advice or image_pulls.LOGIN
+        advice = image_pulls.DELETE.format(pod=case.pods[index].name) if outdated else advice
         return not_passed(
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
-            why=[there, *others],
+            why=[there, outdated, *image_pulls.secrets(case, index), *others],
             ranks=case.ranks_of(*alike),
             evidence=[stuck[other].state.ref for other in alike],
             advice=advice,

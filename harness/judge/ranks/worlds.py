@@ -181,8 +181,7 @@ def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> F
 
 _NOTHING = "nothing recorded whether the ranks met in one world"
 _WHAT_SHOWS_IT = (
-    "the log of each rank shows it if torchrun runs with LOGLEVEL=INFO, NCCL with NCCL_DEBUG=INFO, or gloo "
-    "connects its peers"
+    "the log of each rank shows it if torchrun runs with LOGLEVEL=INFO, or NCCL with NCCL_DEBUG=INFO"
 )
 
 

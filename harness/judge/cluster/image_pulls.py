@@ -1,0 +1,50 @@
+"""Find out why an image of an attached job cannot be pulled, beyond the message of the container."""
+
+from __future__ import annotations
+
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.judge.case import Case
+
+LOGIN = (
+    "name a Secret with the registry's login in imagePullSecrets of the pod template, or correct the image"
+)
+DELETE = "delete pod {pod}: its StatefulSet then creates it from the current template"
+_NOT_RETRIEVED = "FailedToRetrieveImagePullSecret"
+"""Reason of an Event that names Secrets which are missing. The kubelet then tries without a login."""
+
+
+def secrets(case: Case, index: int) -> list[str]:
+    """Return a list with the Event about missing imagePullSecrets of a node's pod, or []."""
+    uid = case.pods[index].last.uid
+    messages = [
+        str(event.object.get("message") or "").rstrip(".")
+        for event in case.bundle.last("event").values()
+        if event.object.get("reason") == _NOT_RETRIEVED
+        and mapping(event.object, "involvedObject").get("uid") == uid
+    ]
+    return [f"an Event reports this: {messages[-1]}"] if messages and case.launch.attached else []
+
+
+def outdated(case: Case, index: int) -> str:
+    """Return a clause if the pod's StatefulSet has another image by now, but does not replace the pod, or "".
+
+    Under OrderedReady, the controller waits for the pod before it updates it (kubernetes/kubernetes#67250).
+    """
+    launched = case.jobset
+    if not case.launch.attached or case.launch.kind != "StatefulSet" or launched is None:
+        return ""
+    if mapping(launched.object, "spec").get("podManagementPolicy") == "Parallel":
+        return ""
+    name = case.launch.container
+    pod = case.pods[index].last
+    specs = (mapping(launched.object, "spec", "template", "spec"), mapping(pod.object, "spec"))
+    new, old = (
+        next((each.get("image") for each in items(spec, "containers") if each.get("name") == name), None)
+        for spec in specs
+    )
+    if new is None or old is None or new == old:
+        return ""
+    return (
+        f"the template of the StatefulSet has image {new} by now, but the controller waits until the pod is "
+        "Ready before it replaces it"
+    )
