@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.workers.netcheck.finding import ok
 from harness.workers.netcheck.probe import Cell
-from harness.workers.netcheck.report import Report
+from harness.workers.netcheck.rank_report import Report
 
 FACTS: dict[str, Any] = {
     "python": "3.13.1",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from .cpu_delay import Delay
 from .finding import OK
 from .probe import PENDING, Cell
-from .report import Report
+from .rank_report import Report
 
 FACTOR = 4.0
 """How many times longer than the longest measured delay a silence must last."""
