@@ -346,6 +346,10 @@ class _Job(Ends):
             secret = stalled.pull_secret(pods, warnings)
             event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
             why = f"{why}; {secret}" if secret else event or why
+        ready = found(self.status.conditions, "PodsReady")
+        if why and ready is not None and ready.reason == "PodsNotReady":
+            # A reason is written at once, other than the number of pods.
+            self._condition("PodsReady", False, "PodsWaiting")
         late = self.now >= since + stalled.LATE
         wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
         decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)

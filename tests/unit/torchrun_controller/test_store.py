@@ -71,7 +71,7 @@ def test_label_that_changes() -> None:
 
 
 def test_what_a_decision_reads_is_kept() -> None:
-    """Contract: managed fields, specs and times are left out; conditions that decide are there."""
+    """Contract: managed fields and specs are left out; conditions that decide are there, with their times."""
     condition = {"type": "Completed", "status": "True", "reason": "r", "lastTransitionTime": "t"}
     found = JOBSETS.kept(
         {
@@ -87,7 +87,7 @@ def test_what_a_decision_reads_is_kept() -> None:
         "spec": {"suspend": False},
         "status": {
             "restarts": 2,
-            "conditions": [{"type": "Completed", "status": "True", "reason": "r"}],
+            "conditions": [condition],
         },
     }
     assert PODS.path("team") == "/api/v1/namespaces/team/pods"
