@@ -68,7 +68,7 @@ def test_one_fault_is_one_check(changed: dict[str, str], id: str, verdict: str, 
 NOT_REQUIRED = (
     *("uuid", "name", "index", "bus", "memory", "memory_used", "virtualization", "c2c", "fabric"),
     *("sram_threshold", "banks_exhausted", "pages_retired", "pages_pending", "repairs", "recovery"),
-    *("reset_required", "errors", "reasons_unreadable"),
+    *("reset_required", "errors", "reasons_unreadable", "fabric_status", "fabric_health"),
 )
 """Fields that identify a GPU, and fields that only some drivers and GPUs have."""
 
