@@ -23,6 +23,8 @@ WHOLE_LOGS = 64
 unless a recorder writes to them. An earlier process of a rank may be anywhere in its log."""
 MAX_BYTES = 2 << 30
 """Maximum number of bytes of logs that are read from their first line. Of further logs, the ends are read."""
+MAX_LOG_BYTES = 128 << 20
+"""Maximum number of bytes that are read of one log. Of a longer log, the end is read."""
 TAIL_LINES = 2000
 """Number of last lines that are read of a job with more pods, and of other containers."""
 _UNAVAILABLE = "unable to retrieve container logs"
@@ -106,20 +108,22 @@ def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[st
     texts, gaps = list[str](), list[str]()
     for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
         where = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")
+        tail = log.tail
         try:
-            text = reader.log(log.pod, log.container, previous=previous, tail=log.tail).decode(
-                errors="replace"
-            )
-        except ApiException as error:
+            content = reader.log(log.pod, log.container, previous=previous, tail=tail, limit=MAX_LOG_BYTES)
+            if len(content) >= MAX_LOG_BYTES and not tail:
+                tail = TAIL_LINES
+                content = reader.log(
+                    log.pod, log.container, previous=previous, tail=tail, limit=MAX_LOG_BYTES
+                )
+        except (ApiException, HTTPError) as error:
             gaps.append(f"{where}: {reason_of(error)}")
             continue
-        except HTTPError as error:
-            gaps.append(f"{where}: {reason_of(error)}")
-            continue
+        text = content.decode(errors="replace")
         if text.startswith(_UNAVAILABLE) or "\n" + _UNAVAILABLE in text[-300:]:
             gaps.append(f"{where}: {text[text.index(_UNAVAILABLE) :].strip()[:200]}")
             continue
-        if log.tail and text.count("\n") >= log.tail:
-            gaps.append(f"{where}: only its last {log.tail} lines were read")
+        if tail and (text.count("\n") >= tail or len(content) >= MAX_LOG_BYTES):
+            gaps.append(f"{where}: only its last {tail} lines were read")
         texts.append(text if not text or text.endswith("\n") else f"{text}\n")
     return "".join(texts), gaps

@@ -92,9 +92,11 @@ class Reader:
             self.unread[resource.kind.name] = reason_of(error)
             return []
 
-    def log(self, pod: str, container: str, *, previous: bool = False, tail: int | None = None) -> bytes:
-        """Return the log of a container. Raises ApiException or HTTPError."""
-        query = {"container": container, "timestamps": "true"}
+    def log(
+        self, pod: str, container: str, *, limit: int, previous: bool = False, tail: int | None = None
+    ) -> bytes:
+        """Return at most `limit` bytes of the log of a container. Raises ApiException or HTTPError."""
+        query = {"container": container, "timestamps": "true", "limitBytes": str(limit)}
         query |= {"previous": "true"} if previous else {}
         query |= {"tailLines": str(tail)} if tail else {}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import yaml
 from kubernetes import client
@@ -29,6 +31,8 @@ EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 ASK_SECONDS = 10
 LOOK_SECONDS = 30
+MAX_OUTPUT = 16 << 20
+"""The maximum output of a script in bytes. A container's own `bash` can print anything."""
 LONG = 300
 """The maximum length of a recorded command-line argument. Longer arguments are scripts and settings."""
 _LOOK = (
@@ -119,13 +123,34 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
         _request_timeout=EXEC_SECONDS,
         _preload_content=False,
     )
-    channels.run_forever(timeout=EXEC_SECONDS)
-    status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
-    channels.close()
+    try:
+        channels.sock.recv_data_frame = _limited(channels.sock.recv_data_frame)
+        channels.run_forever(timeout=EXEC_SECONDS)
+        status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
+    finally:
+        channels.close()
     # The error channel contains the container runtime's error or the script's exit code.
     if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
         raise OSError(status.get("message"))
     return str(channels.read_all())
+
+
+def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int, Any]]:
+    """Return `receive` with a limit for its total output and time, beyond which it raises OSError.
+
+    Without it, the client reads as long as frames arrive, also after its own timeout.
+    """
+    left, end = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
+
+    def limited(control_frame: bool = False) -> tuple[int, Any]:
+        nonlocal left
+        opcode, frame = receive(control_frame)
+        left -= len(frame.data)
+        if left < 0 or time.monotonic() > end:
+            raise OSError(f"the output exceeds {MAX_OUTPUT >> 20} MiB or {EXEC_SECONDS} s")
+        return opcode, frame
+
+    return limited
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:

@@ -203,7 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, _status(404, "NotFound", "the log is gone"))
             return
         lines = text.splitlines(keepends=True)
-        self._text(200, "".join(lines[-int(query["tailLines"]) :] if "tailLines" in query else lines))
+        text = "".join(lines[-int(query["tailLines"]) :] if "tailLines" in query else lines)
+        self._text(200, text[: int(query.get("limitBytes", len(text)))])
 
     def _answer(self, code: int, body: object) -> None:
         self._send(code, "application/json", json.dumps(body).encode())

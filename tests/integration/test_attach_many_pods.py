@@ -85,11 +85,12 @@ def test_every_point_of_a_job_of_many_pods_is_judged(judge: Callable[[], Verdict
     assert f"All {PODS * STEPS} points of the ranks are in run" in verdict.explanation
 
 
+@pytest.mark.parametrize(("name", "limit"), [("MAX_BYTES", 1), ("MAX_LOG_BYTES", 200)])
 def test_logs_beyond_the_limit_of_bytes_are_unknown(
-    judge: Callable[[], Verdict], monkeypatch: pytest.MonkeyPatch
+    judge: Callable[[], Verdict], monkeypatch: pytest.MonkeyPatch, name: str, limit: int
 ) -> None:
     """Contract: a log of which only the end was read is named, and its rank is no PASS."""
-    monkeypatch.setattr(logs, "MAX_BYTES", 1)
+    monkeypatch.setattr(logs, name, limit)
     verdict = judge()
     assert verdict.verdict == "UNKNOWN"
     assert results(verdict)["logs"] == "UNKNOWN"
