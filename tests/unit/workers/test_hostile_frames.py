@@ -12,9 +12,10 @@ import pytest
 
 from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.schema import processes
-from harness.workers import admitted_lines, truth_frames
 from harness.workers.acceptance import frames as acceptance_frames
+from harness.workers.ground_truth import truth_frames
 from harness.workers.netcheck import frames as netcheck_frames
+from harness.workers.recorder import admitted_lines
 
 NONCE = "n0nce"
 DEEP = b"[" * 1_100 + b"]" * 1_100
