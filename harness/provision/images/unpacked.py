@@ -261,8 +261,10 @@ def _sha256(content: bytes) -> str:
 
 def _layers(container: str, chains: Sequence[str]) -> list[str]:
     """Return the folders that contain the layers' files, in the order of `chains`."""
-    view = "ctr -n k8s.io snapshots view --mounts look $chain && ctr -n k8s.io snapshots rm look >&2"
-    script = f"for chain in {' '.join(chains)}; do {view} || exit 1; done"
+    # Nothing refers to a view, so containerd's garbage collector may have removed it before `rm` does.
+    view = "ctr -n k8s.io snapshots view --mounts look-$chain $chain || exit 1"
+    remove = "ctr -n k8s.io snapshots rm look-$chain >/dev/null 2>&1 || :"
+    script = f"for chain in {' '.join(chains)}; do {view}; {remove}; done"
     decoder, rest, folders = json.JSONDecoder(), _inside(container, "sh", "-c", script), []
     for chain in chains:
         mounts, end = decoder.raw_decode(rest.lstrip())
