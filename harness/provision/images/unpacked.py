@@ -259,13 +259,17 @@ def _sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _layers(container: str, chains: Sequence[str]) -> list[str]:
-    """Return the folders that contain the layers' files, in the order of `chains`."""
+def viewing(chains: Sequence[str]) -> str:
+    """Return a shell script that prints the mounts of each layer as JSON."""
     # Nothing refers to a view, so containerd's garbage collector may have removed it before `rm` does.
     view = "ctr -n k8s.io snapshots view --mounts look-$chain $chain || exit 1"
     remove = "ctr -n k8s.io snapshots rm look-$chain >/dev/null 2>&1 || :"
-    script = f"for chain in {' '.join(chains)}; do {view}; {remove}; done"
-    decoder, rest, folders = json.JSONDecoder(), _inside(container, "sh", "-c", script), []
+    return f"for chain in {' '.join(chains)}; do {view}; {remove}; done"
+
+
+def _layers(container: str, chains: Sequence[str]) -> list[str]:
+    """Return the folders that contain the layers' files, in the order of `chains`."""
+    decoder, rest, folders = json.JSONDecoder(), _inside(container, "sh", "-c", viewing(chains)), []
     for chain in chains:
         mounts, end = decoder.raw_decode(rest.lstrip())
         rest = rest.lstrip()[end:]

@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 from harness.provision.images.local import LocalImage
-from harness.provision.images.unpacked import chain_ids, linking, small
+from harness.provision.images.unpacked import chain_ids, linking, small, viewing
 
 IMAGE = LocalImage("team/job:1", "sha256:" + "ab" * 32)
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -125,3 +125,22 @@ def test_what_cannot_be_linked_says_so(tmp_path: Path) -> None:
     done = linked(tmp_path)
     assert done.returncode == 1
     assert "no containerd here" in done.stdout
+
+
+def test_a_view_that_was_removed_first_is_no_failure(tmp_path: Path) -> None:
+    """Contract: a view may be removed at any time, but a layer that is absent fails."""
+    program = tmp_path / "ctr"
+    program.write_text(
+        '#!/bin/sh\ncase "$4 $7" in\n"view one" | "view two") echo "[$7]" ;;\n*) exit 1 ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    def done(*chains: str) -> tuple[int, str]:
+        ended = subprocess.run(
+            ["sh", "-c", viewing(chains)], env=env, capture_output=True, text=True, check=False
+        )
+        return ended.returncode, ended.stdout
+
+    assert done("one", "two") == (0, "[one]\n[two]\n")
+    assert done("one", "absent") == (1, "[one]\n")
