@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
@@ -52,10 +53,10 @@ def sdist(folder: Path) -> Path:
     return folder / archive.name.removesuffix(".tar.gz")
 
 
-def edit(checkout: Path, number: int) -> None:
-    """Add a line to a module of the client."""
+def edit(checkout: Path) -> None:
+    """Add a line to a module of the client, which makes it another one than those of earlier benchmarks."""
     module = checkout / EDITED
-    module.write_text(f"{module.read_text()}\n# edit {number}\n")
+    module.write_text(f"{module.read_text()}\n# edit {time.time_ns()}\n")
 
 
 def take_turns(bench: Bench, checkout: Path, rounds: int, cluster: str) -> None:
@@ -63,15 +64,15 @@ def take_turns(bench: Bench, checkout: Path, rounds: int, cluster: str) -> None:
     kept = {"HARNESS_CLUSTER_NAME": cluster, "KEEP_CLUSTER": "true"}
     edited = {**kept, "HARNESS_REPLACE": f'{{"pluto-ml": "{checkout}"}}'}
 
-    def edit_and_run(arm: str, number: int) -> None:
-        edit(checkout, number)
+    def edit_and_run(arm: str) -> None:
+        edit(checkout)
         bench.run(arm, **edited)
 
     bench.run("warm", **kept)
-    edit_and_run("warm", 0)
-    for number in range(1, rounds + 1):
+    edit_and_run("warm")
+    for _ in range(rounds):
         bench.take("kept", lambda: bench.run("kept", **kept))
-        bench.take("edit", lambda number=number: edit_and_run("edit", number))
+        bench.take("edit", lambda: edit_and_run("edit"))
 
 
 def digests(bundles: list[Path]) -> set[str]:
