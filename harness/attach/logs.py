@@ -14,7 +14,7 @@ from harness.attach.truth import NONCE_VARIABLE
 from harness.core.kubernetes import Object
 from harness.core.retries import reason_of
 from harness.evidence.io.writer import BundleWriter
-from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.objects import container_of, items, mapping
 
 AT_ONCE = 16
 """Maximum number of logs that are read at the same time."""
@@ -84,7 +84,7 @@ def read(
 
 def recorded(pod: Object, container: str) -> bool:
     """Return whether a recorder in the container of the ranks writes to its log."""
-    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    own = container_of(mapping(pod, "spec"), container)
     return any(each.get("name") == NONCE_VARIABLE for each in items(own, "env"))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from harness.core.kubernetes import Object
-from harness.evidence.kubernetes.objects import COMPLETION_INDEX, items, mapping
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX, container_of, items, mapping
 
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _ASSIGNED = re.compile(r"(?:^|[\s;&|])(RANK|WORLD_SIZE)=([\"']?)([^\s;&|\"']+)\2")
@@ -60,7 +60,7 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 
 def rank(pod: Object, container: str) -> int | None:
     """Return RANK of the container of a pod, or None if it is not known."""
-    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    own = container_of(mapping(pod, "spec"), container)
     env = of_container(own, pod)
     value = expanded(assigned(command(own)).get("RANK") or env.get("RANK", ""), env)
     return int(value) if value.isdecimal() else None
@@ -68,5 +68,5 @@ def rank(pod: Object, container: str) -> int | None:
 
 def has_rank(pod: Object, container: str) -> bool:
     """Return whether the container of a pod has RANK, also if its value is not known."""
-    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    own = container_of(mapping(pod, "spec"), container)
     return "RANK" in assigned(command(own)) or any(each.get("name") == "RANK" for each in items(own, "env"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.attach import pod_variables
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_PROCESSES
-from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.objects import container_of, items, mapping
 from harness.evidence.torchrun_logs import LoggedRanks
 
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)[\"']?([^\s\"']+)")
@@ -34,7 +34,7 @@ class RankCount:
 
 def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
     """Return the number of ranks in a pod with this spec, in a job of `nodes` pods."""
-    own = next((each for each in items(spec, "containers") if each.get("name") == container), {})
+    own = container_of(spec, container)
     text = pod_variables.command(own)
     env = pod_variables.of_container(own)
     gpus = _gpus(own)
@@ -81,7 +81,7 @@ def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCoun
 
 def launched(pod: Object, container: str) -> bool:
     """Return whether a launcher such as torchrun decides which ranks the container has."""
-    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    own = container_of(mapping(pod, "spec"), container)
     text = pod_variables.command(own)
     return any(pattern.search(text) for pattern in (_TORCHRUN, _ACCELERATE, _OTHER, _PER_NODE))
 

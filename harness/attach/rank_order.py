@@ -36,9 +36,13 @@ def logged(
     bundle: Bundle, container: str, read: Callable[[Path], LoggedRanks | None]
 ) -> dict[str, LoggedRanks]:
     """Return the ranks that the log of each pod shows, by the index of the pod."""
-    paths = {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
-    found = {str(index): read(path) for index, path in paths.items()}
+    found = {str(index): read(path) for index, path in _logs(bundle, container).items()}
     return {index: each for index, each in found.items() if each is not None}
+
+
+def _logs(bundle: Bundle, container: str) -> dict[int, Path]:
+    """Return the path of the log of each pod, by the index of the pod."""
+    return {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
 
 
 def of_torchrun(logs: dict[str, LoggedRanks], nodes: int) -> RankOrder:
@@ -58,10 +62,9 @@ def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Ex
         return _of_variables(bundle, pods, container, expected)
     if not expected.ranks_given:
         return RankOrder()
-    paths = {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
     places = {
         index: place
-        for index, path in paths.items()
+        for index, path in _logs(bundle, container).items()
         if (place := rank_count.reported(path, per_pod)) is not None
     }
     return _of_logs(places, nodes, "torchrun's log")

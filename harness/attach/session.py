@@ -198,9 +198,9 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
 
 
 def _read_again(job: AttachedJob, reader: Reader, recording: Recording) -> None:
-    """Record the job's object as it is after its pods were read.
+    """Read and record the job's object again, after the pods.
 
-    If the job ended meanwhile, its object shows why the pods were deleted.
+    If the job ended in between, its object shows why the pods were deleted.
     """
     if job.item is None:
         return

@@ -26,7 +26,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.writer import TrackerKind
-from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.objects import container_of, items, mapping
 from harness.evidence.schema.bundle import Expected
 from harness.evidence.schema.tracker import Attachment, RunWriter, TrackerRun, TrackerSummary
 from harness.judge.points import admitted_records
@@ -182,7 +182,7 @@ def _environment(pods: Iterable[Object], container: str) -> dict[str, str]:
 
 
 def _variables(pod: Object, container: str) -> list[Object]:
-    own = next((each for each in items(pod, "spec", "containers") if each.get("name") == container), {})
+    own = container_of(mapping(pod, "spec"), container)
     return items(own, "env")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import attached_jobs
 import pytest
 from bundle_api import BundleApi
+from namespaces import World, world
 from tracker_server import Server
 
 from harness.attach.find import Target
@@ -16,6 +17,20 @@ from harness.attach.session import Options, attach
 from harness.context import RunContext
 from harness.report.finalize import Outcome
 from harness.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Four pods in network namespaces, for each test file."""
+    with world(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+@pytest.fixture
+def pods(four: World) -> Iterator[World]:
+    """Four pods without network rules."""
+    yield four
+    four.reset()
 
 
 @pytest.fixture(scope="module")

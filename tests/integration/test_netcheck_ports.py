@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from namespaces import DOMAIN, World, run, world
+from namespaces import DOMAIN, World, run
 from test_netcheck import NAMED, PORT, SERVICE, Result, finished, guide, play, said, together
 
 CLUSTER_IP = "10.96.7.7"
 OTHER = "10.88.0.2"
 """An address of rank 2 on an interface that no other rank reaches."""
 LISTEN = "import socket,time; s=socket.create_server(('',{})); print('ready', flush=True); time.sleep(99)"
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pods(four: World) -> Iterator[World]:
-    """A world without rules."""
-    yield four
-    four.reset()
 
 
 def on_host_network(pods: World, first: int = 0, **variables: str) -> dict[int, Result]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dns_server import Server, Zone
-from namespaces import DOMAIN, World, run, world
+from namespaces import DOMAIN, World, run
 from test_netcheck import PORT, play, said, together
 
 from harness.workers.netcheck import dns_client
@@ -22,18 +21,6 @@ print("ready", flush=True)
 while True:
     listening.accept()[0].close()"""
 """A sidecar that accepts every connection and closes those without its own protocol."""
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pods(four: World) -> Iterator[World]:
-    yield four
-    four.reset()
 
 
 def test_lost_dns_packets_are_sent_again(pods: World) -> None:

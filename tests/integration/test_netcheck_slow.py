@@ -14,35 +14,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from namespaces import World, world
+from namespaces import World
 from test_netcheck import PORT, Result, finished, said, together
 
 pytestmark = pytest.mark.nightly
 
 
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pods(four: World) -> Iterator[World]:
-    yield four
-    four.reset()
-
-
 def started(
     pods: World, ranks: Sequence[int] = range(4), deadline: float = 60
 ) -> dict[int, subprocess.Popen[str]]:
-    """Start netcheck in these pods. It begins as soon as it is told to (`together`)."""
+    """Start netcheck in these pods. `together` then makes all ranks begin at the same time."""
     size = {"NNODES": str(pods.size), "WORLD_SIZE": str(pods.size)}
     return {rank: pods.start(rank, "--deadline", str(deadline), variables=size) for rank in ranks}
-
-
-def pid_of(process: subprocess.Popen[str]) -> int:
-    """Return the pid of the Python that runs in a pod: every command before it replaced itself."""
-    return process.pid
 
 
 @contextlib.contextmanager
@@ -98,7 +81,7 @@ def test_a_starved_rank_is_not_accused(pods: World) -> None:
     """Contract: rank 2 responds, but only every 3 s: the pairs pass, or the result is unknown."""
     processes = started(pods, deadline=25)
     together(processes.values())
-    with starved(pid_of(processes[2]), stopped=3, running=0.05):
+    with starved(processes[2].pid, stopped=3, running=0.05):
         found = results(processes)
     assert {one["verdict"] for one in found.values()} <= {"ok", "unknown"}, found[0]["findings"]
     assert {one["cause"] for one in found.values()} == {None}
@@ -111,10 +94,10 @@ def test_a_rank_that_is_refused_before_its_peer_listens_accuses_no_firewall(pods
     processes = started(pods, deadline=8)
     together([processes[rank] for rank in (0, 1, 2)])
     time.sleep(2)
-    os.kill(pid_of(processes[2]), signal.SIGSTOP)
+    os.kill(processes[2].pid, signal.SIGSTOP)
     together([processes[3]])
     found = finished(processes[0])
-    os.kill(pid_of(processes[2]), signal.SIGCONT)
+    os.kill(processes[2].pid, signal.SIGCONT)
     for rank in (1, 2, 3):
         finished(processes[rank])
     assert (found["verdict"], found["cause"]) == ("unknown", None), found["findings"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.core.causes import CauseId
-from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.objects import ENDED_BY_NODE, mapping
 from harness.evidence.kubernetes.unschedulable import quantity
 
 GPU = "nvidia.com/gpu"
@@ -55,7 +55,7 @@ class Parts:
 
 _REJECTED = "Pod was rejected: "
 """How the message begins if the kubelet refuses to run a pod. Older kubelets omit it."""
-_ENDED_OTHERWISE = ("DeadlineExceeded", "Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated")
+_ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
 """Status reasons of failed pods that the kubelet or a controller ended after it had accepted them."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)

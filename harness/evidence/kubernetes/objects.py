@@ -12,6 +12,8 @@ from typing import Any
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+ENDED_BY_NODE = ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated")
+"""Status reasons of pods that a kubelet evicts, or ends when its node shuts down or needs the resources."""
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
@@ -25,6 +27,11 @@ def items(value: Any, *keys: str) -> list[dict[str, Any]]:
     """Return the mappings in the list at a path of keys, or [] if there is no list."""
     entries = mapping(value, *keys[:-1]).get(keys[-1])
     return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+
+
+def container_of(spec: object, name: str) -> dict[str, Any]:
+    """Return the container with this name in the spec of a pod, or {} if there is none."""
+    return next((each for each in items(spec, "containers") if each.get("name") == name), {})
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,11 @@ from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
-from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.objects import ENDED_BY_NODE, ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
-_BY_ITS_NODE = ("Evicted", "Terminated", "Shutdown", "Preempting", "NodeLost")
-"""Status reasons of pods that a kubelet evicts, or ends when its node shuts down or needs the resources.
-
-Not every version adds the condition DisruptionTarget.
-"""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
@@ -73,8 +68,11 @@ def evicted_at(pod: Pod) -> float | None:
 
 
 def ended_by_node(state: ObjectState) -> bool:
-    """Return whether the pod's status reason says that its node ended it."""
-    return mapping(state.object, "status").get("reason") in _BY_ITS_NODE
+    """Return whether the pod's status reason says that its node ended it.
+
+    Not every version of Kubernetes adds the condition DisruptionTarget.
+    """
+    return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
 
 
 def requested_at(removed: ObjectState) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.objects import container_of, mapping
 from harness.judge.case import Case
 
 LOGIN = (
@@ -38,10 +38,7 @@ def outdated(case: Case, index: int) -> str:
     name = case.launch.container
     pod = case.pods[index].last
     specs = (mapping(launched.object, "spec", "template", "spec"), mapping(pod.object, "spec"))
-    new, old = (
-        next((each.get("image") for each in items(spec, "containers") if each.get("name") == name), None)
-        for spec in specs
-    )
+    new, old = (container_of(spec, name).get("image") for spec in specs)
     if new is None or old is None or new == old:
         return ""
     return (

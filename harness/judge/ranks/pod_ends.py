@@ -189,7 +189,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a rank that exited with 0 although it did not end by itself, or None.
+    """Return the End for a rank that exited with 0 because its pod was stopped or out of memory, or None.
 
     If its pod was evicted or deleted, whether its work was done is not known, but its Job counts as completed
     (kubernetes/kubernetes#90636).

@@ -144,7 +144,7 @@ def _name(found: Object, event: Event) -> str:
 
 
 def _together(events: list[Event]) -> list[list[Event]]:
-    """Return groups of Events that are posted as one, in order. Each warning is a group of its own."""
+    """Group the Events to post: one group with all normal Events, and one for each warning, in order."""
     usual = [event for event in events if not event.warning]
     groups = [[event] for event in events if event.warning or event in usual[-1:]]
     return [usual if group == usual[-1:] else group for group in groups]

@@ -234,7 +234,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return unknown findings for failures that are not proved. They blame nobody, but name the rank."""
+    """Return an unknown finding for each rank with failures that are not proved. It has no cause."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1

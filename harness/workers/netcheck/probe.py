@@ -29,7 +29,7 @@ SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
 MAX_PATIENCE = 8.0
 """Maximum factor for timeouts."""
 ASKED = 1.0
-"""Seconds without an answer from the DNS server after which a pending cell says so."""
+"""If the DNS server has not answered for this many seconds, the text of a pending cell says so."""
 QUICK = 1.2
 """Timeout in seconds if several ports are tried. It is long enough for at least two SYN packets."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
