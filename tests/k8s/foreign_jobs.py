@@ -95,7 +95,10 @@ APIS = {
     "JobSet": "jobset.x-k8s.io/v1alpha2",
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "TorchrunJob": "torchrun.ai/v1alpha1",
+    "PyTorchJob": "kubeflow.org/v1",
 }
+ENDED = {"Complete", "Completed", "Succeeded", "Failed"}
+"""Conditions of jobs that have ended."""
 INDEX = {"Job": "$JOB_COMPLETION_INDEX", "StatefulSet": "${HOSTNAME##*-}"}
 
 
@@ -199,9 +202,9 @@ class ForeignJobs:
 
     def logging_job(self, name: str, **env: str) -> None:
         """Create an Indexed Job of two ranks that log with Pluto to the run with the job's name."""
-        self.job(name, **self._logging(name), **env)
+        self.job(name, **self.logging(name), **env)
 
-    def _logging(self, name: str) -> dict[str, str]:
+    def logging(self, name: str) -> dict[str, str]:
         """Create the Secret, and return the other variables of a job that logs with Pluto."""
         embedded = tracker.find(self.kube)
         self.apply("v1", "Secret", SECRET, stringData={"api-key": embedded.key, "comment": "of the team"})
@@ -236,7 +239,7 @@ class ForeignJobs:
 
         With `logging`, the ranks log with Pluto, with the key of the Secret.
         """
-        env |= self._logging(name) if logging else {}
+        env |= self.logging(name) if logging else {}
         home = self.folder / "konduktor"
         if not home.exists():
             queues.local_queue(self.kube, self.namespace, "user-queue")
@@ -304,12 +307,12 @@ class ForeignJobs:
         self.kubectl("exec", pod, "-c", "main", "--", "bash", "-c", search)
 
     def finished(self, kind: str, name: str, seconds: float = ENDS_SECONDS) -> None:
-        """Wait until a JobSet, Job or TrainJob reports an end."""
+        """Wait until a job reports an end."""
 
         def unmet(found: dict[str, Object]) -> str | None:
             conditions = mapping(found.get(name), "status").get("conditions") or []
             true = {each["type"] for each in conditions if each["status"] == "True"}
-            return None if true & {"Complete", "Completed", "Failed"} else f"{kind} {name} is {sorted(true)}"
+            return None if true & ENDED else f"{kind} {name} is {sorted(true)}"
 
         api, where = APIS[kind], self.namespace
         self.kube.wait(f"the end of {kind} {name}", api, kind, unmet, seconds=seconds, namespace=where)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from foreign_jobs import SECRET, ForeignJobs, pods
+from foreign_jobs import API_KEY, LOGGING, SECRET, ForeignJobs, pods
 from harness_command import Harness, environment, family
-from torchrun_team import Team, led
+from torchrun_team import LISTED, PROGRAM, Team, led
 
-from bench import kubeflow_trainer
+from bench import kubeflow
 from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
 from harness.context import RunContext
 from harness.core import processes
+from harness.core.kubernetes import Object
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
@@ -47,7 +48,8 @@ def torchrun(foreign: ForeignJobs, tmp_path_factory: pytest.TempPathFactory) -> 
     team = Team(foreign.kube, foreign.namespace, foreign.image)
     team.prepare()
     with led(team, tmp_path_factory.mktemp("controller")) as found:
-        found.queue()
+        found.queue(overrides={**LISTED, "secrets": [SECRET]})
+        foreign.apply("v1", "ConfigMap", "code", data={"add.py": PROGRAM, "log.py": LOGGING})
         yield found
 
 
@@ -60,27 +62,56 @@ def trainer(
 ) -> Iterator[None]:
     """Kubeflow Trainer v2, built from its Go module, with a runtime of the foreign jobs' image."""
     context = RunContext(settings=harness_settings, progress=progress)
-    kubeflow_trainer.install(cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer"))
+    kubeflow.install(
+        kubeflow.TRAINER, cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer")
+    )
     spec = pods(foreign.image, "", "")
     (node,) = spec["containers"]
     node["name"] = "node"
     node["command"] = ["bash", "-c", 'printf %s "$PROGRAM" >/tmp/train.py; exec torchrun /tmp/train.py']
-    runtime = kubeflow_trainer.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
+    runtime = kubeflow.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     replicated["template"]["spec"]["backoffLimit"] = 0  # By default, a Job replaces six failed pods.
-    kubeflow_trainer.until_applied(cluster.kube, runtime)
+    kubeflow.until_applied(cluster.kube, runtime)
     yield
-    cluster.kube.delete(kubeflow_trainer.API, runtime["kind"], foreign.namespace)
-    hooks = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
-    cluster.kube.delete(*hooks, "validator.trainer.kubeflow.org")
-    cluster.kube.delete("v1", "Namespace", kubeflow_trainer.NAMESPACE)
+    cluster.kube.delete(kubeflow.API, runtime["kind"], foreign.namespace)
+    kubeflow.remove(kubeflow.TRAINER, cluster.kube)
+
+
+@pytest.fixture(scope="module")
+def training_operator(
+    foreign: ForeignJobs,
+    cluster: Ready,
+    harness_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Kubeflow's training operator, built from its Go module."""
+    context = RunContext(settings=harness_settings, progress=progress)
+    image = [f"--pytorch-init-container-image={foreign.image}"]
+    work = tmp_path_factory.mktemp("operator")
+    kubeflow.install(kubeflow.TRAINING_OPERATOR, cluster.kind, cluster.kube, context, work, arguments=image)
+    yield
+    kubeflow.remove(kubeflow.TRAINING_OPERATOR, cluster.kube)
+
+
+def variables(env: dict[str, str]) -> list[Object]:
+    """Return the variables of a container, with the key by reference if it logs with Pluto."""
+    named: list[Object] = [{"name": key, "value": value} for key, value in env.items()]
+    return [*named, API_KEY] if "PLUTO_RUN_ID" in env else named
+
+
+def pytorch_job(foreign: ForeignJobs, name: str, start: str, **env: str) -> None:
+    """Create a PyTorchJob whose ranks are started by `start`."""
+    spec = pods(foreign.image, "", "", **env)
+    command = f'printf %s "$PROGRAM" >/tmp/train.py; exec {start} /tmp/train.py'
+    spec["containers"][0]["command"] = ["bash", "-c", command]
+    kubeflow.until_applied(foreign.kube, kubeflow.pytorch_job(name, foreign.namespace, spec))
 
 
 def train_job(foreign: ForeignJobs, name: str, **env: str) -> None:
-    document = kubeflow_trainer.job(name, foreign.namespace, foreign.namespace)
-    variables = [{"name": key, "value": value} for key, value in env.items()]
-    document["spec"]["trainer"] = {"env": variables}
-    kubeflow_trainer.until_applied(foreign.kube, document)
+    document = kubeflow.job(name, foreign.namespace, foreign.namespace)
+    document["spec"]["trainer"] = {"env": variables(env)}
+    kubeflow.until_applied(foreign.kube, document)
 
 
 def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
@@ -275,3 +306,71 @@ def test_a_trainjob_before_during_and_after(foreign: ForeignJobs, trainer: None)
     for outcome in (during, after):
         assert short(outcome) == CRASHED, outcome.verdict
         assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)  # Building the operator takes minutes, once for a machine.
+def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_operator: None) -> None:
+    """Contract: a PyTorchJob of Kubeflow's training operator is judged, also if its ranks are started
+    without torchrun.
+    """
+    before = foreign.attach_before(
+        "pytorchjob/trains", lambda: pytorch_job(foreign, "trains", "python3", STEPS="5")
+    )
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= ALL_BUT_POINTS
+    pytorch_job(foreign, "dies", "torchrun", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("pytorchjob/dies", follow=True, wait=30)
+    foreign.finished("PyTorchJob", "dies")
+    after = foreign.attach("pytorchjob/dies")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+def _konduktor(foreign: ForeignJobs, _: pytest.FixtureRequest) -> str:
+    name = foreign.konduktor("lossy", logging=True, LOSING_RANK="1")
+    foreign.finished("JobSet", name)
+    return f"jobset/{name}"
+
+
+def _train_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue("trainer")
+    train_job(foreign, "lossy", **foreign.logging("lossy-trainjob"), LOSING_RANK="1")
+    foreign.finished("TrainJob", "lossy")
+    return "trainjob/lossy"
+
+
+def _torchrun_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
+    team: Team = request.getfixturevalue("torchrun")
+    env = foreign.logging("lossy-torchrunjob") | {"LOSING_RANK": "1"}
+    team.job("t-lossy", env=variables(env), command="python /code/log.py")
+    team.until("t-lossy", "Succeeded")
+    return "torchrunjob/t-lossy"
+
+
+def _pytorch_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue("training_operator")
+    env = foreign.logging("lossy-pytorchjob") | {"LOSING_RANK": "1"}
+    pytorch_job(foreign, "lossy", "torchrun", **env)
+    foreign.finished("PyTorchJob", "lossy")
+    return "pytorchjob/lossy"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("launch", [_konduktor, _train_job, _torchrun_job, _pytorch_job])
+def test_a_lost_point_is_named_whatever_launched_the_job(
+    foreign: ForeignJobs,
+    policy_installed: None,
+    request: pytest.FixtureRequest,
+    launch: Callable[[ForeignJobs, pytest.FixtureRequest], str],
+) -> None:
+    """Contract: the policy records the pods of every launcher, and a point that an uploader lost is named."""
+    word = launch(foreign, request)
+    verdict = foreign.attach(word, tracker=TrackerOptions(secret=SecretKey(SECRET))).verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1]), (
+        verdict
+    )
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in verdict.explanation
+    assert {"rank-exit", "completed", "recorded"} <= passed(verdict)
