@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import attached_jobs as jobs
+import bundle_api
 import pytest
 import yaml
 from attached_jobs import results, serve, short
 
-from harness.attach.resources import roles
+from harness.attach.resources import MPI_JOB_V1, roles
 from harness.cli.main import main
 from harness.core.clock import seconds
 from harness.evidence import Bundle
@@ -380,6 +381,25 @@ def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
     verdict = attached("mpijob/train").verdict
     assert verdict.verdict == "UNKNOWN"
     assert said.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_an_mpijob_of_the_training_operator(api, attached, readable, monkeypatch):
+    """Its version is v1, and its pods have the role `master` or none, unlike those of the MPI operator."""
+    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sleep")}}}}
+    failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
+    mpi_job = {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
+    monkeypatch.setitem(bundle_api.RESOURCES, "mpijob", MPI_JOB_V1)
+    api.objects["mpijob"] = [mpi_job] if readable else []
+    api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="master")]
+    api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None, role="") for n in (0, 1)]
+    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
+    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
+    outcome = attached("mpijob/train")
+    expected = Bundle.open(outcome.bundle).manifest.expected
+    assert (outcome.verdict.verdict, expected.num_nodes) == ("UNKNOWN", 2)
+    explained = " ".join(check.explanation for check in outcome.verdict.checks)
+    assert said.rstrip(".") in explained or not readable, explained
 
 
 def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):
