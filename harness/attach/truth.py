@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 from harness.attach.job import owners
 from harness.core.kubernetes import Object
@@ -15,6 +16,7 @@ from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.processes import decode
+from harness.judge.points import admitted_records
 from harness.launch.labels import NONCE_LABEL
 from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
 from harness.workers.recorder.admitted_lines import LINE_MARK, SUMMARY_MARK
@@ -33,6 +35,18 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
             values = [e.get("value") for e in items(container, "env") if e.get("name") == NONCE_VARIABLE]
             found |= dict.fromkeys(str(value) for value in values if value)
     return list(found)
+
+
+def recorded_world(log: Path, nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
+    """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
+    try:
+        with log.open(errors="replace") as file:
+            lines = [line for line in file if LINE_MARK in line or SUMMARY_MARK in line]
+    except OSError:
+        return set(), set()
+    found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
+    worlds = {each.summary.world for each in found if each.summary is not None}
+    return {each.rank for each in found if each.rank is not None}, worlds
 
 
 class RecordedLines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -318,8 +319,8 @@ def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_ope
         "pytorchjob/trains", lambda: pytorch_job(foreign, "trains", "python3", STEPS="5")
     )
     assert short(before) == COMPLETE, before.verdict
-    assert passed(before.verdict) >= ALL_BUT_POINTS
-    pytorch_job(foreign, "dies", "torchrun", FAILING_RANK="1", STEPS="50")
+    assert passed(before.verdict) >= ALL_BUT_POINTS - {"restarts"}  # A PyTorchJob does not count them.
+    pytorch_job(foreign, "dies", "python3", FAILING_RANK="1", STEPS="50")
     during = foreign.attach("pytorchjob/dies", follow=True, wait=30)
     foreign.finished("PyTorchJob", "dies")
     after = foreign.attach("pytorchjob/dies")
@@ -328,49 +329,72 @@ def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_ope
         assert "rank 1 has a bad batch" in outcome.verdict.explanation
 
 
-def _konduktor(foreign: ForeignJobs, _: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def launcher(request: pytest.FixtureRequest) -> Callable[[ForeignJobs], str]:
+    """A function that launches a job whose rank 1 loses a point, waits for its end, and returns its name.
+
+    The policy is installed afterwards, because the controllers create the namespace again.
+    """
+    if request.param == "torchrunjob":
+        return partial(lossy_torchrun_job, request.getfixturevalue("torchrun"))
+    if request.param == "trainjob":
+        request.getfixturevalue("trainer")
+    if request.param == "pytorchjob":
+        request.getfixturevalue("training_operator")
+    return {"jobset": lossy_konduktor_job, "trainjob": lossy_train_job, "pytorchjob": lossy_pytorch_job}[
+        request.param
+    ]
+
+
+def lossy_konduktor_job(foreign: ForeignJobs) -> str:
     name = foreign.konduktor("lossy", logging=True, LOSING_RANK="1")
     foreign.finished("JobSet", name)
     return f"jobset/{name}"
 
 
-def _train_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
-    request.getfixturevalue("trainer")
+def lossy_train_job(foreign: ForeignJobs) -> str:
     train_job(foreign, "lossy", **foreign.logging("lossy-trainjob"), LOSING_RANK="1")
     foreign.finished("TrainJob", "lossy")
     return "trainjob/lossy"
 
 
-def _torchrun_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
-    team: Team = request.getfixturevalue("torchrun")
+def lossy_torchrun_job(team: Team, foreign: ForeignJobs) -> str:
     env = foreign.logging("lossy-torchrunjob") | {"LOSING_RANK": "1"}
     team.job("t-lossy", env=variables(env), command="python /code/log.py")
     team.until("t-lossy", "Succeeded")
     return "torchrunjob/t-lossy"
 
 
-def _pytorch_job(foreign: ForeignJobs, request: pytest.FixtureRequest) -> str:
-    request.getfixturevalue("training_operator")
+def lossy_pytorch_job(foreign: ForeignJobs) -> str:
     env = foreign.logging("lossy-pytorchjob") | {"LOSING_RANK": "1"}
-    pytorch_job(foreign, "lossy", "torchrun", **env)
+    pytorch_job(foreign, "lossy", "python3", **env)
     foreign.finished("PyTorchJob", "lossy")
     return "pytorchjob/lossy"
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("launch", [_konduktor, _train_job, _torchrun_job, _pytorch_job])
+@pytest.mark.parametrize("launcher", ["jobset", "trainjob", "torchrunjob", "pytorchjob"], indirect=True)
 def test_a_lost_point_is_named_whatever_launched_the_job(
-    foreign: ForeignJobs,
-    policy_installed: None,
-    request: pytest.FixtureRequest,
-    launch: Callable[[ForeignJobs, pytest.FixtureRequest], str],
+    foreign: ForeignJobs, launcher: Callable[[ForeignJobs], str], policy_installed: None
 ) -> None:
     """Contract: the policy records the pods of every launcher, and a point that an uploader lost is named."""
-    word = launch(foreign, request)
-    verdict = foreign.attach(word, tracker=TrackerOptions(secret=SecretKey(SECRET))).verdict
-    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1]), (
-        verdict
-    )
+    outcome = foreign.attach(launcher(foreign), tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    verdict = outcome.verdict
+    assert short(outcome) == ("FAIL", "unification.lost_points", [1]), verdict
     assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in verdict.explanation
     assert {"rank-exit", "completed", "recorded"} <= passed(verdict)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_a_pytorchjob_whose_number_of_ranks_its_node_decides(
+    foreign: ForeignJobs, training_operator: None, policy_installed: None
+) -> None:
+    """Contract: with nprocPerNode: auto, the recorders show how many ranks there were."""
+    pytorch_job(foreign, "auto", "torchrun", **foreign.logging("auto"))
+    foreign.finished("PyTorchJob", "auto")
+    outcome = foreign.attach("pytorchjob/auto", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("PASS", None, []), outcome.verdict
+    (expected,) = [each for each in outcome.verdict.checks if each.name == "expected"]
+    assert "on 2 nodes, from the lines of the recorders" in expected.explanation
