@@ -217,3 +217,14 @@ def pytorch_job(name: str, namespace: str, pod: dict[str, Any]) -> dict[str, Any
     metadata = {"name": name, "namespace": namespace}
     spec = {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}}
     return {"apiVersion": TRAINING_API, "kind": "PyTorchJob", "metadata": metadata, "spec": spec}
+
+
+def mpi_job(name: str, namespace: str, launcher: dict[str, Any], worker: dict[str, Any]) -> dict[str, Any]:
+    """Return an MPIJob with a launcher and two workers whose pods have these specs."""
+    replicas = {
+        "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": {"spec": launcher}},
+        "Worker": {"replicas": 2, "template": {"spec": worker}},
+    }
+    metadata = {"name": name, "namespace": namespace}
+    spec = {"slotsPerWorker": 1, "mpiReplicaSpecs": replicas}
+    return {"apiVersion": TRAINING_API, "kind": "MPIJob", "metadata": metadata, "spec": spec}

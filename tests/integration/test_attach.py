@@ -337,6 +337,33 @@ def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
 
 
+TWICE = {"count": 2}
+LATER = {"firstTimestamp": jobs.at(1800)}
+"""The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
+
+
+@pytest.mark.parametrize(
+    ("created", "result"),
+    [
+        ({"train-master-0": {}, "train-worker-0": {}}, "PASS"),
+        ({"train-master-0": {}, "train-worker-0": TWICE}, "UNKNOWN"),
+        ({"train-master-0": {}, "train-worker-0": LATER}, "UNKNOWN"),
+        ({"train-master-0": LATER, "train-worker-0": LATER}, "UNKNOWN"),
+        ({"train-master-0": {}, "train-worker-01": {}}, "UNKNOWN"),
+        ({}, "UNKNOWN"),
+    ],
+)
+def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created, result):
+    """Contract: it did not, if each pod was created once, and there are Events from the job's start."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
+    api.objects["pod"] = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
+    api.objects["event"] = [
+        jobs.event(pod, "PyTorchJob", "train", "SuccessfulCreatePod", f"Created pod: {pod}", **more)
+        for pod, more in created.items()
+    ]
+    assert results(attached("pytorchjob/train").verdict)["restarts"] == result
+
+
 def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
     """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
     api.objects["pytorchjob"] = [

@@ -96,6 +96,7 @@ APIS = {
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "TorchrunJob": "torchrun.ai/v1alpha1",
     "PyTorchJob": "kubeflow.org/v1",
+    "MPIJob": "kubeflow.org/v1",
 }
 ENDED = {"Complete", "Completed", "Succeeded", "Failed"}
 """Conditions of jobs that have ended."""

@@ -119,6 +119,8 @@ def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
     return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
 
 
+KUBECTL_IMAGE = "mpi-kubectl-delivery-image"
+"""Option of the operator. The launchers of the tests do not use the kubectl that this image brings them."""
 COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
 """The verdict on a completed job whose points were not recorded."""
 CRASHED = ("FAIL", "rank.crashed", [1])
@@ -327,6 +329,23 @@ def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_ope
     for outcome in (during, after):
         assert short(outcome) == CRASHED, outcome.verdict
         assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_an_mpijob_whose_launcher_fails(foreign: ForeignJobs, training_operator: None) -> None:
+    """Contract: the operator's labels show which pods are workers, and the end of the launcher is quoted."""
+    launcher, worker = (pods(foreign.image, "", "") for _ in range(2))
+    said = "mpirun noticed that process rank 1 on node mpi-worker-1 exited on signal 9 (Killed)"
+    launcher["containers"][0]["command"] = ["bash", "-c", f"sleep 5; echo '{said}'; exit 137"]
+    worker["containers"][0]["command"] = ["sleep", "600"]
+    document = kubeflow.mpi_job("mpi", foreign.namespace, launcher, worker)
+    kubeflow.until_applied(foreign.kube, document)
+    foreign.finished("MPIJob", "mpi")
+    outcome = foreign.attach("mpijob/mpi")
+    assert outcome.verdict.verdict == "UNKNOWN", outcome.verdict
+    assert said in " ".join(check.explanation for check in outcome.verdict.checks)
+    assert {"scheduling", "image", "rank-pods", "expected"} <= passed(outcome.verdict)
 
 
 @pytest.fixture
