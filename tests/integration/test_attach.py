@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import attached_jobs as jobs
 import bundle_api
@@ -335,6 +336,57 @@ def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
     api.logs["train-worker-0", "main"] = jobs.stamped("ValueError: shard")
     verdict = attached("pytorchjob/train").verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def without_rank(**status: Any) -> dict:
+    """Return the launcher of an MPIJob, which has no rank, in this state."""
+    launcher = jobs.kubeflow("MPIJob", "launcher", 0, None, role="launcher")
+    launcher["status"] = {"phase": "Pending", **status}
+    return launcher
+
+
+NO_IMAGE = "Container image mpi/kubectl is not present with pull policy of Never"
+STUCK = {"image": "mpi/kubectl", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": NO_IMAGE}}}
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/4 nodes are available: 4 Insufficient memory.",
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "cause", "text"),
+    [
+        (
+            without_rank(initContainerStatuses=[{"name": "kubectl", **STUCK}]),
+            "image.not_found",
+            "pod train-launcher-0, which has no rank, could not start its init container kubectl",
+        ),
+        (
+            without_rank(containerStatuses=[{"name": "main", **STUCK}]),
+            "image.not_found",
+            "pod train-launcher-0, which has no rank, could not start its container main",
+        ),
+        (
+            without_rank(conditions=[UNSCHEDULABLE]),
+            "scheduling.unschedulable",
+            "pod train-launcher-0, which has no rank, could not be scheduled: Unschedulable: 0/4 nodes",
+        ),
+    ],
+)
+def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, launcher, cause, text):
+    """Contract: the workers of an MPIJob wait for its launcher, so it is judged too."""
+    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
+    status = {"conditions": [jobs.condition("Created", "MPIJobCreated")]}
+    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": status}]
+    if "conditions" in launcher["status"]:
+        launcher["spec"].pop("nodeName", None)
+    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
+    verdict = attached("mpijob/train").verdict
+    assert verdict.verdict != "PASS"
+    assert (verdict.cause, verdict.ranks) == (cause, [])
+    assert text in verdict.explanation
 
 
 TWICE = {"count": 2}

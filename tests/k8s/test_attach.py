@@ -88,9 +88,10 @@ def training_operator(
 ) -> Iterator[None]:
     """Kubeflow's training operator, built from its Go module."""
     context = RunContext(settings=harness_settings, progress=progress)
-    image = [f"--pytorch-init-container-image={foreign.image}"]
+    images = [f"--{name}={foreign.image}" for name in ("pytorch-init-container-image", KUBECTL_IMAGE)]
     work = tmp_path_factory.mktemp("operator")
-    kubeflow.install(kubeflow.TRAINING_OPERATOR, cluster.kind, cluster.kube, context, work, arguments=image)
+    operator = kubeflow.TRAINING_OPERATOR
+    kubeflow.install(operator, cluster.kind, cluster.kube, context, work, arguments=images)
     yield
     kubeflow.remove(kubeflow.TRAINING_OPERATOR, cluster.kube)
 
