@@ -361,17 +361,17 @@ UNSCHEDULABLE = {
         (
             without_rank(initContainerStatuses=[{"name": "kubectl", **STUCK}]),
             "image.not_found",
-            "pod train-launcher-0, which has no rank, could not start its init container kubectl",
+            "train-launcher-0, which has no rank, could not start its init container kubectl",
         ),
         (
             without_rank(containerStatuses=[{"name": "main", **STUCK}]),
             "image.not_found",
-            "pod train-launcher-0, which has no rank, could not start its container main",
+            "train-launcher-0, which has no rank, could not start its container main",
         ),
         (
             without_rank(conditions=[UNSCHEDULABLE]),
             "scheduling.unschedulable",
-            "pod train-launcher-0, which has no rank, could not be scheduled: Unschedulable: 0/4 nodes",
+            "train-launcher-0, which has no rank, could not be scheduled: Unschedulable: 0/4 nodes",
         ),
     ],
 )
