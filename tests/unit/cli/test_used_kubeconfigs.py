@@ -1,4 +1,7 @@
-"""A bundle cannot choose the kubeconfig: it could run a program, or send a file of the reader to a server."""
+"""A bundle cannot choose the kubeconfig: it could run a program, or send a file of the reader to a server.
+
+Reports in public of the same kind: kubernetes/kubectl#697, kubestellar/console#7260.
+"""
 
 from __future__ import annotations
 

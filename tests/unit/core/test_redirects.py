@@ -1,8 +1,8 @@
 """No client sends a credential to another server because the one that it knows redirects there.
 
 Reports in public of the same kind: kubernetes/kubernetes#112513 (CVE-2022-3172: an aggregated API server
-redirects clients, which send it their credentials), psf/requests#6655 (a header is kept on a redirect),
-python/cpython#77842 (urllib sends Authorization to the target of a redirect).
+redirects clients, which send it their credentials), oryx-labs/oryxos#231 and parnurzeal/gorequest#298 (an
+API key is kept), snapview/tungstenite-rs#551 and microsoft/playwright#29246 (a WebSocket keeps Authorization).
 """
 
 from __future__ import annotations

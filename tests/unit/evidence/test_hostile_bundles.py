@@ -1,7 +1,7 @@
 """A bundle that somebody sends cannot make a reader open files outside it, wait, or fill the memory.
 
-Reports in public of the same kind: microsoft/playwright#31585 and snyk/zip-slip-vulnerability (a report or
-an archive names files outside its folder).
+Reports in public of the same kind: 418sec/huntr#1809 and #270 (a symbolic link in a served folder shows any
+file), Mailtrain-org/mailtrain#1029 (a report names a file outside its folder).
 """
 
 from __future__ import annotations
