@@ -17,6 +17,7 @@ from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.progress import Progress
+from harness.core.used_kubeconfigs import remember
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
 from harness.launch import pod_standard, replaced_packages
@@ -213,6 +214,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
     expected = expected_of(workload, ready, context)
+    remember(context.settings.state_dir, ready.cluster.kubeconfig)
     writer.update(expected=expected, versions=versions_of(ready, workload), cluster=_identity(ready))
     writer.update(replaced=list(ready.replaced))
     with ExitStack() as undo:

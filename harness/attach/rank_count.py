@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness.attach import pod_variables
 from harness.core.kubernetes import Object
@@ -19,7 +18,7 @@ _PROCESSES = re.compile(r"--num[-_]processes(?:=|\s+)[\"']?([^\s\"']+)")
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed\.(?:run|launch)\b")
 _ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
 _OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
-_REPORTED = re.compile(r"\brank\s*:\s*(\d+) \(local_rank: (\d+)\)")
+_REPORTED = re.compile(rb"\brank\s*:\s*(\d{1,18}) \(local_rank: (\d{1,18})\)")
 """A line in torchrun's failure report about a failed worker in the same pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
@@ -113,18 +112,19 @@ def _gpus(container: Object) -> int:
     return sum(int(count) for count in counts if count.isdecimal())
 
 
-def reported(log: Path, per_pod: int) -> int | None:
+def reported(log: Iterable[bytes], per_pod: int) -> int | None:
     """Return the place of a pod in the order of ranks by torchrun's last failure report, or None.
 
-    Under c10d this order need not be that of the pods. `per_pod` is the number of ranks in each pod.
+    Under c10d this order need not be that of the pods. `log` yields the lines of the pod's log, and `per_pod`
+    is the number of ranks in each pod.
     """
-    try:
-        content = log.read_text(errors="replace")
-    except OSError:
+    last: tuple[int, int] | None = None
+    for line in log:
+        for rank, local in _REPORTED.findall(line):
+            last = int(rank), int(local)
+    if last is None or (last[0] - last[1]) % per_pod:
         return None
-    found = [(int(rank), int(local)) for rank, local in _REPORTED.findall(content)]
-    places = [(rank - local) // per_pod for rank, local in found[-1:] if (rank - local) % per_pod == 0]
-    return places[0] if places else None
+    return (last[0] - last[1]) // per_pod
 
 
 def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:

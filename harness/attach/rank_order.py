@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from harness.attach import pod_variables, rank_count
 from harness.attach.truth import recorded_world
@@ -35,16 +34,16 @@ class RankOrder:
 
 
 def logged(
-    bundle: Bundle, container: str, read: Callable[[Path], LoggedRanks | None]
+    bundle: Bundle, container: str, read: Callable[[Iterable[bytes]], LoggedRanks | None]
 ) -> dict[str, LoggedRanks]:
     """Return the ranks that the log of each pod shows, by the index of the pod."""
-    found = {str(index): read(path) for index, path in _logs(bundle, container).items()}
+    found = {str(index): read(bundle.log_lines(path)) for index, path in _logs(bundle, container).items()}
     return {index: each for index, each in found.items() if each is not None}
 
 
-def _logs(bundle: Bundle, container: str) -> dict[int, Path]:
-    """Return the path of the log of each pod, by the index of the pod."""
-    return {index: bundle.path / bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
+def _logs(bundle: Bundle, container: str) -> dict[int, str]:
+    """Return the path in the bundle of the log of each pod, by the index of the pod."""
+    return {index: bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
 
 
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
@@ -85,7 +84,7 @@ def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Ex
     places = {
         index: place
         for index, path in _logs(bundle, container).items()
-        if (place := rank_count.reported(path, per_pod)) is not None
+        if (place := rank_count.reported(bundle.log_lines(path), per_pod)) is not None
     }
     return _of_logs(places, nodes, "torchrun's log")
 

@@ -32,6 +32,7 @@ from harness.core.concurrency import together
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube
+from harness.core.used_kubeconfigs import remember
 from harness.evidence import torchrun_logs
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
@@ -136,6 +137,7 @@ def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedCo
         redactor.add(kube.proxy.password)
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
     created = mapping(job.item, "metadata").get("creationTimestamp")
+    remember(settings.state_dir, kube.kubeconfig)
     writer.update(
         command=sys.argv,
         job=job.name,

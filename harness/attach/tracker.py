@@ -190,12 +190,12 @@ def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
     """Return what the logs of the pods show about the run."""
     found = Logged()
     for pod in pods:
-        path = bundle.path / bundle.log(str(pod["metadata"]["name"]), container)
+        path = bundle.log(str(pod["metadata"]["name"]), container)
         nonce = admitted_records.nonce_of(pod, container)
-        if not nonce or not path.is_file():
+        if not nonce or not bundle.has(path):
             continue
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            record = admitted_records.read(map(partial(_noting_page, found), lines), nonce)
+        lines = (line.decode(errors="replace") for line in bundle.log_lines(path))
+        record = admitted_records.read(map(partial(_noting_page, found), lines), nonce)
         for process in record.records:
             if process.summary is not None:
                 found.ids.update(

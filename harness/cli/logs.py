@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
 from harness.core.terminal_text import Row, Terminal
-from harness.core.user_files import open_regular
+from harness.evidence.io.files import names_inside, open_inside
 from harness.evidence.io.own_lines import without_own
 from harness.evidence.io.reader import Bundle
 
@@ -24,7 +24,7 @@ def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
     `harness.core.terminal_text`.
     """
     for index, path in _logs(bundle.path, _pods(bundle, rank)):
-        yield from _Log(index, path).read(over=True)
+        yield from _Log(index, bundle.path, path).read(over=True)
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
@@ -32,7 +32,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
     A line that changes later, for example a nested progress bar, is yielded again in its last state.
     """
-    logs: dict[Path, _Log] = {}
+    logs: dict[str, _Log] = {}
     version = None
     while True:
         # The version is read first, so that a change while reading triggers another read.
@@ -41,7 +41,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
             pods = _pods(bundle, rank, expected=over)
         for index, log in _logs(path, pods):
-            yield from logs.setdefault(log, _Log(index, log, live=True)).read(over)
+            yield from logs.setdefault(log, _Log(index, path, log, live=True)).read(over)
         if over:
             return
         clock.sleep(LOOK_SECONDS)
@@ -50,8 +50,9 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 class _Log:
     """A container's log file, which is read in parts of bounded size."""
 
-    def __init__(self, index: int, path: Path, live: bool = False) -> None:
+    def __init__(self, index: int, bundle: Path, path: str, live: bool = False) -> None:
         self._index = index
+        self._bundle = bundle
         self._path = path
         self._terminal = Terminal[str](live)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -62,7 +63,7 @@ class _Log:
 
     def read(self, over: bool) -> Iterator[str]:
         """Yield the lines completed since the last call. If `over` is set, also yield the remaining text."""
-        with open_regular(self._path) as file:
+        with open_inside(self._bundle, self._path) as file:
             file.seek(self._offset)
             while chunk := file.read(READ_BYTES):
                 self._offset += len(chunk)
@@ -124,7 +125,10 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
     return []
 
 
-def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]:
+def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the node index and the path in the bundle of each pod's logs."""
+    logs = names_inside(path, "logs", ".log")
     for index, name in pods:
-        for log in sorted((path / "logs").glob(f"{name}-*.log")):
-            yield index, log
+        for log in logs:
+            if log.startswith(f"{name}-"):
+                yield index, f"logs/{log}"

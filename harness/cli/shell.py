@@ -14,6 +14,7 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.processes import environment
+from harness.core.used_kubeconfigs import is_known
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Launch
 from harness.settings import Settings
@@ -113,7 +114,8 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
 def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     """Return a Kubernetes client for the bundle's cluster, and kubectl's options for this cluster.
 
-    Raises UsageError if the cluster no longer exists, and HarnessError if it does not respond.
+    Raises UsageError if the cluster no longer exists, or if the bundle names a kubeconfig that the user has
+    not used on this machine. Raises HarnessError if the cluster does not respond.
     """
     manifest = bundle.manifest
     cluster = manifest.cluster if manifest else {}
@@ -128,6 +130,12 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
         raise UsageError(
             f"the cluster of {bundle.path} is gone",
             hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
+        )
+    named = settings.kubeconfig is not None and settings.kubeconfig.absolute() == Path(kubeconfig)
+    if not named and not is_known(settings.state_dir, Path(kubeconfig)):
+        raise UsageError(
+            f"the bundle names the kubeconfig {kubeconfig}, with which nothing was launched on this machine",
+            hint=f"if you trust this file, set HARNESS_KUBECONFIG={kubeconfig} and run the command again",
         )
     digest = sha256(f"{kubeconfig} {context}".encode()).hexdigest()[:12]
     kube = Kube(Path(kubeconfig), context or None, settings.state_dir / "shell" / f"{digest}.json")

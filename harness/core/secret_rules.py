@@ -75,6 +75,18 @@ _REFERENCE = re.compile(
     r"|.*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
 )
 """Names that contain a word for a secret but denote a location, a number or an object, such as secretName."""
+_PULL_SECRET = re.compile(r"(?ai)pull[-_.]?secrets?$")
+"""Names of settings that contain the name of a Kubernetes Secret, such as HARNESS_IMAGE_PULL_SECRET."""
+_LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
+_OBJECT = re.compile(rf"{_LABEL}(?:/{_LABEL})?|[A-Z]+/[A-Z]+")
+"""The name of a Kubernetes object, possibly with its namespace, or a placeholder for both."""
+_WORD_OF_NAME = r"(?:[a-z]{1,16}|[a-z]{1,3}\d{1,2})"
+_WORDS = rf"{_WORD_OF_NAME}(?:[-.](?:{_WORD_OF_NAME}|\d{{1,3}}))*"
+_CAPITALS = r"[A-Z]+(?:_[A-Z]+)*"
+_SECRET_OBJECT = re.compile(rf"(?a)(?:{_WORDS}|{_CAPITALS})(?:/(?:{_WORDS}|{_CAPITALS}))?(?:={_CAPITALS})?")
+"""The name of a Secret that consists of words, possibly with a namespace, a key or a variable: hf-token,
+team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The option --secret of `harness` has this form."""
+_PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here")
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
@@ -82,6 +94,7 @@ _VOCABULARY = re.compile(
 )
 """Text before "token" where this word refers to a language model's or a parser's token."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
+_DIGIT = re.compile(r"(?a)\d")
 _LITERAL = re.compile(
     r"(?i)[-+]?[\d.,_]+(?:e[-+]?\d+)?%?|true|false|none|null|nan|-?inf(?:inity)?|yes|no|on|off|\**|str|bytes|int|any"
 )
@@ -123,6 +136,8 @@ def redact(name: str, value: Any) -> Any:
 def hidden(name: str, text: str) -> bool:
     """Return whether a name denotes a secret and the text could be its value."""
     if not text or not denotes_value(name):
+        return False
+    if _is_object(name, text):
         return False
     return not _NUMBER.fullmatch(text) or bool(_STRONG_NAME.fullmatch(name))
 
@@ -237,7 +252,7 @@ _KEY_LINE = re.compile(
 _NO_NUMBER = r"(?:[\"'`\\]*[0-9.,_+%-]*[^0-9.,_+%\s-]|[bru]{0,2}\\*[\"'`]+[0-9.,_+%-]+ )"
 _SECRET_PAIR = _pair(rf"[-.\w]*(?:{_LAST}|{_ANYWHERE})[-.\w]*")
 HINTS = (
-    rf"(?i)(?:{_STRONG}){_SEPARATOR}[^ \t\r\n]|{_OPTIONS}[^0-9\s]"
+    rf"(?i)(?:{_STRONG}){_SEPARATOR}[^ \t\r\n]|{_OPTIONS}[0-9.,_+%-]*[^0-9.,_+%\s-]"
     rf"|(?:[\w-](?:{_BARE_NAMES})|(?-i:{_BARE_NAMES.upper()})|{_WEAK}){_SEPARATOR}{_NO_NUMBER}"
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}(?:[bru]{{0,2}}\\*[\"'`])?[^\s\"'\\,}}]{{8}}"
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}[|>][+-]?[ \t]*\n"
@@ -319,7 +334,7 @@ def _named(text: str) -> Iterator[Span]:
             at = place[1]
     for match in _OPTION.finditer(text):
         place = _value(text, match.end())
-        if place is not None and _is_argument(text[slice(*place)]) and not _OTHER_OPTION.match(match[0]):
+        if place is not None and argument(re.split(r"[ \t\r\n\\\"',]", match[0])[0], text[slice(*place)]):
             yield place
     for match in _PAIR.finditer(text):
         place = _value(text, match.end())
@@ -370,6 +385,8 @@ def argument(option: object, value: object) -> bool:
     """Return whether `value` is a secret because it follows `option` in a list of arguments."""
     if not (isinstance(option, str) and isinstance(value, str)) or not _ONLY_OPTION.fullmatch(option):
         return False
+    if option.lstrip("-").lower() == "secret" and _SECRET_OBJECT.fullmatch(value.rstrip("`:.,;)")):
+        return False
     return _is_argument(value) and not _OTHER_OPTION.match(option)
 
 
@@ -381,15 +398,18 @@ def _harmless(value: str) -> bool:
     """Return whether a value is a number, literal, reference, placeholder or code, and so not a secret."""
     if not value or value.startswith(_REFERENCES):
         return True
-    return bool(_NUMBER.fullmatch(value) or _LITERAL.fullmatch(value) or _CODE.match(value))
+    patterns = _NUMBER, _LITERAL, _PLACEHOLDER
+    return any(pattern.fullmatch(value) for pattern in patterns) or _CODE.match(value) is not None
 
 
 def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bool:
     """Return whether the value after a name is a secret. `start` is the position of the name's last word."""
     value, quoted = text[slice(*place)], text[place[0] - 1] in "\"'`"
-    if strong and (quoted or _NUMBER.fullmatch(value)):
-        return value not in ("", MASK) and not value.startswith(_REFERENCES)
     before = text[max(0, start - 24) : start]
+    if _PLACEHOLDER.fullmatch(value) or _is_object(before + name, value):
+        return False
+    if strong and (quoted or (_NUMBER.fullmatch(value) and _DIGIT.search(value))):
+        return value not in ("", MASK) and not value.startswith(_REFERENCES)
     if _harmless(value) or (name == "token" and _VOCABULARY.search(before)):
         return False
     header = name in ("dsn", "cookie", "authorization", "jwt")
@@ -400,6 +420,11 @@ def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bo
     if specific:
         return not (name.endswith("pwd") and value.startswith("/"))
     return _COMPACT.fullmatch(value) is not None and (len(value) >= 20 or bool(_MIXED.match(value)))
+
+
+def _is_object(name: str, value: str) -> bool:
+    """Return whether a value is the name of a Secret, by its own name and its form."""
+    return bool(_PULL_SECRET.search(name) and _OBJECT.fullmatch(value.rstrip("`:.;)")))
 
 
 def _shaped(text: str) -> Iterator[Span]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-_WORLD = re.compile(r"\bglobal_world_sizes=\[(\d+)")
+from harness.core.limits import bounded_int
+
+_WORLD = re.compile(r"\bglobal_world_sizes=\[(\d{1,18})\b")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")
-_GROUP = re.compile(r"\bgroup_rank=(\d+)")
+_GROUP = re.compile(r"\bgroup_rank=(\d{1,18})\b")
 
 
 @dataclass(frozen=True)
@@ -20,22 +22,23 @@ class LoggedRanks:
     world: int
 
 
-def logged(log: Path) -> LoggedRanks | None:
-    """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none."""
-    try:
-        content = log.read_bytes()
-    except OSError:
-        return None
-    if b"global_world_sizes=[" not in content:
-        return None
+def logged(log: Iterable[bytes]) -> LoggedRanks | None:
+    """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none.
+
+    `log` yields the lines of the log.
+    """
     group, ranks, world = None, None, None
-    for line in content.decode(errors="replace").splitlines():
-        if found := _GROUP.search(line):
-            group = int(found[1])
-        if found := _GLOBAL.search(line):
-            ranks = tuple(int(word) for word in found[1].split(",") if word.strip())
-        if found := _WORLD.search(line):
-            world = int(found[1])
+    for part in log:
+        if b"group_" not in part and b"global_" not in part:
+            continue
+        for line in part.decode(errors="replace").splitlines():
+            if found := _GROUP.search(line):
+                group = int(found[1])
+            if found := _GLOBAL.search(line):
+                words = (word.strip() for word in found[1].split(","))
+                ranks = tuple(bounded_int(word) for word in words if word.isdecimal())
+            if found := _WORLD.search(line):
+                world = int(found[1])
     if group is None or world is None or not ranks:
         return None
     return LoggedRanks(group, ranks, world)

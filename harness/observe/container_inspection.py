@@ -22,6 +22,7 @@ from harness.core.concurrency import within
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES
+from harness.core.websockets import refuse_redirects
 from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 
@@ -111,6 +112,7 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
         kube.websocket_options()
     except UsageError as error:
         raise OSError(error.message) from None
+    refuse_redirects()
     core = client.CoreV1Api(client.ApiClient(kube.configuration))
     channels = stream(
         core.connect_get_namespaced_pod_exec,

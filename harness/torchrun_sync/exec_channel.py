@@ -20,6 +20,7 @@ from websocket import (
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
+from harness.core.websockets import DirectWebSocket
 from harness.torchrun_sync import bundle
 from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 
@@ -124,9 +125,9 @@ def _socket(
     kube.api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
     options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.remaining}
     options |= kube.websocket_options()
-    socket = WebSocket(sslopt=_tls(kube.configuration), skip_utf8_validation=True)
+    socket = DirectWebSocket(sslopt=_tls(kube.configuration), skip_utf8_validation=True)
     try:
-        socket.connect(url, **options)  # type: ignore[no-untyped-call]
+        socket.connect(url, **options)
     except WebSocketBadStatusException as error:
         text = f"{pod}: the API server refuses an exec: HTTP {error.status_code} {_message(error)}"
         if error.status_code == HTTPStatus.NOT_FOUND or NOT_RUNNING.search(text):

@@ -18,8 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from harness.core.user_files import open_regular
-from harness.evidence.io.files import inside
+from harness.evidence.io.files import open_inside
 from harness.evidence.schema.columns import Columns, ColumnsRecord, of_rows, unpacked
 from harness.evidence.schema.ground_truth import TruthColumns, TruthLine, TruthRow
 from harness.evidence.schema.point_rows import PointRows, of_points
@@ -213,7 +212,7 @@ class ColumnFiles:
     def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
         """Return the rows of the record at `ref`, or None if they cannot be read."""
         try:
-            with open_regular(inside(self._bundle, record.file)) as file:
+            with open_inside(self._bundle, record.file) as file:
                 file.seek(record.offset)
                 there = os.fstat(file.fileno()).st_size
                 return unpacked(record, file.read(min(record.size, there)))

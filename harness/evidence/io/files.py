@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import BinaryIO, Final
 
 from harness.core.errors import HarnessError
+from harness.core.user_files import MAX_RECORD_BYTES, NotRegularError, open_regular
 from harness.evidence.io.redaction import Redactor
 
 DISK_FULL: Final = "run.evidence_disk_full"
@@ -42,7 +43,9 @@ def replace_file(path: Path, text: str) -> None:
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x", encoding="utf-8") as file:  # "x" does not follow a symbolic link.
+                file.write(text)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -77,12 +80,64 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     return total + bool(rest), lines[-count:] if count else []
 
 
+class NotInsideError(OSError, ValueError):
+    """Raised for a path that leads out of a bundle, for example through a symbolic link."""
+
+
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return `folder` joined with a relative path. Raises ValueError if the result is outside `folder`."""
+    """Return `folder` joined with a relative path. Raises NotInsideError if the result is outside `folder`.
+
+    Symbolic links are followed, so a link in a bundle can name another file in the same bundle only.
+    """
     path = Path(relative_path)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{relative_path!r} is not a path inside the bundle")
+    try:
+        within = Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
+    except ValueError:  # a NUL character, or one that has no encoding
+        within = False
+    if not within or path.is_absolute() or ".." in path.parts:
+        raise NotInsideError(errno.EPERM, "is outside the bundle", ascii(relative_path))
     return folder / path
+
+
+def open_inside(folder: Path, relative_path: str) -> BinaryIO:
+    """Open a regular file of a bundle for reading. Everything that reads a bundle's files uses this function.
+
+    Raises OSError, NotInsideError for a path outside the bundle, and NotRegularError for a pipe, a device, or
+    a file with more than MAX_RECORD_BYTES in holes: reading it takes long although it uses no disk space.
+    """
+    file = open_regular(inside(folder, relative_path))
+    if _bytes_in_holes(file.fileno()) > MAX_RECORD_BYTES:
+        file.close()
+        raise NotRegularError(errno.EFBIG, "is a sparse file, which the harness does not write")
+    return file
+
+
+def _bytes_in_holes(descriptor: int) -> int:
+    """Return the number of bytes in a file's holes, which use no disk space. Stop after MAX_RECORD_BYTES."""
+    size = os.fstat(descriptor).st_size
+    total = end = 0
+    while end < size and total <= MAX_RECORD_BYTES:
+        hole = os.lseek(descriptor, end, os.SEEK_HOLE)
+        try:
+            end = os.lseek(descriptor, hole, os.SEEK_DATA)
+        except OSError as error:  # ENXIO: there is no data after the hole
+            if error.errno != errno.ENXIO:
+                raise
+            end = size
+        total += end - hole
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return total
+
+
+def names_inside(folder: Path, subfolder: str, suffix: str) -> list[str]:
+    """Return the sorted names of files in a bundle's subfolder, such as "pod.jsonl" for the suffix ".jsonl".
+
+    Returns an empty list if the subfolder does not exist or is outside the bundle.
+    """
+    try:
+        return sorted(name for name in os.listdir(inside(folder, subfolder)) if name.endswith(suffix))
+    except OSError:
+        return []
 
 
 class Appender:

@@ -14,10 +14,17 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
-from harness.core.user_files import MAX_RECORD_BYTES, open_regular
+from harness.core.user_files import MAX_RECORD_BYTES, NotRegularError
 from harness.evidence import worlds
 from harness.evidence.io import column_files
-from harness.evidence.io.files import bounded_lines, last_lines
+from harness.evidence.io.files import (
+    NotInsideError,
+    bounded_lines,
+    inside,
+    last_lines,
+    names_inside,
+    open_inside,
+)
 from harness.evidence.kubernetes.members import members
 from harness.evidence.kubernetes.objects import ObjectState, Pod
 from harness.evidence.kubernetes.typed_objects import typed
@@ -97,8 +104,20 @@ class Bundle:
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
-        """Return whether a file exists in the bundle."""
-        return (self.path / relative_path).is_file()
+        """Return whether a file exists in the bundle. A symbolic link that leaves the bundle is damage."""
+        try:
+            return inside(self.path, relative_path).is_file()
+        except NotInsideError as error:
+            self._damage(relative_path, str(error.strerror))
+            return False
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        """Return the sorted names of the files in a folder of the bundle that end with `suffix`."""
+        try:
+            inside(self.path, folder)
+        except NotInsideError as error:
+            self._damage(folder, str(error.strerror))
+        return names_inside(self.path, folder, suffix)
 
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
         """Yield a file's numbered lines, or nothing if the file does not exist.
@@ -106,7 +125,7 @@ class Bundle:
         A last line without a line ending counts as damage.
         """
         try:
-            with open_regular(self.path / relative_path) as file:
+            with open_inside(self.path, relative_path) as file:
                 for number, line in enumerate(bounded_lines(file, MAX_RECORD_BYTES), 1):
                     if len(line) > MAX_RECORD_BYTES:
                         self._damage(
@@ -133,7 +152,7 @@ class Bundle:
 
     def _document(self, relative_path: str, model: type[_M]) -> _M | None:
         try:
-            with open_regular(self.path / relative_path) as file:
+            with open_inside(self.path, relative_path) as file:
                 document = json.loads(file.read(MAX_RECORD_BYTES))
             version = document.get("schema_version") if isinstance(document, dict) else None
             if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -144,6 +163,9 @@ class Bundle:
                 return None
             return model.model_validate(upgraded(document))
         except FileNotFoundError:
+            return None
+        except (NotInsideError, NotRegularError) as error:
+            self._damage(relative_path, str(error.strerror))
             return None
         except (OSError, ValueError, RecursionError):
             self._damage(relative_path, "cannot be read")
@@ -189,8 +211,8 @@ class Bundle:
 
     def read_objects(self) -> None:
         """Read the objects of all kinds, so that `damaged` lists the problems in all of them."""
-        for path in sorted((self.path / "objects").glob("*.jsonl")):
-            self.history(path.stem)
+        for name in self.names("objects", ".jsonl"):
+            self.history(name.removesuffix(".jsonl"))
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
@@ -263,7 +285,7 @@ class Bundle:
 
     def _ranks_with_truth(self) -> list[int]:
         """Return the ranks that have ground truth, in ascending order."""
-        names = (path.stem for path in (self.path / "truth").glob("*.jsonl"))
+        names = (name.removesuffix(".jsonl") for name in self.names("truth", ".jsonl"))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
@@ -356,13 +378,21 @@ class Bundle:
         """Return the path of a container's log within the bundle."""
         return f"logs/{pod}-{container}.log"
 
+    def log_lines(self, relative_path: str) -> Iterator[bytes]:
+        """Yield the lines of a log, to search for messages. A log that cannot be read has no lines."""
+        try:
+            with open_inside(self.path, relative_path) as file:
+                yield from bounded_lines(file, MAX_RECORD_BYTES)
+        except OSError:
+            return
+
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
         """Return the last `count` lines of a log, with line numbers.
 
         A last line without a line ending counts as damage.
         """
         try:
-            with open_regular(self.path / relative_path) as file:
+            with open_inside(self.path, relative_path) as file:
                 total, lines = last_lines(file, count)
         except FileNotFoundError:
             return []

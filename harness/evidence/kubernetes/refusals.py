@@ -42,12 +42,18 @@ _PASSING = (
 )
 """Parts of messages about transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(
-    r'webhook "[mv](pod|job)\.kb\.io" denied|webhook "validatepod\.volcano\.sh" denied .*podgroup phase is'
+    r'webhook "[mv](?:pod|job)\.kb\.io" denied the request: .*(?:'
+    r'\b[A-Z]\w+\.[a-z0-9.-]+ "[^"]+" not found|workload owner not found'
+    r"|expected, transient error|\bfollower pod\b|\bleader pod\b|pod missing (?:label|annotation): jobset\."
+    r"|the object has been modified|context deadline exceeded|etcdserver: |dial tcp )"
+    r'|webhook "validatepod\.volcano\.sh" denied .*podgroup phase is',
+    re.DOTALL,
 )
 """Denials by webhooks of controllers, which deny a pod or Job for a moment.
 
-Those of JobSet and Kueue do so until they have read its owner, and Volcano's until its scheduler has accepted
-the PodGroup (volcano#621).
+Those of JobSet and Kueue do so until they have read its owner or its leader pod, and Volcano's until its
+scheduler has accepted the PodGroup (volcano#621). The name is not enough: kubebuilder gives the webhooks of
+every project these names.
 """
 POD_SECURITY = "Pod Security Standard"
 """The kind that is returned for a refusal by Pod Security admission."""
@@ -116,7 +122,14 @@ def by_rule(message: str) -> bool:
     """
     rule = rule_of(message)
     forbidden = 'is forbidden: User "' in message
-    return forbidden or (rule is not None and not rule[1].endswith(".kb.io"))
+    return forbidden or (rule is not None and not _of_jobset_or_kueue(rule[1], message))
+
+
+def _of_jobset_or_kueue(webhook: str, message: str) -> bool:
+    """Return whether a denial is from JobSet or Kueue. Many projects have webhooks for pods and Jobs."""
+    if webhook in ("mpod.kb.io", "vpod.kb.io", "mjob.kb.io", "vjob.kb.io"):
+        return _OF_THE_CONTROLLERS.search(message) is not None
+    return webhook.endswith(".kb.io")
 
 
 def _rule(message: str) -> tuple[str, str, bool] | None:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from harness.core.clock import seconds
+from harness.evidence.io.files import inside
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import Pod, items
 from harness.evidence.schema.columns import Part
@@ -97,7 +98,7 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
         return True
     if began - started <= BEGIN_SECONDS:
         return False
-    return began - started > LATE_SECONDS or (case.bundle.path / path).stat().st_size > LARGE
+    return began - started > LATE_SECONDS or inside(case.bundle.path, path).stat().st_size > LARGE
 
 
 def _lost(case: Case, pod: Pod) -> str:

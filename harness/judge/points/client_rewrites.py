@@ -15,12 +15,11 @@ from harness.core.checks import CheckId
 from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite
 from harness.judge.case import names
 from harness.judge.finding import Finding, not_passed, passed
-from harness.judge.points.compare import Comparison, Recorded, compact, same
+from harness.judge.points.compare import Comparison, Recorded, compact, fits, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.keys import Omission
 from harness.judge.points.series import NONE
 from harness.workers.ground_truth.client_rules import sent_name
-from harness.workers.ground_truth.truth_frames import digest
 
 CHECK: Final[CheckId] = "client-kept"
 
@@ -140,7 +139,7 @@ def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
     steps = sorted(step for step in series if block.first <= step <= block.last)
     if name == block.metric or len(steps) != block.count:
         return False
-    return digest((block.metric, step, series[step]) for step in steps) == block.sha256
+    return fits(block, steps, series)
 
 
 def check(result: Rewritten, label: str) -> Finding:

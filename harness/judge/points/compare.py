@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -12,7 +12,7 @@ from harness.evidence.schema.ground_truth import TruthBlock
 from harness.evidence.schema.tracker import Point
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows, Series, extend, put
-from harness.workers.ground_truth.truth_frames import digest
+from harness.workers.ground_truth.truth_frames import block_digest, digest
 
 OWN_METRICS = "sys/"
 """Prefix for system metrics. The client logs them itself, so they are not in the ranks' ground truth."""
@@ -93,7 +93,7 @@ class Comparison:
 
 
 def same(one: float, other: float) -> bool:
-    """Return whether two values are the same double. NaN equals NaN."""
+    """Return whether two values are the same double. NaN equals NaN, and 0.0 equals -0.0."""
     return one == other or (one != one and other != other)  # noqa: PLR0124
 
 
@@ -214,7 +214,7 @@ def _compare_block(
     `series` contains the metric's points in the run, and `here` contains the steps within the block's range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
-    if len(here) == block.count and _digest(block, here, series) == block.sha256:
+    if len(here) == block.count and fits(block, here, series):
         new = sum(step not in own for step in here)
         result.compared += new
         result.arrived[truth.rank] += new
@@ -244,12 +244,17 @@ def _compare_block(
     if len(here) != block.count:
         result.missing_in_blocks.append((truth.rank, block, len(here)))
         return
-    if _digest(block, here, series) != block.sha256:
+    if not fits(block, here, series):
         result.wrong_blocks.append((truth.rank, block))
 
 
-def _digest(block: TruthBlock, steps: Iterable[int], series: Series) -> str:
-    return digest((block.metric, step, series[step]) for step in steps)
+def fits(block: TruthBlock, steps: Iterable[int], series: Mapping[int, float]) -> bool:
+    """Return whether a block has the digest of these points.
+
+    The blocks in bundles of older harnesses have a digest in which 0.0 and -0.0 differ.
+    """
+    rows = [(block.metric, step, series[step]) for step in steps]
+    return block.sha256 in (block_digest(rows), digest(rows))
 
 
 def _key(block: TruthBlock) -> tuple[int, int, int, str]:

@@ -202,8 +202,9 @@ def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
         if pod is None:
             continue
         log = case.bundle.log(pod.name, case.launch.container)
-        lines = [line for _, line in case.bundle.lines(log)]
-        started = sum(_STARTED in line for line in lines)
-        if started > sum(_EXITING in line for line in lines):
+        open_ = 0
+        for _, line in case.bundle.lines(log):
+            open_ += (_STARTED in line) - (_EXITING in line)
+        if open_ > 0:
             cut.append(rank)
     return [f"the upload process of {names(cut)} started and did not come to its end"] if cut else []

@@ -196,7 +196,7 @@ def of_groups(case: Case) -> Finding | None:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
-        found = group_logs.logged(case.bundle.path / path) if path else None
+        found = group_logs.logged(case.bundle.log_lines(path)) if path else None
         if found is None or found.world != case.expected.ranks:
             return None
         refs.append(path)
@@ -219,7 +219,7 @@ def of_logs(case: Case) -> Finding | None:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
-        found = logged(case.bundle.path / path) if path else None
+        found = logged(case.bundle.log_lines(path)) if path else None
         if found is None:
             return None
         logs[index] = (path, found)

@@ -156,13 +156,13 @@ def _placer(begin: float, end: float) -> Any:
 
 def _logs(bundle: Bundle) -> Iterator[Log]:
     owner = {pod.name: index for index, pod in bundle.pods().items()}
-    paths = sorted((bundle.path / "logs").glob("*.log"))
-    most = min(LOG_LINES, max(1, ALL_LINES // max(1, len(paths))))
-    for path in paths:
-        lines = list(_rows(bundle.tail(f"logs/{path.name}", most)))
-        pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
-        title = f"node {owner[pod]}" if pod else path.stem
-        yield Log(title, f"logs/{path.name}", (lines[0][0] - 1) if lines else 0, lines)
+    names = bundle.names("logs", ".log")
+    most = min(LOG_LINES, max(1, ALL_LINES // max(1, len(names))))
+    for name in names:
+        lines = list(_rows(bundle.tail(f"logs/{name}", most)))
+        pod = next((pod for pod in owner if name.startswith(f"{pod}-")), None)
+        title = f"node {owner[pod]}" if pod else name.removesuffix(".log")
+        yield Log(title, f"logs/{name}", (lines[0][0] - 1) if lines else 0, lines)
 
 
 def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.core.errors import UsageError
-from harness.core.user_files import open_regular
-from harness.evidence.io.files import bounded_lines
+from harness.core.limits import bounded_int
+from harness.evidence.io.files import bounded_lines, open_inside
 from harness.evidence.schema.bundle import Verdict
 from harness.report.amounts import ranges
 from harness.report.terminal.console import MARK, STYLE
@@ -51,11 +50,12 @@ def _quoted(bundle: Path, ref: str) -> str:
     file, _, number = ref.partition(":")
     if not file.startswith("logs/") or not number.isdecimal():
         return ""
+    wanted = bounded_int(number)
     try:
-        with open_regular(bundle / file) as lines:
+        with open_inside(bundle, file) as lines:
             for at, line in enumerate(bounded_lines(lines, 1 << 16), 1):
-                if at == int(number):
+                if at == wanted:
                     return line.decode(errors="replace").rstrip().partition(" ")[2][:_WIDTH]
-    except (OSError, UsageError):
+    except OSError:
         return ""
     return ""

@@ -117,6 +117,8 @@ class SeenQueue:
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
     """The existing objects for the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
+    kai_parent: Object | None = None
+    """The parent of the kai-scheduler Queue, or None if it is missing or the Queue exists."""
     cluster_queue: Object | None = None
     """The ClusterQueue named in the queue's spec, or None if it is missing or the LocalQueue exists."""
     template: str | None = None

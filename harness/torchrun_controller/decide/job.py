@@ -39,7 +39,7 @@ from harness.torchrun_controller.decide.decisions import (
     owned_by_job,
 )
 from harness.torchrun_controller.decide.job_end import Ends
-from harness.torchrun_controller.decide.queue import template_condition
+from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
@@ -132,6 +132,8 @@ class _Job(Ends):
             return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
         if checked.status != "True":
             return self._wait_for_queue("QueueInvalid", f"is not ready: {checked.message}")
+        if self.kai and not jobs_may_use_kai(queue):
+            return self._wait_for_queue("KaiQueueNotOpen", "has no kai-scheduler Queue that it may use")
         self._condition("QueueReady", True, "QueueFound")
         return self._make_from(asked)
 

@@ -67,7 +67,10 @@ def _open(
     actions: list[Action] = []
     reason, message = "Ready", ""
     if kai:
-        if seen.kai_queue is None:
+        closed = _closed_kai_queue(queue, spec, seen)
+        if closed is not None:
+            reason, message = KAI_QUEUE_NOT_OPEN, _not_open(queue, f"Queue {closed}", "another Queue")
+        elif seen.kai_queue is None:
             actions.append(Create(kai_document(queue, spec)))
     else:
         status.local_queue = spec.local_queue or queue["metadata"]["name"]
@@ -77,7 +80,8 @@ def _open(
             if asked == cluster_queue or _is_open(seen.cluster_queue, queue["metadata"]["namespace"]):
                 actions.append(Create(_local_document(queue, asked)))
             else:
-                reason, message = "ClusterQueueNotOpen", _not_open(queue, asked)
+                reason = "ClusterQueueNotOpen"
+                message = _not_open(queue, f"ClusterQueue {asked}", "an existing LocalQueue in localQueue")
     status.resource_statuses = [_resource(template, seen) for template in spec.resources]
     status.resources_ready = all(resource.ready for resource in status.resource_statuses)
     for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
@@ -94,24 +98,44 @@ def _open(
     return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
-def _is_open(cluster_queue: Object | None, namespace: str) -> bool:
-    """Return whether a ClusterQueue's administrator permits TorchrunQueues in this namespace to use it.
+def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
+    """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
 
-    Without this check, the controller would create a LocalQueue for an author who is not permitted to create
-    one.
+    Without this check, the controller would use its own rights for an author who does not have them.
     """
-    annotations = (cluster_queue or {"metadata": {}})["metadata"].get("annotations") or {}
+    annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     listed = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
     return namespace in listed or "*" in listed
 
 
-def _not_open(queue: Object, cluster_queue: str) -> str:
-    """Return the message about a ClusterQueue that is not open, without revealing whether it exists."""
+def _closed_kai_queue(queue: Object, spec: QueueSpec, seen: SeenQueue) -> str | None:
+    """Return the kai-scheduler Queue that the TorchrunQueue's author may not use, or None.
+
+    kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
+    created for it, or one that is open to its namespace. A Queue that does not exist is created under the
+    parent `default`, or under one that is open to the namespace.
+    """
+    namespace = queue["metadata"]["namespace"]
+    if seen.kai_queue is not None:
+        is_own = _created_for(seen.kai_queue) == _own_labels(queue)
+        return None if is_own or _is_open(seen.kai_queue, namespace) else _kai_name(queue, spec)
+    parent = kai_parent(spec)
+    return None if parent == DEFAULT_PARENT or _is_open(seen.kai_parent, namespace) else parent
+
+
+def jobs_may_use_kai(queue: Object) -> bool:
+    """Return whether the current generation of a TorchrunQueue may use its kai-scheduler Queue."""
+    ready = found(QueueStatus.model_validate(queue.get("status") or {}).conditions, "Ready")
+    current = ready is not None and ready.observed_generation == queue["metadata"].get("generation")
+    return ready is not None and current and ready.reason != KAI_QUEUE_NOT_OPEN
+
+
+def _not_open(queue: Object, closed: str, another: str) -> str:
+    """Return the message about a queue that is not open, without revealing whether it exists."""
     namespace = queue["metadata"]["namespace"]
     return (
-        f"ClusterQueue {cluster_queue} is not open to TorchrunQueues of namespace {namespace}: ask its "
-        f"administrator to annotate it with {names.NAMESPACES_ANNOTATION}={namespace}, or name an existing "
-        "LocalQueue in localQueue"
+        f"{closed} is not open to TorchrunQueues of namespace {namespace}: ask its administrator to annotate "
+        f"it with {names.NAMESPACES_ANNOTATION}={namespace}, or name {another}"
     )
 
 
@@ -123,6 +147,25 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
     return (reason, message) if checked.status == "True" else ("PodTemplateInvalid", checked.message)
 
 
+def kai_parent(spec: QueueSpec) -> str:
+    """Return the name of the parent of a TorchrunQueue's kai-scheduler Queue."""
+    return spec.parent_kai_queue or (spec.queue.parent_queue if spec.queue else DEFAULT_PARENT)
+
+
+def _kai_name(queue: Object, spec: QueueSpec) -> str:
+    return kai_queue(spec) or str(queue["metadata"]["name"])
+
+
+def _own_labels(queue: Object) -> tuple[str, str]:
+    return queue["metadata"]["namespace"], queue["metadata"]["name"][:63]
+
+
+def _created_for(kai: Object) -> tuple[str | None, str | None]:
+    """Return the namespace and the name of the TorchrunQueue for which a Queue was created."""
+    labels = kai["metadata"].get("labels") or {}
+    return labels.get(names.NAMESPACE_LABEL), labels.get(names.QUEUE_LABEL)
+
+
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
     """Return the kai-scheduler Queue for a TorchrunQueue. It is unlimited if the spec has no shares."""
     given = spec.queue
@@ -131,19 +174,22 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
         "apiVersion": names.KAI_API,
         "kind": "Queue",
         "metadata": {
-            "name": kai_queue(spec) or queue["metadata"]["name"],
+            "name": _kai_name(queue, spec),
             "labels": {
                 names.NAMESPACE_LABEL: queue["metadata"]["namespace"],
                 names.QUEUE_LABEL: queue["metadata"]["name"][:63],
             },
         },
         "spec": {
-            "parentQueue": spec.parent_kai_queue or (given.parent_queue if given else "default"),
+            "parentQueue": kai_parent(spec),
             "resources": shares or {kind: dict(UNLIMITED) for kind in ("cpu", "gpu", "memory")},
         },
     }
 
 
+KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
+DEFAULT_PARENT = "default"
+"""The parent under which every TorchrunQueue may create its kai-scheduler Queue."""
 TEMPLATE = "PodTemplateValid"
 """The condition with the dry-run result for the queue's pod, for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
@@ -185,9 +231,7 @@ def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[s
         return QueueDecision(status)
     if seen.kai_queue is not None and not ending(seen.kai_queue):
         kai = seen.kai_queue["metadata"]
-        labels, metadata = kai.get("labels") or {}, queue["metadata"]
-        made_for = labels.get(names.NAMESPACE_LABEL), labels.get(names.QUEUE_LABEL)
-        if made_for == (metadata["namespace"], metadata["name"][:63]):
+        if _created_for(seen.kai_queue) == _own_labels(queue):
             return QueueDecision(status, [Delete(names.KAI_API, "Queue", kai["name"], kai["uid"])])
     return QueueDecision(status, [Finalizers([name for name in finalizers if name != names.FINALIZER])])
 

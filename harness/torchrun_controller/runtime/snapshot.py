@@ -11,7 +11,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
 from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
-from harness.torchrun_controller.decide.queue import resource_name
+from harness.torchrun_controller.decide.queue import DEFAULT_PARENT, kai_parent, resource_name
 from harness.torchrun_controller.objects.template import kai_queue
 from harness.torchrun_controller.runtime.kinds import (
     CLAIMS,
@@ -75,9 +75,11 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError:
         return SeenQueue()
-    kai_one = local = cluster_one = None
+    kai_one = parent = local = cluster_one = None
     if kai:
         kai_one = kube.get(names.KAI_API, "Queue", kai_queue(spec) or name)
+        if kai_one is None and kai_parent(spec) != DEFAULT_PARENT:
+            parent = kube.get(names.KAI_API, "Queue", kai_parent(spec))
     else:
         local = source.one(LOCAL_QUEUES, namespace, spec.local_queue or name)
         if local is None and spec.cluster_queue:
@@ -89,4 +91,10 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
             found = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
             if found is not None:
                 resources[kind, template.name] = found
-    return SeenQueue(local_queue=local, resources=resources, kai_queue=kai_one, cluster_queue=cluster_one)
+    return SeenQueue(
+        local_queue=local,
+        resources=resources,
+        kai_queue=kai_one,
+        kai_parent=parent,
+        cluster_queue=cluster_one,
+    )

@@ -222,7 +222,7 @@ class Recorder:
         span = {"first": min(steps), "last": max(steps), "count": len(rows)}
         ordered = {"ordered": self._kept[metric].ascending}
         self._in_blocks.add(metric)
-        self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
+        self._write({"k": "block", "metric": metric, **span, "sha256": frames.block_digest(rows), **ordered})
 
     def _write_kept(self) -> None:
         """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
@@ -241,7 +241,7 @@ class Recorder:
 
     def _write_kept_block(self, metric: str, rows: list[tuple[int, float, bool, bool]]) -> None:
         span = {"first": rows[0][0], "last": rows[-1][0], "count": len(rows)}
-        sha256 = frames.digest((metric, step, value) for step, value, _, _ in rows)
+        sha256 = frames.block_digest((metric, step, value) for step, value, _, _ in rows)
         again = {"again": sum(row[2] for row in rows), "older": sum(row[3] for row in rows)}
         head = {"k": "block", "metric": metric, **span, "sha256": sha256}
         self._write({**head, "kept": True, "ordered": True, **again})

@@ -87,6 +87,14 @@ def digest(rows: Iterable[tuple[str, int, float]]) -> str:
     return total.hexdigest()
 
 
+def block_digest(rows: Iterable[tuple[str, int, float]]) -> str:
+    """Return the digest of a block, whose rows are compared with the tracker's.
+
+    0.0 and -0.0 have the same digest, because a tracker can lose the sign: JavaScript writes -0 as 0.
+    """
+    return digest((metric, step, float(value) + 0.0) for metric, step, value in rows)
+
+
 def _mac(nonce: str, body: str) -> str:
     return hmac.digest(nonce.encode(), body.encode(), "sha256").hex()[:32]
 

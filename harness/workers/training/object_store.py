@@ -246,8 +246,10 @@ class Bucket:
                 request = urllib.request.Request(  # noqa: S310
                     url, data=body, headers={**signed, **kind, **(headers or {})}, method=method
                 )
-                return urllib.request.urlopen(request, timeout=REQUEST_SECONDS)  # noqa: S310
+                return _OPENER.open(request, timeout=REQUEST_SECONDS)
             except urllib.error.HTTPError as error:
+                if 300 <= error.code < 400:
+                    raise Failed(_redirected(f"{method} {url}", error), error.code) from None
                 code = ""
                 with suppress(OSError, http.client.HTTPException):
                     code = _code(error.read())
@@ -288,6 +290,26 @@ class Bucket:
         signature = hmac.new(signing, text.encode(), hashlib.sha256).hexdigest()
         credential = f"AWS4-HMAC-SHA256 Credential={key}/{scope},SignedHeaders={names},Signature={signature}"
         return {**headers, "authorization": credential}
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Reports a redirect as an error. urllib would send the request's credentials to any other server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def _redirected(request: str, error: urllib.error.HTTPError) -> str:
+    """Return the message for a redirect. A signature is valid for one server only."""
+    parts = urlsplit(error.headers.get("Location") or "")
+    server = parts.netloc.rpartition("@")[2]
+    target = f"{parts.scheme}://{server}" if server else "another server"
+    region = error.headers.get("x-amz-bucket-region")
+    advice = f"set AWS_REGION={region}" if region else "set AWS_ENDPOINT_URL or AWS_REGION for the bucket"
+    return f"{request}: the server redirects to {target}, which the harness does not follow: {advice}"
 
 
 def _condition(replace: bool) -> dict[str, str]:

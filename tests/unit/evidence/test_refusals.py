@@ -55,6 +55,49 @@ def test_a_refusal_does_not_change_and_names_its_rule(message, rule):
     assert found.message == message
 
 
+LEADER = "leader pod not yet scheduled, not creating follower pod. this is an expected, transient error"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "spec.containers[0].image: Invalid value: images of registry.example are required",
+        "team label is missing",
+        "pod is not permitted to time out; connection refused by policy",
+        'ConfigMap "team-policy" not found',
+    ],
+)
+@pytest.mark.parametrize("name", ["mpod.kb.io", "vpod.kb.io", "mjob.kb.io", "vjob.kb.io"])
+def test_a_webhook_of_others_with_a_common_name_refuses_for_good(name, reason):
+    """kubebuilder gives every webhook for pods the name mpod.kb.io, as in OpenKruise (kruise#666)."""
+    found = refusals.refusal(event(f'admission webhook "{name}" denied the request: {reason}'))
+    assert found is not None
+    assert (found.final, found.rule) == (True, ("admission webhook", name))
+    assert refusals.by_rule(found.message)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("mpod.kb.io", 'JobSet.jobset.x-k8s.io "x" not found'),
+        ("mjob.kb.io", 'JobSet.jobset.x-k8s.io "x" not found'),
+        ("mpod.kb.io", "workload owner not found"),
+        ("vpod.kb.io", LEADER),
+        ("vpod.kb.io", f"expected 1 leader pod (x-0-0), but got 2. {LEADER[-36:]}"),
+        ("vpod.kb.io", "follower pod node selector not set"),
+        ("vpod.kb.io", 'leader pod "x-0" has no owner reference'),
+        ("mpod.kb.io", 'Operation cannot be fulfilled on jobs.batch "x": the object has been modified'),
+        ("mpod.kb.io", 'Get "https://10.96.0.1:443/api": context deadline exceeded'),
+    ],
+)
+def test_jobset_and_kueue_refuse_for_a_moment(name, reason):
+    """Their own texts (JobSet 0.8 to 0.12, Kueue 0.19) are about an owner or a leader pod (jobset#1187)."""
+    found = refusals.refusal(event(f'admission webhook "{name}" denied the request: {reason}'))
+    assert found is not None
+    assert not found.final
+    assert not refusals.by_rule(found.message)
+
+
 @pytest.mark.parametrize(
     "message",
     [

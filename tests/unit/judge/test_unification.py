@@ -1,5 +1,6 @@
 """Every point of every rank must be in one run: each part of that has its own check and cause."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 from harness.judge.points.series import Series
 from harness.workers.ground_truth.frame_writer import Recorder
-from harness.workers.ground_truth.truth_frames import digest
+from harness.workers.ground_truth.truth_frames import block_digest, digest
 
 
 @pytest.fixture
@@ -535,3 +536,29 @@ def test_decreasing_steps_past_the_row_limit_hide_no_difference(
         job.points.append(job.points[place].model_copy(update={"step": 1100}))
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict
+
+
+@pytest.mark.parametrize(("logged", "kept"), [(-0.0, 0.0), (0.0, -0.0), (-0.0, -0.0)])
+@pytest.mark.parametrize("raw", [False, True], ids=["block-of-today", "block-of-an-older-harness"])
+def test_the_sign_of_a_zero_does_not_count(judged, logged: float, kept: float, raw: bool) -> None:
+    """Contract: 0.0 and -0.0 are equal in rows and in blocks, because hosted Pluto's JSON loses the sign.
+
+    An older harness kept the sign in the digest of a block, so only a tracker that keeps it fits.
+    """
+    job = bundles.healthy()
+    rows = [TruthRow(metric="late", step=s, value=logged, time_ms=2_000 + s) for s in range(3)]
+    every = [(row.metric, row.step, row.value) for row in rows]
+    sha256 = digest(every) if raw else block_digest(every)
+    block = TruthBlock(metric="late", first=0, last=2, count=3, sha256=sha256)
+    before = job.rows(1)
+    whole = [(row.metric, row.step, row.value) for row in before + rows]
+    names = dict.fromkeys(metric for metric, _, _ in whole)
+    metrics = {m: (sum(r[0] == m for r in whole), digest(r for r in whole if r[0] == m)) for m in names}
+    job.truth[1] = [*before, block, TruthEnd(count=len(whole), sha256=digest(whole), metrics=metrics)]
+    job.points += [bundles.point(job, 1, row.model_copy(update={"value": kept})) for row in rows]
+    job.refresh()
+    found = judged(job)
+    if raw and math.copysign(1, logged) < 0 < math.copysign(1, kept):
+        assert (found.verdict, found.cause) == ("FAIL", "unification.wrong_value")
+    else:
+        assert found.verdict == "PASS", found.explanation

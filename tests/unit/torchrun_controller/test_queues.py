@@ -6,10 +6,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from torchrun_objects import queue
+from torchrun_objects import CHECKED, job, queue
 
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.decide.decisions import Create, Delete, Finalizers, QueueDecision, SeenQueue
+from harness.torchrun_controller.decide.decisions import (
+    Create,
+    Delete,
+    Finalizers,
+    QueueDecision,
+    Seen,
+    SeenQueue,
+)
+from harness.torchrun_controller.decide.job import desired as job_desired
 from harness.torchrun_controller.decide.queue import desired
 
 Object = dict[str, Any]
@@ -174,11 +182,70 @@ def test_a_kai_queue_fits_kai_scheduler_s_schema(given: dict[str, Any]) -> None:
     """
     one = queue(**given)
     one["metadata"]["finalizers"] = [names.FINALIZER]
-    [document] = made(look(one, kai=True))
+    [document] = made(look(one, kai=True, kai_parent=kai_queue("*")))
     assert (document["apiVersion"], document["kind"]) == ("scheduling.run.ai/v2", "Queue")
     assert outside(document["spec"], KAI_SCHEMA) == []
     assert document["spec"]["parentQueue"]
     assert outside({"resources": {"tpu": {}}, "priority": "high"}, KAI_SCHEMA) != []
+
+
+def kai_queue(namespaces: str | None = None, labels: Object | None = None) -> Object:
+    annotations = {} if namespaces is None else {names.NAMESPACES_ANNOTATION: namespaces}
+    return {"metadata": {"name": "gpu", "uid": "x", "labels": labels or {}, "annotations": annotations}}
+
+
+def with_finalizer(**spec: Any) -> Object:
+    one = queue(**spec)
+    one["metadata"]["finalizers"] = [names.FINALIZER]
+    return one
+
+
+@pytest.mark.parametrize("spec", [{"kaiQueue": "gpu"}, {"queue": {"name": "gpu"}}, {}])
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (kai_queue(), ("False", "KaiQueueNotOpen")),
+        (kai_queue("other,teams"), ("False", "KaiQueueNotOpen")),
+        (kai_queue(labels={**KAI_LABELS, names.NAMESPACE_LABEL: "other"}), ("False", "KaiQueueNotOpen")),
+        (kai_queue(labels={**KAI_LABELS, names.QUEUE_LABEL: "another"}), ("False", "KaiQueueNotOpen")),
+        (kai_queue("other, team"), ("True", "Ready")),
+        (kai_queue("*"), ("True", "Ready")),
+        (KAI, ("True", "Ready")),
+    ],
+)
+def test_a_kai_queue_of_others_is_not_used(spec: Object, found: Object, state: tuple[str, str]) -> None:
+    """Contract: a queue uses the Queue that was created for it, or one that is open to its namespace. Its
+    jobs wait for that, because kai-scheduler itself lets pods of any namespace use any Queue.
+    """
+    one = with_finalizer(**spec)
+    decision = look(one, kai=True, kai_queue=found)
+    assert (decision.actions, why(decision)) == ([], state)
+    told = {**one, "status": decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")}
+    told["status"]["conditions"].append(CHECKED)
+    begun = job_desired(job(), Seen(queue=told), NOW, kai=True)
+    assert any(isinstance(action, Create) for action in begun.actions) == (state[0] == "True")
+    changed = {**told, "metadata": {**told["metadata"], "generation": 2}}
+    checked = {**CHECKED, "observedGeneration": 2}
+    changed["status"] = {"conditions": [checked, *told["status"]["conditions"][:-1]]}
+    assert not job_desired(job(), Seen(queue=changed), NOW, kai=True).actions
+
+
+@pytest.mark.parametrize("field", ["parentKaiQueue", "queue"])
+def test_a_kai_queue_gets_no_share_of_a_parent_that_is_not_open(field: str) -> None:
+    """Contract: only somebody who may create cluster-scoped Queues can open a parent's share. The parent
+    `default` is open. The message does not show whether the parent exists.
+    """
+    given = (
+        {"parentKaiQueue": "prod"} if field != "queue" else {"queue": {"name": "g", "parentQueue": "prod"}}
+    )
+    one = with_finalizer(**given)
+    refused = look(one, kai=True)
+    assert (refused.actions, why(refused)) == ([], ("False", "KaiQueueNotOpen"))
+    assert refused.status.conditions == look(one, kai=True, kai_parent=kai_queue("other")).status.conditions
+    [document] = made(look(one, kai=True, kai_parent=kai_queue("team")))
+    assert document["spec"]["parentQueue"] == "prod"
+    [document] = made(look(with_finalizer(), kai=True))
+    assert document["spec"]["parentQueue"] == "default"
 
 
 def test_kai_queue_goes_before_its_queue() -> None:

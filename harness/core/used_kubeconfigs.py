@@ -1,0 +1,30 @@
+"""Remember which kubeconfigs the user has used with the harness on this machine.
+
+A bundle names a kubeconfig. A kubeconfig can run programs (`exec`) and send files to a server (`tokenFile`),
+so a command that opens a bundle uses only a kubeconfig that a launch or an attach on this machine has used.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+FOLDER = "kubeconfigs"
+
+
+def remember(state_dir: Path, kubeconfig: Path) -> None:
+    """Record that the user has used a kubeconfig."""
+    mark = _mark(state_dir, kubeconfig)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def is_known(state_dir: Path, kubeconfig: Path) -> bool:
+    """Return whether the user has used a kubeconfig, or the harness itself created it in `state_dir`."""
+    own = Path(os.path.realpath(kubeconfig)).is_relative_to(os.path.realpath(state_dir))
+    return own or _mark(state_dir, kubeconfig).is_file()
+
+
+def _mark(state_dir: Path, kubeconfig: Path) -> Path:
+    return state_dir / FOLDER / sha256(os.fsencode(os.path.realpath(kubeconfig))).hexdigest()[:32]

@@ -1,0 +1,24 @@
+"""WebSockets to the API server that do not follow redirects.
+
+websocket-client follows up to three redirects and sends the header Authorization to each target, whatever its
+host. urllib3 and httpx do not: they remove the header, or do not follow redirects at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes.stream import ws_client
+from websocket import WebSocket
+
+
+class DirectWebSocket(WebSocket):
+    """A WebSocket whose `connect` raises WebSocketException if the server redirects."""
+
+    def connect(self, url: str, **options: Any) -> None:
+        super().connect(url, **{**options, "redirect_limit": 0})  # type: ignore[no-untyped-call]
+
+
+def refuse_redirects() -> None:
+    """Make the Kubernetes client use DirectWebSocket. It has no option for redirects."""
+    ws_client.WebSocket = DirectWebSocket
