@@ -20,8 +20,8 @@ from harness.core.http_client import client
 from harness.evidence.schema.point_rows import PointRows, of_points
 from harness.evidence.schema.tracker import (
     Attachment,
-    Point,
     DigestReport,
+    Point,
     RunWriter,
     TrackerFailure,
     TrackerRefusal,

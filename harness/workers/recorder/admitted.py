@@ -90,8 +90,11 @@ class Lines:
         """Return whether LINE_SECONDS have passed since the last line."""
         return time.monotonic() >= self._next
 
-    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any]) -> None:
-        """Write a summary of at most MAX_SUMMARY bytes."""
+    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], untaken: int = 0) -> None:
+        """Write a summary of at most MAX_SUMMARY bytes.
+
+        `untaken` is the number of blocks with points that are in no report (Digests.untaken).
+        """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
             "start": self._began,
@@ -104,7 +107,7 @@ class Lines:
             "parent": self.parent,
             "crashed": crashed(),
             "fault": self.fault_text,
-            "sent": self.reports.state() if self.reports is not None else None,
+            "sent": self.reports.state(untaken) if self.reports is not None else None,
             **account,
             "runs": runs,
         }
@@ -265,7 +268,10 @@ class Admitted(Outside):
             room = lines.MAX_JSON - len(json.dumps(account)) - 2000
             runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
             each = room // max(1, len(runs))
-            self.lines.summary([self._run(run, each) for run in runs], account)
+            reports = self.lines.reports
+            reported = self._digests.get(reports.run) if reports is not None else None
+            untaken = reported.untaken if reported is not None else 0
+            self.lines.summary([self._run(run, each) for run in runs], account, untaken)
         except Exception as error:
             hooks.say(f"could not write its summary: {error!r}")
 

@@ -18,14 +18,14 @@ process can write several, because a program can log again after `run.finish()`;
 The MAC is computed as for frames (truth_frames.py), with the owner's uid as the nonce. The nonce
 distinguishes jobs and is not secret.
 
-The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 and @rec2 lines), "chain" (from the
-last of them), "sent" (digest_reports.Reports.state, or null), "restart" (torchrun's restart count, or null), "world", "host", "pid", "parent", the account of the
-values that were passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), "fault", and
-"runs". Each run is {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics",
-"groups"}. A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
-`nodes_text`. Metrics that do not fit into the summary are combined into groups by a hash of their names
-(`group_of`): [group, metrics, points, digest]. A digest is "" if it is unknown. Standard library only, Python
-3.9 and later.
+The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 and @rec2 lines), "chain" (from
+the last of them), "sent" (digest_reports.Reports.state, or null), "restart" (torchrun's restart count, or
+null), "world", "host", "pid", "parent", the account of the values that were passed to the client ("handed",
+"logged", "left", "past", "unseen", "omitted"), "fault", and "runs". Each run is {"run", "uploads", "merged":
+[[name in the run, names], ...], "uncounted", "metrics", "groups"}. A metric is [name, points, first step,
+last step, first time, last time, level, digest, nodes], see `nodes_text`. Metrics that do not fit into the
+summary are combined into groups by a hash of their names (`group_of`): [group, metrics, points, digest]. A
+digest is "" if it is unknown. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6
 LINE_BYTES, HEAD_BYTES = 12, 9
-"""Bytes of the digest and the chain in a @rec1 line, and of the digest, the head and the chain in a @rec2 line."""
+"""Bytes of the digests in a @rec1 line and in a @rec2 line."""
 _REPORTED_MAC_BYTES = 6
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LINE = re.compile(

@@ -6,10 +6,10 @@ harness also stores a digest for each block (harness/tracker/storage/digests.py)
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
 
-`line` and `chain` are the last line in the log when the report was created (admitted_lines.py). The next lines
-contain the number of reports that the tracker has acknowledged, and the head: a digest of the bytes of all of
-them. So neither the log nor the reports can be changed alone. A block that gets further points after its
-report is reported again, and the last report counts.
+`line` and `chain` are those of the last line in the log when the report was created (admitted_lines.py). The
+next lines contain the number of reports that the tracker has acknowledged, and the head: a digest of the
+bytes of all of them. So neither the log nor the reports can be changed alone. A block that gets further
+points after its report is reported again, and the last report counts.
 
 Reports are sent in a thread, with the URL and the key of the client. They never delay the program, except for
 at most END_SECONDS when a run finishes. A failure stops the reports, and never raises. Standard library only,
@@ -97,6 +97,7 @@ class Reports:
         with self._changed:
             self.dropped += dropped
             if self.stopped:
+                self.dropped += len(entries)
                 return
             room = MAX_PENDING - len(self._pending)
             self._pending.extend(entries[:room])
@@ -118,12 +119,12 @@ class Reports:
             if self._thread is not None:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, seconds)
 
-    def state(self) -> dict[str, Any]:
-        """Return the entry in the process's summary."""
+    def state(self, changed: int) -> dict[str, Any]:
+        """Return the entry in the summary. `changed` is the number of blocks that were not added."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
-            waiting = len(self._pending) + (self._report[1] if self._report else 0)
+            waiting = changed + len(self._pending) + (self._report[1] if self._report else 0)
             return {**names, "unsent": waiting, "dropped": self.dropped, "failures": self.failures}
 
     def _send_all(self) -> None:
@@ -203,6 +204,9 @@ class Reports:
         import ssl
         import urllib.request
 
+        if not self._url.startswith(("http://", "https://")):
+            raise ValueError("the URL of the tracker has no scheme")
+
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:
                 return None
@@ -221,7 +225,7 @@ class Reports:
         import urllib.error
         import urllib.request
 
-        request = urllib.request.Request(self._url, body, self._headers, method="POST")
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 - checked in `_open`
         try:
             with self._opener.open(request, timeout=SECONDS) as response:
                 answer = json.loads(response.read(MAX_RESPONSE))
@@ -237,7 +241,9 @@ class Reports:
 def _is_temporary(error: Exception) -> bool:
     """Return whether a request can be sent again."""
     status = getattr(error, "code", None)
-    return isinstance(error, OSError) and (status is None or status in (408, 429) or status >= 500 != 507)
+    if status is None:
+        return isinstance(error, OSError)
+    return status in (408, 429) or (status >= 500 and status != 507)
 
 
 def _reason(error: Exception) -> str:

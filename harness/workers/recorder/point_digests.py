@@ -157,7 +157,7 @@ class Metric:
         """The entries of blocks that were closed before they were taken."""
         self._closed = -1
         """The highest block number that was closed, or -1."""
-        self._changed: set[int] = set()
+        self.changed: set[int] = set()
         """The blocks with points that no taken entry covers."""
         self._latest = -1
         """The block of the last point, if it is in `_changed`."""
@@ -174,13 +174,13 @@ class Metric:
         if found is None and block > self._closed:
             found = self.open[block] = Block()
         if block != self._latest and found is not None:
-            self._changed.add(block)
+            self.changed.add(block)
             self._latest = block
         return found
 
     def close(self, block: int) -> None:
         """Reduce a block to its digest."""
-        if block in self._changed:
+        if block in self.changed:
             self.closed.append(self._entry(block))
         digest = self.open.pop(block).digest(self.name, block)
         node = block >> self.level
@@ -196,7 +196,7 @@ class Metric:
         """
         taken, self.closed = self.closed, []
         newest = max(self.open, default=-1)
-        for block in sorted(self._changed):
+        for block in sorted(self.changed):
             if at_end or block < newest:
                 taken.append(self._entry(block))
         return taken
@@ -204,7 +204,7 @@ class Metric:
     def _entry(self, block: int) -> Entry:
         points = self.open[block]
         digest = short(points.digest(self.name, block))
-        self._changed.discard(block)
+        self.changed.discard(block)
         if block == self._latest:
             self._latest = -1
         return self.name, block, points.count, digest, self.began_ms, self.ended_ms
@@ -297,6 +297,11 @@ class Digests:
         dropped, self.dropped = self.dropped, 0
         taken = [entry for metric in self.metrics.values() for entry in metric.take(at_end=at_end)]
         return taken, dropped
+
+    @property
+    def untaken(self) -> int:
+        """Return the number of blocks with points that no taken entry covers."""
+        return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:
         """Return the sum of all leaf digests, modulo 2**128."""
