@@ -264,7 +264,12 @@ ELSEWHERE = (
         longest = max(longest, time.monotonic() - begun)
     begun = time.monotonic()
     client_calls._recording.finished()
-    print(f"longest {longest} end {time.monotonic() - begun}")
+    ended = time.monotonic() - begun
+    def stopped():
+        log([9900])
+        return reports().stopped
+    until(stopped)
+    print(f"seconds {longest} {ended}")
     run.finish()
 """
 )
@@ -278,38 +283,41 @@ def hangs(_: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (responds(404), "HTTP 404"),
-        (responds(401), "HTTP 401"),
-        (responds(302, Location="http://127.0.0.1:1/"), "HTTP 302"),
-        (responds(200, b"<html>"), "JSONDecodeError"),
-        (responds(200, b'{"reports": true}'), "the response is not one of the tracker's"),
-        (responds(200, b'{"reports": 7}'), "7 reports of this process instead of 0"),
-        (responds(503), "HTTP 503"),
-        (hangs, ""),
+        pytest.param(responds(404), "HTTP 404", id="absent"),
+        *(
+            pytest.param(answer, why, marks=pytest.mark.nightly, id=why)
+            for answer, why in (
+                (hangs, "timed out"),
+                (responds(401), "HTTP 401"),
+                (responds(302, Location="http://127.0.0.1:1/"), "HTTP 302"),
+                (responds(503), "HTTP 503"),
+                (responds(507), "HTTP 507"),
+                (responds(200, b"<html>"), "JSONDecodeError"),
+                (responds(200, b'{"reports": true}'), "the response is not one of the tracker's"),
+                (responds(200, b'{"reports": 7}'), "7 reports of this process instead of 0"),
+            )
+        ),
     ],
-    ids=["absent", "unauthorized", "redirect", "html", "bool", "another-process", "busy", "hangs"],
 )
 def test_a_tracker_without_the_route_changes_nothing(job: Job, answer: Answer, why: str) -> None:
     """Contract: the training is not delayed, the verdict is that of the summary, and the reason is in it."""
     with tracker_that(answer) as (url, bodies):
         output = job.run(ELSEWHERE, REPORTS=url)
-    _, longest, _, end = output.strip().splitlines()[-1].split()[-4:]
-    assert float(longest) < 5  # Less than the timeouts of all requests together.
-    assert float(end) < 5
-    assert bodies, output
+    assert max(map(float, output.split("seconds ")[1].split()[:2])) < 5
     assert json.loads(bodies[0])["entries"] == []
     state = sent(job)
-    assert (state["reports"], state["head"]) == (0, "")
+    assert (state["reports"], state["head"], state["unsent"]) == (0, "", 0)
     assert why in str(state["why"])
-    assert state["failures"] or state["unsent"]
+    assert int(str(state["failures"])) >= 1
+    assert int(str(state["dropped"])) >= 20
     findings = judge(job, without("lr", 6300))
     assert "rank 0: lr: 1 of 100 points, in steps 4000–7999" in text(findings["no-lost-points"])
     assert {line.partition(" ")[0] for line in job.log(0)} == {"@rec1", "@sum1"}
 
 
-def test_reports_of_an_unreachable_tracker_are_counted(job: Job) -> None:
+@pytest.mark.nightly
+def test_reports_to_an_unreachable_tracker_are_counted(job: Job) -> None:
     job.run(ELSEWHERE, REPORTS="http://127.0.0.1:1/")
     state = sent(job)
     assert "refused" in str(state["why"])
     assert state["failures"] == 5
-    assert state["dropped"] == 20
