@@ -19,7 +19,7 @@ from harness.evidence.schema.processes import decode
 from harness.judge.points import admitted_records
 from harness.launch.labels import NONCE_LABEL
 from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
-from harness.workers.recorder.admitted_lines import LINE_MARK, SUMMARY_MARK
+from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 
@@ -68,7 +68,7 @@ class RecordedLines:
 
     def feed(self, pod: str, uid: str, text: str) -> None:
         """Decode the lines of a pod's log."""
-        self.admitted |= LINE_MARK in text or SUMMARY_MARK in text
+        self.admitted |= any(mark in text for mark in (LINE_MARK, REPORTED_MARK, SUMMARY_MARK))
         if MARK not in text and PROCESS_MARK not in text:
             return
         with self._lock:
