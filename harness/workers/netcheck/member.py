@@ -25,6 +25,7 @@ from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
 from .name_resolution import Configuration, Names
 from .peers import Peer
+from .pool import Pool
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .proof import withheld
 from .rank_report import Report
@@ -94,6 +95,7 @@ class Member:
         self._facts = facts()
         self._stop = threading.Event()
         self._delay = CpuDelay(self._stop).start()
+        self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
         """Place → (instance, port) of each rank that listens, as far as this rank knows."""
@@ -136,7 +138,8 @@ class Member:
 
     def _started(self, probe: Probe) -> Probe:
         probe.delayed = self._delay.since
-        return probe.start()
+        self._pool.add(probe.attempt)
+        return probe
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
@@ -203,6 +206,7 @@ class Member:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._pool.close()
         self._leave_master_port()
         if self._server:
             self._server.close()
