@@ -23,7 +23,7 @@ from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
-from .name_resolution import Configuration, Names
+from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
 from .peers import Peer
 from .pool import Pool
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
@@ -53,8 +53,8 @@ INFORM = 5.0
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
-RESEND = 0.5
-"""Seconds until a rank sends a report that has not changed."""
+RESEND, PARTIAL = 0.5, 0.2
+"""Seconds until a rank sends a report that has not changed, or one that has changed and is not complete."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -118,8 +118,12 @@ class Member:
         """On rank 0, a second server on MASTER_PORT, because a Service may forward only that port."""
         also = known.master_port if known.master_port != port else 0
         self._probes: dict[int, Probe] = {}
-        for place, peer in enumerate(listed):
-            names, index = _names(peer, self._hello), None if self._learning else place
+        configuration = Configuration.read()
+        # Every rank starts with rank 0 and then with its successor, so that not all probe the same rank.
+        for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - max(rank, 0) - 1) % len(listed)):
+            peer = listed[place]
+            names = _names(peer, self._hello, configuration)
+            index = None if self._learning else place
             more = also if self._learning else 0
             self._probes[place] = self._started(kind(peer, port, self._hello, names, self._stop, index, more))
         self._master: Probe | None = None
@@ -130,7 +134,7 @@ class Member:
                     Peer(master, listed[0].port),
                     port,
                     self._hello,
-                    Names(Configuration.read()),
+                    Names(configuration),
                     self._stop,
                     also=also,
                 )
@@ -456,7 +460,8 @@ class Member:
             for cell in [probe.cell]
         )
         now = time.monotonic()
-        if row == self._sent[0] and now - self._sent[1] < RESEND:
+        partial = any(cell[1] == PENDING for cell in row)
+        if now - self._sent[1] < (RESEND if row == self._sent[0] else PARTIAL if partial else 0.0):
             return
         self._sent = row, now
         data = self._exchange(first, b"REPT", self._said())
@@ -532,6 +537,7 @@ class Member:
         )
 
 
-def _names(peer: Peer, own: Hello) -> Names:
+def _names(peer: Peer, own: Hello, configuration: Configuration) -> Names:
     """Return a resolver for a peer. For this pod's own name, it ignores /etc/hosts and queries DNS."""
-    return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)
+    written = peer.host.partition(".")[0] != own.host
+    return Names(configuration, written=written, agree=AGREE_IN_MANY if own.nodes >= MANY else AGREE)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 FIRST = 4
 """Number of threads at the start."""
-STUCK = 0.2
+STUCK = 0.5
 """If no attempt ends for this many seconds while others are due, the number of threads doubles."""
 
 
