@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .reach import cause_of
@@ -29,7 +29,7 @@ _HEADER = struct.Struct("!8s4sI")
 _MOST = 64 * 1024 * 1024
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
-_IDLE = 2
+_IDLE = 8
 """Maximum number of the server's threads that wait for a connection."""
 
 
@@ -252,7 +252,7 @@ class Server:
 
 
 def _hello(hello: Hello) -> bytes:
-    return json.dumps(asdict(replace(hello, clock=time.time()))).encode()
+    return json.dumps({**vars(hello), "clock": time.time()}).encode()
 
 
 def _listen(port: int) -> socket.socket:
@@ -267,7 +267,17 @@ def _listen(port: int) -> socket.socket:
 
 def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
     """Return exactly `length` bytes. Raises ValueError as soon as the first bytes differ from `mark`."""
-    got = bytearray()
+    if not length:
+        return b""
+    connection.settimeout(max(0.01, ends - time.monotonic()))
+    first = connection.recv(min(length, 1 << 20))
+    if len(first) == length and first.startswith(mark):
+        return first
+    if not first:
+        raise ConnectionResetError("the connection ended")
+    got = bytearray(first)
+    if not mark.startswith(bytes(got[: len(mark)])):
+        raise ValueError(f"it says {bytes(got[:16])!r}")
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))
         part = connection.recv(min(length - len(got), 1 << 20))

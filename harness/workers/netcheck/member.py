@@ -53,8 +53,9 @@ INFORM = 5.0
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
-RESEND, PARTIAL = 0.5, 0.2
-"""Seconds until a rank sends a report that has not changed, or one that has changed and is not complete."""
+RESEND, PARTIAL = 0.5, 0.016
+"""Seconds until a rank sends a report that has not changed, and seconds for each rank of the job until it sends
+a report that has changed, but still has pending cells."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -257,7 +258,7 @@ class Member:
             self._hello.rank,
             self._hello.host,
             self._hello.instance,
-            tuple(sorted(interfaces.reachable(interfaces.addresses()))),
+            tuple(sorted(interfaces.reachable(interfaces.recent_addresses()))),
             row,
             (*self._own, self._interface(row, place)),
             self._facts,
@@ -461,7 +462,8 @@ class Member:
         )
         now = time.monotonic()
         partial = any(cell[1] == PENDING for cell in row)
-        if now - self._sent[1] < (RESEND if row == self._sent[0] else PARTIAL if partial else 0.0):
+        least = RESEND if row == self._sent[0] else PARTIAL * self._nodes if partial else 0.0
+        if now - self._sent[1] < least:
             return
         self._sent = row, now
         data = self._exchange(first, b"REPT", self._said())

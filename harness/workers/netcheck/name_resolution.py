@@ -10,6 +10,7 @@ types. They are recognised by a TTL that counts down, and are not queried again 
 from __future__ import annotations
 
 import ipaddress
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
 """Number of additional queries that must confirm that a name exists, and the number in a job of MANY ranks or
 more. All ranks of a job query every name, so that more ranks find a replica without the name more often."""
 Ask = Callable[..., Answer]
+_HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
+"""Path of a hosts file → its inode, time of change and size, and what it contained then."""
 
 
 @dataclass(frozen=True)
@@ -274,11 +277,17 @@ class Names:
                 yield full
 
 
-def _hosts(path: str) -> Iterator[tuple[str, list[str]]]:
-    for line in _lines(path):
-        address, *names = line.split()
-        if names:
-            yield address, names
+def _hosts(path: str) -> list[tuple[str, list[str]]]:
+    """Return the addresses and names in a hosts file. It is read again only if it has changed."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return []
+    version = (state.st_ino, state.st_mtime_ns, state.st_size)
+    if path not in _HOSTS or _HOSTS[path][0] != version:
+        lines = [line.split() for line in _lines(path)]
+        _HOSTS[path] = version, [(address, names) for address, *names in lines if names]
+    return _HOSTS[path][1]
 
 
 def _lines(path: str) -> list[str]:

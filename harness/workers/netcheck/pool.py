@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-FIRST = 4
+FIRST = 2
 """Number of threads at the start."""
 STUCK = 0.5
 """If no attempt ends for this many seconds while others are due, the number of threads doubles."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from .finding import OK
 from .greeting import PATIENCE, Greeted, Hello, greet
-from .interfaces import addresses, families
+from .interfaces import families, recent_addresses
 from .mtu import SECONDS, fill
 from .name_resolution import Names
 from .peers import Peer
@@ -196,7 +196,7 @@ class Probe:
         if found.cause:
             self._cell = replace(self._of(found.cause, found.text), waited=found.waited)
             return found.again
-        own = families(addresses())
+        own = families(recent_addresses())
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
         if not fit:
             has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
