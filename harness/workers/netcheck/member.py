@@ -55,7 +55,7 @@ OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
 """Seconds until a rank sends a report that has not changed, and seconds for each rank of the job until it sends
-a report that has changed, but still has pending cells."""
+a report that has pending cells or has not changed, because rank 0 reads all ranks' reports."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -462,7 +462,8 @@ class Member:
         )
         now = time.monotonic()
         partial = any(cell[1] == PENDING for cell in row)
-        least = RESEND if row == self._sent[0] else PARTIAL * self._nodes if partial else 0.0
+        each = PARTIAL * self._nodes
+        least = max(RESEND, each) if row == self._sent[0] else each if partial else 0.0
         if now - self._sent[1] < least:
             return
         self._sent = row, now
