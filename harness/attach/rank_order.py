@@ -53,7 +53,7 @@ def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str,
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():
-        found, of_pod = recorded_world(path, nonces)
+        found, of_pod = recorded_world(bundle.log_lines(path), nonces)
         worlds |= of_pod
         ranks |= {str(index): found} if found else {}
     world = worlds.pop() if len(worlds) == 1 else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 from harness.attach.job import owners
 from harness.core.kubernetes import Object
@@ -37,13 +36,9 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
     return list(found)
 
 
-def recorded_world(log: Path, nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
+def recorded_world(log: Iterable[str], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
     """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
-    try:
-        with log.open(errors="replace") as file:
-            lines = [line for line in file if LINE_MARK in line or SUMMARY_MARK in line]
-    except OSError:
-        return set(), set()
+    lines = [line for line in log if LINE_MARK in line or SUMMARY_MARK in line]
     found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
     worlds = {each.summary.world for each in found if each.summary is not None}
     return {each.rank for each in found if each.rank is not None}, worlds
