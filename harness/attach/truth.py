@@ -36,9 +36,10 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
     return list(found)
 
 
-def recorded_world(log: Iterable[str], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
+def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
     """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
-    lines = [line for line in log if LINE_MARK in line or SUMMARY_MARK in line]
+    marks = (LINE_MARK.encode(), SUMMARY_MARK.encode())
+    lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
     found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
     worlds = {each.summary.world for each in found if each.summary is not None}
     return {each.rank for each in found if each.rank is not None}, worlds
