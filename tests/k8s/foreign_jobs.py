@@ -78,6 +78,16 @@ dist.destroy_process_group()
 """Ranks that log with Pluto. Under torchrun, its client does not wait until it has sent its points. The rank
 LOSING_RANK loses its last point, because its uploader is gone.
 """
+ALONE = """
+import os
+import pluto
+rank = os.environ["RANK"]
+run = pluto.init(name=f"rank{rank}")
+for step in range(50):
+    run.log({f"loss/{rank}": step * 0.5}, step=step)
+run.finish()
+"""
+"""A rank that logs with Pluto, and needs no other rank."""
 ENDS_SECONDS = 300.0
 """Maximum number of seconds for something that a job of a few steps does on a busy machine."""
 SECRET = "pluto"
@@ -199,6 +209,22 @@ class ForeignJobs:
             "spec": {**spec, "subdomain": name, "restartPolicy": "Never"},
         }
         job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+        self.apply("batch/v1", "Job", name, spec={**job, "template": template})
+
+    def many(self, name: str, count: int) -> None:
+        """Create an Indexed Job of `count` ranks without a launcher, which log 50 points each."""
+        logging = self.logging(name) | {"PROGRAM": ALONE, "WORLD_SIZE": str(count)}
+        spec = pods(self.image, "", "", **logging)
+        start = 'printf %s "$PROGRAM" >/tmp/train.py; RANK=$JOB_COMPLETION_INDEX exec python3 /tmp/train.py'
+        requests = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+        spec["containers"][0].update(command=["bash", "-c", start], resources=requests)
+        template = {"spec": {**spec, "restartPolicy": "Never"}}
+        job = {
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": count // 3,
+            "backoffLimit": 0,
+        }
         self.apply("batch/v1", "Job", name, spec={**job, "template": template})
 
     def logging_job(self, name: str, **env: str) -> None:

@@ -28,6 +28,7 @@ from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
 from harness.report.finalize import Outcome
 from harness.settings import Settings
+from harness.workers.recorder.admitted_lines import SUMMARY_MARK
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
 
@@ -394,7 +395,9 @@ def lossy_pytorch_job(foreign: ForeignJobs) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("launcher", ["jobset", "trainjob", "torchrunjob", "pytorchjob"], indirect=True)
+@pytest.mark.parametrize(
+    "launcher", ["jobset", "sts", "trainjob", "torchrunjob", "pytorchjob"], indirect=True
+)
 def test_a_lost_point_is_named_whatever_launched_the_job(
     foreign: ForeignJobs, launcher: Callable[[ForeignJobs], str], policy_installed: None
 ) -> None:
@@ -404,6 +407,27 @@ def test_a_lost_point_is_named_whatever_launched_the_job(
     assert short(outcome) == ("FAIL", "unification.lost_points", [1]), verdict
     assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in verdict.explanation
     assert {"rank-exit", "completed", "recorded"} <= passed(verdict)
+
+
+def without_end(spec: Object) -> None:
+    """Let the container run on after its rank, because a StatefulSet would start the rank again."""
+    (container,) = spec["containers"]
+    shell, option, command = container["command"]
+    container["command"] = [shell, option, f"{command.replace('exec torchrun', 'torchrun')}; sleep 3600"]
+
+
+@pytest.mark.nightly
+def test_a_lost_point_is_named_although_a_statefulset_never_ends(
+    foreign: ForeignJobs, policy_installed: None
+) -> None:
+    """Contract: UNKNOWN, because more points may come, with the point that is absent so far."""
+    foreign.statefulset("lossy", without_end, **foreign.logging("lossy-sts"), LOSING_RANK="1")
+    for index in range(2):
+        foreign.until_logged("app=lossy", index, SUMMARY_MARK)
+    outcome = foreign.attach("sts/lossy", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("UNKNOWN", "run.not_ended", [0, 1]), outcome.verdict
+    (lost,) = [check for check in outcome.verdict.checks if check.name == "no-lost-points"]
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in lost.explanation
 
 
 @pytest.mark.nightly
@@ -418,3 +442,13 @@ def test_a_pytorchjob_whose_number_of_ranks_its_node_decides(
     assert short(outcome) == ("PASS", None, []), outcome.verdict
     (expected,) = [each for each in outcome.verdict.checks if each.name == "expected"]
     assert "on 2 nodes, from the lines of the recorders" in expected.explanation
+
+
+@pytest.mark.nightly
+def test_more_than_64_pods_are_judged(foreign: ForeignJobs, policy_installed: None) -> None:
+    """Contract: an Indexed Job of 66 ranks without a launcher is PASS with every point in its run."""
+    foreign.many("many", 66)
+    foreign.ended("many", 600)
+    outcome = foreign.attach("job/many", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("PASS", None, []), outcome.verdict
+    assert "All 3300 points of the ranks" in outcome.verdict.explanation
