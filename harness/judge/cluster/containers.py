@@ -7,6 +7,7 @@ fail although all its ranks succeeded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,12 +20,17 @@ from harness.judge.case import Case, condition, names
 from harness.judge.catalogue import CAUSES, RUNNING, START
 from harness.judge.cluster import deletion
 from harness.judge.end import End
-from harness.judge.finding import Finding, counted, not_passed, passed
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.logs.clues import last_line
 
 CHECK: CheckId = "containers"
 _LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
 _WAITS_AGAIN = "CrashLoopBackOff"
+_OF_A_WAITING_RANK = re.compile(
+    r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
+    r"|not known"
+)
+"""Words in errors of ranks that waited in vain for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
     return _not_passed(case, "rank.init_container_failed", bad, how, START)
 
 
-def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
+def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for init containers that were still running when the wait ended."""
     bad = [
         other
@@ -164,8 +170,10 @@ def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Fin
         and not (other.endless and other.status.get("started") is True)
         and not case.started(other.index)
     ]
-    if not bad or case.terminal == "Completed":
+    if not bad or (case.terminal == "Completed" and not case.launch.attached):
         return None
+    if any(_failed_by_itself(end) for end in ends.values()):
+        return unknown(CHECK, "see rank-exit")  # The init container may wait for the rank that failed.
     removed = deletion.removed(bad[0].pod)
     until = case.waited_until if removed is None else deletion.requested_at(removed)
     since = seconds((bad[0].running or {}).get("startedAt"))
@@ -173,6 +181,12 @@ def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Fin
     waits = "is not ready" if bad[0].endless else "has not ended"
     how = f"{ran} and {waits}, and the rank starts only after it"
     return _not_passed(case, "rank.init_container_unended", bad, how, START)
+
+
+def _failed_by_itself(end: End) -> bool:
+    """Return whether a rank failed with an error that a rank which waits for others does not have."""
+    own = end.state == "failed" and end.cause == "rank.crashed" and not end.follows
+    return own and "Error" in end.log_quote and not _OF_A_WAITING_RANK.search(end.log_quote)
 
 
 def _in_time(case: Case, pod: Pod) -> bool:

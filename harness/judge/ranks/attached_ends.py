@@ -29,6 +29,19 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
     return _open(case, f"{what} has not ended", ends, why, [launched.ref])
 
 
+def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding | None:
+    """Return the `completed` finding for an object that reports success before every rank has ended, or None.
+
+    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
+    never end.
+    """
+    still = [end for end in ends.values() if end.state in ("running", "waiting")]
+    if not case.launch.attached or case.launch.kind == "MPIJob" or not still:
+        return None
+    text = f"{case.launch.kind} {launched.name} is Completed, but not every rank has ended"
+    return _open(case, text, ends, [], [launched.ref])
+
+
 def failed(case: Case, launched: ObjectState, text: str) -> Finding:
     """Return the `completed` finding for an object that reports a failure."""
     why = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
@@ -46,6 +59,8 @@ def _launcher(case: Case) -> list[str]:
         if "launcher" not in (labels.get(name) for name in _LAUNCHER_LABELS):
             continue
         for status in items(state.object, "status", "containerStatuses"):
+            if (code := mapping(status, "state", "terminated").get("exitCode")) is not None:
+                found.append(f"its launcher {state.name} ended with exit code {code}")
             waiting, ended = mapping(status, "state", "waiting"), mapping(status, "lastState", "terminated")
             if waiting and ended:
                 text = f"its launcher {state.name} is waiting ({waiting.get('reason')}) after "

@@ -23,7 +23,8 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
         return not_passed("completed", "run.evidence_missing", text)
     if case.terminal == "Completed":
-        return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
+        early = attached_ends.completed_early(case, jobset, ends)
+        return early or passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
     return _failed(case, jobset) if case.terminal == "Failed" else _unended(case, jobset, ends)
 
 
