@@ -72,6 +72,13 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
     if sent is not None:
         candidates = [stored.get(sent.run, _Stored(sent.run))]
     problems = []
+    acknowledged = max((line.reports for line in record.lines.values()), default=0)
+    if acknowledged and not candidates:
+        count = counted(acknowledged, "report")
+        problems = [
+            f"the tracker acknowledged {count} of its digests, but none is in the runs that were read: they "
+            "were lost or deleted, or it logged to another run"
+        ]
     for one in candidates:
         found = _fitting(record, one)
         if isinstance(found, Blocks) and not (why := _beside_the_summary(record, found)):

@@ -112,12 +112,12 @@ class Reports:
                     self._stop(f"no thread: {error!r}")
             self._changed.notify_all()
 
-    def wait(self, seconds: float = END_SECONDS) -> None:
-        """Wait until the queued entries are acknowledged, or a request has failed."""
+    def wait(self) -> None:
+        """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
         with self._changed:
             asked = self._asked
             if self._thread is not None:
-                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, seconds)
+                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
         """Return the entry in the summary. `changed` is the number of blocks that were not added."""
