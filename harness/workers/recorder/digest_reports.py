@@ -57,6 +57,10 @@ def head_text(head: bytes) -> str:
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
+class UnexpectedError(Exception):
+    """Raised if a response is not one of the tracker's. Its text contains no data of the request."""
+
+
 class Reports:
     """Sends one process's reports about one run. Thread-safe."""
 
@@ -109,7 +113,7 @@ class Reports:
                     self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
                     self._thread.start()
                 except Exception as error:  # The interpreter is shutting down, or has too many threads.
-                    self._stop(f"no thread: {error!r}")
+                    self._stop(f"no thread: {type(error).__name__}")
             self._changed.notify_all()
 
     def wait(self) -> None:
@@ -174,7 +178,7 @@ class Reports:
     @staticmethod
     def _expect(stored: int, number: int) -> None:
         if stored != number:
-            raise ValueError(f"the tracker has {stored} reports of this process instead of {number}")
+            raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
     def _next(self) -> tuple[bytes, int]:
         """Return the next report, and the number of its entries."""
@@ -205,7 +209,7 @@ class Reports:
         import urllib.request
 
         if not self._url.startswith(("http://", "https://")):
-            raise ValueError("the URL of the tracker has no scheme")
+            raise UnexpectedError("the URL of the tracker has no scheme")
 
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -234,7 +238,7 @@ class Reports:
             raise
         stored = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
         if not isinstance(stored, int) or isinstance(stored, bool):
-            raise ValueError("the response is not one of the tracker's")
+            raise UnexpectedError("the response is not one of the tracker's")
         return stored
 
 
@@ -247,6 +251,12 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed, without its headers."""
+    """Return why a request failed.
+
+    The texts of most exceptions are left out, because those about invalid headers and URLs contain the key.
+    """
     status = getattr(error, "code", None)
-    return f"HTTP {status}" if isinstance(status, int) else f"{type(error).__name__}: {str(error)[:150]}"
+    if isinstance(status, int):
+        return f"HTTP {status}"
+    shown = isinstance(error, (OSError, UnexpectedError))
+    return f"{type(error).__name__}: {str(error)[:150]}" if shown else type(error).__name__
