@@ -139,7 +139,9 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     section = summary.of_run(blocks.run) if summary is not None else None
     if summary is None or summary.sent is None or section is None:
         return ""
-    complete = summary.sent.unsent == summary.sent.dropped == 0
+    sent, last = summary.sent, record.last
+    in_line = last is not None and last.reports == sent.reports  # Another response may have come in between.
+    complete = in_line and sent.unsent == sent.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
         differs = claim.digest and admitted_lines.short(_sum(leaves)) != claim.digest

@@ -87,8 +87,10 @@ class Reports:
         self._head = first_head(nonce, attempt, self.run)
         self._pending: deque[Entry] = deque()
         self._line: tuple[int, str] = (0, "")
-        self._report: tuple[bytes, int] | None = None
-        """The report that is sent next, and the number of its entries."""
+        self._report: bytes | None = None
+        """The report that is sent next, if it was created."""
+        self._in_report = 0
+        """Number of entries that are no longer in `_pending`, and not acknowledged."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
         """Number of calls of `add`, and of those after which all entries were sent or a request failed."""
@@ -128,7 +130,7 @@ class Reports:
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
-            waiting = changed + len(self._pending) + (self._report[1] if self._report else 0)
+            waiting = changed + len(self._pending) + self._in_report
             return {**names, "unsent": waiting, "dropped": self.dropped, "failures": self.failures}
 
     def _send_all(self) -> None:
@@ -167,28 +169,29 @@ class Reports:
             self._has_route = True
         if self._report is None:
             self._report = self._next()
-        report, _ = self._report
+        report = self._report
         number = self.acknowledged[0] + 1
         self._expect(self._post(report), number)
         with self._changed:
             self._head = head_after(self._head, report)
             self.acknowledged = number, head_text(self._head)
-            self._report = None
+            self._report, self._in_report = None, 0
 
     @staticmethod
     def _expect(stored: int, number: int) -> None:
         if stored != number:
             raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
-    def _next(self) -> tuple[bytes, int]:
-        """Return the next report, and the number of its entries."""
+    def _next(self) -> bytes:
+        """Return the next report."""
         entries: list[Entry] = []
         size = 0
         with self._changed:
             while self._pending and len(entries) < MAX_ENTRIES and size < MAX_BYTES:
                 entries.append(self._pending.popleft())
                 size += len(entries[-1][0].encode(errors="replace")) * 6 + 120
-        return self._body(entries), len(entries)
+            self._in_report = len(entries)
+        return self._body(entries)
 
     def _body(self, entries: list[Entry]) -> bytes:
         line, chain = self._line
@@ -198,9 +201,9 @@ class Reports:
     def _stop(self, why: str) -> None:
         """Send nothing more. The caller must hold the lock."""
         self.stopped = why
-        self.dropped += len(self._pending) + (self._report[1] if self._report else 0)
+        self.dropped += len(self._pending) + self._in_report
         self._pending.clear()
-        self._report = None
+        self._report, self._in_report = None, 0
         self._changed.notify_all()
 
     def _open(self) -> None:

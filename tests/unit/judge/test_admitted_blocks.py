@@ -119,6 +119,15 @@ def test_without_all_blocks_the_verdict_is_that_of_the_summary() -> None:
     assert "rank 0: loss: 1 of 12000 points, in steps 0–" in told(judged([process], lost))
 
 
+def test_a_report_that_is_acknowledged_while_the_summary_is_written_is_no_contradiction() -> None:
+    """Contract: the thread that sends may get its response after the last line, and before the summary."""
+    process = trained()
+    sent = {"run": RUN, "reports": len(process.stored) + 1, "head": "", "why": ""}
+    process.end(unsent=True, sent={**sent, "unsent": 0, "dropped": 0, "failures": 0})
+    process.report(at_end=True)
+    assert results(judged([process], process.rows)) == {"PASS"}
+
+
 def test_a_tracker_without_the_route_costs_only_the_name_of_the_block() -> None:
     process = trained()
     pods = [admitted_records.read(process.end().written, UID, pod="pod-0")]

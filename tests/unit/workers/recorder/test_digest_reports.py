@@ -57,6 +57,26 @@ def test_more_entries_than_the_queue_holds_are_dropped_and_counted() -> None:
     assert sender.dropped == MAX_PENDING + 11
 
 
+def test_an_entry_is_unsent_until_its_report_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: mlflow/mlflow#3914: what is between the queue and the request is in neither, and not lost."""
+    unsent = []
+    body = Reports._body
+
+    def watched(sender: Reports, entries: list[Any]) -> bytes:
+        unsent.append((len(entries), sender.state(0)["unsent"]))
+        return body(sender, entries)
+
+    monkeypatch.setattr(Reports, "_body", watched)
+    monkeypatch.setattr(Reports, "_post", lambda sender, _: sender.acknowledged[0] + bool(sender._in_report))
+    sender = reports()
+    sender.add([ENTRY] * 1500, 0, 0, "")
+    sender.wait()
+    assert unsent == [(0, 1500), (1000, 1500), (500, 500)]
+    assert sender.state(0) | {"head": ""} == {
+        "run": "17", "reports": 2, "head": "", "why": "", "unsent": 0, "dropped": 0, "failures": 0,
+    }  # fmt: skip
+
+
 AT_EXIT = """
 import atexit, sys
 from types import SimpleNamespace
