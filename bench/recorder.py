@@ -2,8 +2,8 @@
 
 The real client logs to a real tracker on loopback, with the recorder and without it in turn, call by call. A
 step is as long as `--step-ms` says. The recorder is to cost less than 1 % of it. `÷ log()` is the ratio to
-the client's own call, which means the same on another machine. "reporting" writes a line and sends the digests
-of complete blocks with every call, instead of once a minute.
+the client's own call, which means the same on another machine. "reporting" writes a line and sends the
+digests of complete blocks with every call, instead of once a minute.
 
     python bench/recorder.py [--step-ms 100] [--calls 600]     prints one JSON document
 """

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from mounting import lay_out
 from test_recorder_admitted import UID, Job, text, words
@@ -26,13 +27,13 @@ from harness.judge.points import admitted, admitted_blocks, admitted_records
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.tracker.shared.keys import launch_key
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import admitted_lines, digest_reports
 
 BEGIN = """
     import functools, os, pathlib, signal, sys, time, pluto
     from _harness_recorder.ground_truth import client_state
     from _harness_recorder.recorder import admitted, client_calls, digest_reports, point_digests
-    admitted.LINE_SECONDS = 0.0
+    admitted.LINE_SECONDS, digest_reports.END_SECONDS = 0.0, 60.0  # On a busy machine, too.
     admitted.Digests = functools.partial(point_digests.Digests, 30)
     point_digests.MAX_NODES = 4
     run = pluto.init(name="node0")
@@ -220,8 +221,10 @@ def tracker_that(answer: Answer) -> Iterator[tuple[str, list[str]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)).decode())
             answer(self)
+
+        do_GET = do_POST
 
         def log_message(self, *_: object) -> None:
             pass
@@ -248,7 +251,7 @@ def responds(status: int, body: bytes = b"{}", **headers: str) -> Answer:
     return answer
 
 
-ELSEWHERE = (
+TO_REPORTS = (
     BEGIN
     + """
     reported = digest_reports.Reports.__init__
@@ -256,7 +259,11 @@ ELSEWHERE = (
         reported(self, nonce, rank, attempt, op)
         self._url = os.environ["REPORTS"]
     digest_reports.Reports.__init__ = init
-    digest_reports.SECONDS = 0.5
+    digest_reports.SECONDS = float(os.environ.get("REPORT_SECONDS", "0.5"))
+"""
+)
+"""The beginning of a program whose reports go to $REPORTS instead of the tracker."""
+ELSEWHERE = f"""{TO_REPORTS}
     longest = 0.0
     for step in range(0, 10_000, 100):
         begun = time.monotonic()
@@ -269,10 +276,9 @@ ELSEWHERE = (
         log([9900])
         return reports().stopped
     until(stopped)
-    print(f"seconds {longest} {ended}")
+    print(f"seconds {{longest}} {{ended}}")
     run.finish()
 """
-)
 """A program whose reports go to $REPORTS instead of the tracker."""
 
 
@@ -313,6 +319,48 @@ def test_a_tracker_without_the_route_changes_nothing(job: Job, answer: Answer, w
     findings = judge(job, without("lr", 6300))
     assert "rank 0: lr: 1 of 100 points, in steps 4000–7999" in text(findings["no-lost-points"])
     assert {line.partition(" ")[0] for line in job.log(0)} == {"@rec1", "@sum1"}
+
+
+@pytest.mark.nightly
+def test_a_report_whose_response_was_lost_is_sent_again_and_stored_once(job: Job) -> None:
+    """Contract: anthropics/anthropic-sdk-java#370: a request that timed out may have been accepted."""
+    lost = 0
+
+    def forwards(request: BaseHTTPRequestHandler) -> None:
+        nonlocal lost
+        body = bodies[-1]
+        with httpx.Client(trust_env=False) as client:
+            names = ("Authorization", "X-Run-Id", "X-Project-Name", "X-Run-Name")
+            headers = {name: request.headers[name] for name in names}
+            path = f"{job.server.url}{digest_reports.ROUTE}"
+            response = client.post(path, content=body.encode(), headers=headers)
+        if json.loads(body)["entries"] and lost < 2:
+            lost += 1
+            request.close_connection = True  # The tracker has stored the report.
+        else:
+            responds(response.status_code, response.content)(request)
+
+    with tracker_that(forwards) as (url, bodies):
+        job.run(TO_REPORTS + TRAIN.removeprefix(BEGIN), REPORTS=url, REPORT_SECONDS="60")
+    assert lost == 2
+    state = sent(job)
+    assert (state["failures"], state["unsent"], state["dropped"], state["why"]) == (2, 0, 0, "")
+    reports = reports_of(job)
+    assert [one.number for one in reports] == [*range(int(str(state["reports"])))]
+    assert words(judge(job)) == {}
+    assert "in steps 6000–6999" in text(judge(job, without("lr", 6300))["no-lost-points"])
+
+
+@pytest.mark.nightly
+def test_a_redirect_gets_no_key(job: Job) -> None:
+    """Contract: python/cpython#77842: urllib sends the headers of a request to the host of a redirect."""
+    with (
+        tracker_that(responds(200)) as (other, others),
+        tracker_that(responds(307, Location=other)) as (url, bodies),
+    ):
+        job.run(ELSEWHERE, REPORTS=url)
+    assert bodies
+    assert not others
 
 
 @pytest.mark.nightly

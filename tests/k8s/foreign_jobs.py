@@ -88,6 +88,19 @@ for step in range(50):
 run.finish()
 """
 """A rank that logs with Pluto, and needs no other rank."""
+LONG = (
+    LOGGING.replace("for step in range(1200)", "for step in range(0, 12_000, 10)")
+    .replace("step=1200", "step=12_500")
+    .replace(
+        "run = pluto.init",
+        """import functools
+from _harness_recorder.recorder import admitted, point_digests
+admitted.LINE_SECONDS, admitted.Digests = 1.0, functools.partial(point_digests.Digests, 300)
+point_digests.MAX_NODES = 4
+run = pluto.init""",
+    )
+)
+"""The same in 12 blocks of steps. The recorder's summary has one digest for several blocks."""
 ENDS_SECONDS = 300.0
 """Maximum number of seconds for something that a job of a few steps does on a busy machine."""
 SECRET = "pluto"
@@ -229,7 +242,7 @@ class ForeignJobs:
 
     def logging_job(self, name: str, **env: str) -> None:
         """Create an Indexed Job of two ranks that log with Pluto to the run with the job's name."""
-        self.job(name, **self.logging(name), **env)
+        self.job(name, **{**self.logging(name), **env})
 
     def logging(self, name: str) -> dict[str, str]:
         """Create the Secret, and return the other variables of a job that logs with Pluto."""

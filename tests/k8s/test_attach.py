@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from foreign_jobs import API_KEY, LOGGING, SECRET, ForeignJobs, pods
+from foreign_jobs import API_KEY, LOGGING, LONG, SECRET, ForeignJobs, pods
 from harness_command import Harness, environment, family
 from torchrun_team import LISTED, PROGRAM, Team, led
 
@@ -22,6 +22,7 @@ from harness.core.kubernetes import Object
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
+from harness.judge.engine import judge
 from harness.launch import recorder_admission as admission
 from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
@@ -234,6 +235,29 @@ def test_a_job_that_the_policy_recorded(foreign: ForeignJobs, policy_installed: 
     assert outcome.verdict.ranks == [1]
     assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in outcome.verdict.explanation
     assert {"rendezvous", "rank-exit", "completed", "recorded"} <= passed(outcome.verdict)
+
+
+@pytest.mark.nightly
+def test_a_lost_point_of_a_long_training_is_named_with_its_block(
+    foreign: ForeignJobs, policy_installed: None
+) -> None:
+    """Contract: the tracker has a digest of each block, to which the lines in the log commit. Without them,
+    the summary names several blocks.
+    """
+    foreign.logging_job("long", PROGRAM=LONG, LOSING_RANK="1")
+    foreign.ended("long")
+    outcome = foreign.attach("job/long", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    verdict = outcome.verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 12000–12999" in verdict.explanation
+    bundle = Bundle.open(outcome.bundle)
+    assert bundle.summary is not None
+    assert bundle.summary.digests == len(bundle.digests()) >= 2
+    (outcome.bundle / "tracker/digests.jsonl").write_text("")
+    summary = outcome.bundle / "tracker/summary.json"
+    summary.write_text(bundle.summary.model_copy(update={"digests": None}).model_dump_json())
+    merged = judge(Bundle.open(outcome.bundle)).explanation
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 12000–15999" in merged
 
 
 @pytest.mark.nightly

@@ -72,6 +72,13 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
     if sent is not None:
         candidates = [stored.get(sent.run, _Stored(sent.run))]
     problems = []
+    acknowledged = max((line.reports for line in record.lines.values()), default=0)
+    if acknowledged and not candidates:
+        count = counted(acknowledged, "report")
+        problems = [
+            f"the tracker acknowledged {count} of its digests, but none is in the runs that were read: they "
+            "were lost or deleted, or it logged to another run"
+        ]
     for one in candidates:
         found = _fitting(record, one)
         if isinstance(found, Blocks) and not (why := _beside_the_summary(record, found)):
@@ -132,7 +139,9 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     section = summary.of_run(blocks.run) if summary is not None else None
     if summary is None or summary.sent is None or section is None:
         return ""
-    complete = summary.sent.unsent == summary.sent.dropped == 0
+    sent, last = summary.sent, record.last
+    in_line = last is not None and last.reports == sent.reports  # Another response may have come in between.
+    complete = in_line and sent.unsent == sent.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
         differs = claim.digest and admitted_lines.short(_sum(leaves)) != claim.digest

@@ -39,7 +39,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-LINE_MARK, REPORTED_MARK = "@rec1 ", "@rec2 "
+LINE_MARK = "@rec1 "
+REPORTED_MARK = "@rec2 "
 SUMMARY_MARK = "@sum1 "
 MAX_LINE = 100
 """Maximum length of a @rec1 line in bytes, including the newline."""

@@ -57,6 +57,10 @@ def head_text(head: bytes) -> str:
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
+class UnexpectedError(Exception):
+    """Raised if a response is not one of the tracker's. Its text contains no data of the request."""
+
+
 class Reports:
     """Sends one process's reports about one run. Thread-safe."""
 
@@ -83,8 +87,10 @@ class Reports:
         self._head = first_head(nonce, attempt, self.run)
         self._pending: deque[Entry] = deque()
         self._line: tuple[int, str] = (0, "")
-        self._report: tuple[bytes, int] | None = None
-        """The report that is sent next, and the number of its entries."""
+        self._report: bytes | None = None
+        """The report that is sent next, if it was created."""
+        self._in_report = 0
+        """Number of entries that are no longer in `_pending`, and not acknowledged."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
         """Number of calls of `add`, and of those after which all entries were sent or a request failed."""
@@ -109,22 +115,22 @@ class Reports:
                     self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
                     self._thread.start()
                 except Exception as error:  # The interpreter is shutting down, or has too many threads.
-                    self._stop(f"no thread: {error!r}")
+                    self._stop(f"no thread: {type(error).__name__}")
             self._changed.notify_all()
 
-    def wait(self, seconds: float = END_SECONDS) -> None:
-        """Wait until the queued entries are acknowledged, or a request has failed."""
+    def wait(self) -> None:
+        """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
         with self._changed:
             asked = self._asked
             if self._thread is not None:
-                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, seconds)
+                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
         """Return the entry in the summary. `changed` is the number of blocks that were not added."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
-            waiting = changed + len(self._pending) + (self._report[1] if self._report else 0)
+            waiting = changed + len(self._pending) + self._in_report
             return {**names, "unsent": waiting, "dropped": self.dropped, "failures": self.failures}
 
     def _send_all(self) -> None:
@@ -163,28 +169,29 @@ class Reports:
             self._has_route = True
         if self._report is None:
             self._report = self._next()
-        report, _ = self._report
+        report = self._report
         number = self.acknowledged[0] + 1
         self._expect(self._post(report), number)
         with self._changed:
             self._head = head_after(self._head, report)
             self.acknowledged = number, head_text(self._head)
-            self._report = None
+            self._report, self._in_report = None, 0
 
     @staticmethod
     def _expect(stored: int, number: int) -> None:
         if stored != number:
-            raise ValueError(f"the tracker has {stored} reports of this process instead of {number}")
+            raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
-    def _next(self) -> tuple[bytes, int]:
-        """Return the next report, and the number of its entries."""
+    def _next(self) -> bytes:
+        """Return the next report."""
         entries: list[Entry] = []
         size = 0
         with self._changed:
             while self._pending and len(entries) < MAX_ENTRIES and size < MAX_BYTES:
                 entries.append(self._pending.popleft())
                 size += len(entries[-1][0].encode(errors="replace")) * 6 + 120
-        return self._body(entries), len(entries)
+            self._in_report = len(entries)
+        return self._body(entries)
 
     def _body(self, entries: list[Entry]) -> bytes:
         line, chain = self._line
@@ -194,9 +201,9 @@ class Reports:
     def _stop(self, why: str) -> None:
         """Send nothing more. The caller must hold the lock."""
         self.stopped = why
-        self.dropped += len(self._pending) + (self._report[1] if self._report else 0)
+        self.dropped += len(self._pending) + self._in_report
         self._pending.clear()
-        self._report = None
+        self._report, self._in_report = None, 0
         self._changed.notify_all()
 
     def _open(self) -> None:
@@ -205,7 +212,7 @@ class Reports:
         import urllib.request
 
         if not self._url.startswith(("http://", "https://")):
-            raise ValueError("the URL of the tracker has no scheme")
+            raise UnexpectedError("the URL of the tracker has no scheme")
 
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -234,7 +241,7 @@ class Reports:
             raise
         stored = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
         if not isinstance(stored, int) or isinstance(stored, bool):
-            raise ValueError("the response is not one of the tracker's")
+            raise UnexpectedError("the response is not one of the tracker's")
         return stored
 
 
@@ -247,6 +254,12 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed, without its headers."""
+    """Return why a request failed.
+
+    The texts of most exceptions are left out, because those about invalid headers and URLs contain the key.
+    """
     status = getattr(error, "code", None)
-    return f"HTTP {status}" if isinstance(status, int) else f"{type(error).__name__}: {str(error)[:150]}"
+    if isinstance(status, int):
+        return f"HTTP {status}"
+    shown = isinstance(error, (OSError, UnexpectedError))
+    return f"{type(error).__name__}: {str(error)[:150]}" if shown else type(error).__name__

@@ -119,6 +119,15 @@ def test_without_all_blocks_the_verdict_is_that_of_the_summary() -> None:
     assert "rank 0: loss: 1 of 12000 points, in steps 0–" in told(judged([process], lost))
 
 
+def test_a_report_that_is_acknowledged_while_the_summary_is_written_is_no_contradiction() -> None:
+    """Contract: the thread that sends may get its response after the last line, and before the summary."""
+    process = trained()
+    sent = {"run": RUN, "reports": len(process.stored) + 1, "head": "", "why": ""}
+    process.end(unsent=True, sent={**sent, "unsent": 0, "dropped": 0, "failures": 0})
+    process.report(at_end=True)
+    assert results(judged([process], process.rows)) == {"PASS"}
+
+
 def test_a_tracker_without_the_route_costs_only_the_name_of_the_block() -> None:
     process = trained()
     pods = [admitted_records.read(process.end().written, UID, pod="pod-0")]
@@ -257,6 +266,80 @@ def test_a_block_that_gets_points_after_its_report_is_reported_again() -> None:
     assert "in steps 2000–2999" in told(
         judged([process], [r for r in process.rows if r[:2] != ("loss", 2001)])
     )
+
+
+def test_a_log_and_reports_without_their_ends_are_never_a_pass() -> None:
+    """Contract: msaad00/agent-bom#3697: a chain without its tail is that of a rank that died."""
+    process = of_4000_steps()
+    short = [line for line in process.written if not line.startswith("@sum1")][:-2]
+    findings = judged([process], process.rows, process.in_tracker()[:-2], [short])
+    assert findings["ground-truth-complete"].result == findings["no-lost-points"].result == "UNKNOWN"
+
+
+def test_a_killed_rank_whose_reports_were_all_deleted_contradicts_its_log() -> None:
+    """Contract: flare19/payment-reconciliation-agent-platform#18: a deleted chain is not an empty one."""
+    process = trained(6000)
+    process.minute(7000)
+    findings = judged([process], process.rows, [])
+    assert contradicted(findings)
+    assert "none is in the runs that were read" in told(findings)
+
+
+LOGGED = st.lists(
+    st.one_of(
+        st.tuples(st.just("log"), st.integers(0, 3), st.integers(0, 9), st.sampled_from([0.5, 7.0])),
+        st.sampled_from(["minute", "drop", "clock"]),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+def replayed(actions: list[Any]) -> Reporting:
+    """Return a process that logs steps in any order. Its clock goes back, and reports are dropped."""
+    process = Reporting(digests=Digests(20))
+    time = 1000
+    for action in actions:
+        time += 1
+        if action == "minute":
+            process.minute(time)
+        elif action == "drop":
+            process.report(drop=True)
+        elif action == "clock":
+            time -= 30  # statsd/statsd#575
+        else:
+            _, block, step, value = action
+            process.log("loss", block * 1000 + step, value, time)
+    process.minute(time)
+    return process
+
+
+@given(LOGGED, st.booleans())
+def test_a_healthy_process_is_never_accused(actions: list[Any], finishes: bool) -> None:
+    """Contract: whatever the order of steps and times, points that all arrived are no FAIL, no contradiction.
+
+    gradio-app/trackio#125 and wandb/wandb#1040: a program logs earlier steps again.
+    """
+    process = replayed(actions)
+    if finishes:
+        process.end()
+    findings = judged([process], process.rows)
+    assert "FAIL" not in results(findings) or not process.rows, told(findings)
+    assert not contradicted(findings), told(findings)
+
+
+@given(LOGGED, st.booleans(), st.data())
+def test_a_process_whose_last_point_was_lost_never_passes(
+    actions: list[Any], finishes: bool, data: st.DataObject
+) -> None:
+    process = replayed([*actions, ("log", 3, 1, 2.5), "minute", ("log", 9, 0, 1.0), "minute", "minute"])
+    if finishes:
+        process.end()
+    kept = {row[1]: row for row in sorted(process.rows, key=lambda row: row[3])}
+    step = data.draw(st.sampled_from(sorted(kept)))
+    rows = [row for row in process.rows if row[1] != step]
+    findings = judged([process], rows)
+    assert findings["no-lost-points"].result != "PASS", told(findings)
 
 
 def test_reports_of_another_process_or_run_are_ignored() -> None:
