@@ -147,7 +147,7 @@ _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
 """Any name with a value. _END then checks the name. One pattern for both would be several times slower."""
-_END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
+_END = re.compile(rf"(?ais).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
 _TAILS = (
     *(
         "word",
