@@ -31,6 +31,7 @@ FOUND = pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("HF_TOKEN=abc", "HF_TOKEN=***"),
+        ("TOKEN=abcdefgh12345678", "TOKEN=***"),
         ("export GITHUB_TOKEN='a b c'; next", "export GITHUB_TOKEN='***'; next"),
         ("AWS_SESSION_TOKEN: IQoJb3JpZ2luX2VjE/+==", "AWS_SESSION_TOKEN: ***"),
         ("AWS_SECRET_ACCESS_KEY=abc/def+1", "AWS_SECRET_ACCESS_KEY=***"),
@@ -100,7 +101,7 @@ def test_the_lines_around_a_secret_do_not_matter(text: str, expected: str) -> No
 
     In the output of `env`, in scripts and in error messages, each line begins with a name.
     """
-    lines = ("x", "USER=robot", "a line of more than 13 characters", "env:", "", "password")
+    lines = ("x", "USER=robot", "a line of more than 13 characters", "env:", "", "password", "at the end")
     for before in (line + end for line in lines for end in ("\n", "\r\n", "\n\n", "\n  ")):
         assert clean(f"{before}{text}\nnext line\n") == f"{before}{expected}\nnext line\n", repr(before)
 
