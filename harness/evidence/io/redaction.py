@@ -197,7 +197,7 @@ def _inner(secret: str) -> Iterator[str]:
 
 
 def _strings_in(secret: str) -> Iterator[str]:
-    """Yield the strings in a secret that is a JSON document, such as a private key whose lines are escaped."""
+    """Yield the strings in a secret that is a JSON document, such as a private key with escaped lines."""
     if not secret.lstrip().startswith(("{", "[")):
         return
     try:
