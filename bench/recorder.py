@@ -2,7 +2,8 @@
 
 The real client logs to a real tracker on loopback, with the recorder and without it in turn, call by call. A
 step is as long as `--step-ms` says. The recorder is to cost less than 1 % of it. `÷ log()` is the ratio to
-the client's own call, which means the same on another machine.
+the client's own call, which means the same on another machine. "reporting" writes a line and sends the digests
+of complete blocks with every call, instead of once a minute.
 
     python bench/recorder.py [--step-ms 100] [--calls 600]     prints one JSON document
 """
@@ -26,7 +27,11 @@ from harness.launch.mounts import recorder  # noqa: E402
 
 RANK = """
 import json, sys, time, statistics, pluto
-calls, metrics, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+calls, metrics, pause, mode = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+stride = 1
+if mode == "reporting":
+    from _harness_recorder.recorder import admitted, client_calls
+    admitted.LINE_SECONDS, stride = 0.0, 100
 run = pluto.init(name="bench")
 recorded = type(run).log
 plain = recorded.__wrapped__
@@ -41,11 +46,13 @@ for step in range(2 * calls):
         store.pop(name, None)
     store.update(watched if with_recorder else {})
     begun = time.perf_counter()
-    log(run, data, step=step)
+    log(run, data, step=step * stride)
     if step >= 40:
         seconds[with_recorder].append(time.perf_counter() - begun)
     time.sleep(pause)
 run.finish()
+if mode == "reporting":
+    assert client_calls._recording.lines.reports.acknowledged[0], "nothing was reported"
 print(json.dumps([statistics.median(seconds[True]), statistics.median(seconds[False])]))
 """
 
@@ -57,10 +64,10 @@ def measured(
     log = folder / "log"
     log.touch()
     given = {"PYTHONPATH": str(folder / "recorder"), "HARNESS_NONCE": "0123abcd", "HARNESS_LOG": str(log)}
-    given["HARNESS_RECORDER_MODE"] = mode
+    given["HARNESS_RECORDER_MODE"] = "admitted" if mode else ""
     home = folder / f"home{metrics}{mode}"
     done = subprocess.run(
-        [sys.executable, "-c", RANK, str(calls), str(metrics), str(pause)],
+        [sys.executable, "-c", RANK, str(calls), str(metrics), str(pause), mode],
         env=server.pluto_environment(home, RANK="0", PLUTO_RUN_ID=f"bench-{metrics}{mode}", **given),
         cwd=home,
         stdout=subprocess.PIPE,
@@ -86,7 +93,14 @@ def main() -> None:
             (folder / "recorder" / path).write_text(source.read_text())
         server = Server(folder).start()
         try:
-            for mode, metrics in (("", 3), ("", 10), ("", 30), ("admitted", 10), ("admitted", 30)):
+            for mode, metrics in (
+                ("", 3),
+                ("", 10),
+                ("", 30),
+                ("admitted", 10),
+                ("admitted", 30),
+                ("reporting", 10),
+            ):
                 with_, without = measured(server, folder, arguments.calls, metrics, arguments.pause, mode)
                 added = with_ - without
                 found[f"{metrics} metrics{f', {mode}' if mode else ''}"] = {

@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/k8s")]
 
-import kubeflow_trainer as trainer  # noqa: E402
+import kubeflow  # noqa: E402
 from simulated_nodes import MARK, TOLERATION, simulated  # noqa: E402
 from torchrun_figures import Follower, Memory, beside, left, own_requests, ratio, requests, spread  # noqa: E402
 from torchrun_team import Controller, Team  # noqa: E402
@@ -211,8 +211,8 @@ ARMS = [
     ),
     Arm(
         "trainer",
-        lambda name, namespace: trainer.job(name, namespace, QUEUE),
-        trainer.API,
+        lambda name, namespace: kubeflow.job(name, namespace, QUEUE),
+        kubeflow.API,
         "TrainJob",
         holds("Complete"),
         "/manager --",
@@ -236,9 +236,9 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if any(arm.name == "trainer" for arm in wanted):
-            trainer.install(KindCluster(settings), kube, context, folder / "trainer")
+            kubeflow.install(kubeflow.TRAINER, KindCluster(settings), kube, context, folder / "trainer")
             of = {**POD, "containers": [{"name": "node", "image": "simulated"}]}
-            trainer.until_applied(kube, trainer.runtime(QUEUE, of))
+            kubeflow.until_applied(kube, kubeflow.runtime(QUEUE, of))
         team = Team(kube, f"scale-{secrets.token_hex(3)}", "simulated")
         team.prepare()
         stack.callback(team.remove)

@@ -13,6 +13,7 @@ from harness.attach.resources import (
     EVENT,
     JOBSET,
     MPI_JOB,
+    MPI_JOB_V1,
     NAMESPACE,
     POD,
     PYTORCH_JOB,
@@ -147,7 +148,9 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
         if each in (POD, TRAIN_JOB):  # A TrainJob has a JobSet of the same name.
             continue
         try:
-            found += [each] if reader.get(each, target.word) is not None else []
+            versions = (MPI_JOB, MPI_JOB_V1) if each is MPI_JOB else (each,)
+            exists = any(reader.get(version, target.word) is not None for version in versions)
+            found += [each] if exists else []
         except Forbidden as error:
             forbidden = error
     if TORCHRUN_JOB in found and JOBSET in found:
@@ -310,6 +313,8 @@ def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) 
     """Return a PyTorchJob or MPIJob by the labels of its pods. Its object may not be readable."""
     try:
         item = reader.get(resource, name)
+        if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
+            resource, item = MPI_JOB_V1, older
     except Forbidden as error:
         reader.unread[resource.kind.name] = error.message
         item = None

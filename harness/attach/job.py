@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.attach import pod_variables, rank_count
-from harness.attach.resources import Resource
+from harness.attach.resources import MPI_JOB_V1, Resource
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_NODES, MAX_RANKS
@@ -305,7 +305,11 @@ def _of_kubeflow(
 
     The launcher of an MPIJob has no rank. Its pods are those with the labels that the operators document.
     """
-    label = JOB_ROLE if kind == "MPIJob" else REPLICA_TYPE
+    label = REPLICA_TYPE
+    if kind == "MPIJob" and mapping(item).get("apiVersion") != MPI_JOB_V1.kind.api_version:
+        types = {mapping(pod, "metadata", "labels").get(REPLICA_TYPE) for pod in pods}
+        roles = {mapping(pod, "metadata", "labels").get(JOB_ROLE) for pod in pods}
+        label = REPLICA_TYPE if "worker" in types - roles else JOB_ROLE
     specs = mapping(item, "spec", "mpiReplicaSpecs" if kind == "MPIJob" else "pytorchReplicaSpecs")
     groups = list[ReplicaGroup]()
     for part in ("Worker",) if kind == "MPIJob" else ("Master", "Worker"):

@@ -1,7 +1,8 @@
 """Find which ranks each pod of a job has, if the order of ranks is not that of the pods.
 
-It comes from the first source that exists: the rendezvous in torchrun's logs, the process group in the logs
-of gloo or NCCL, torchrun's report about a failed rank, or RANK in the environment of pods without a launcher.
+It comes from the first source that exists: the rendezvous in torchrun's logs, the lines of admitted
+recorders, the process group in the logs of gloo or NCCL, torchrun's report about a failed rank, or RANK in
+the environment of pods without a launcher.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.attach import pod_variables, rank_count
+from harness.attach.truth import recorded_world
 from harness.core.kubernetes import Object
 from harness.evidence import group_logs
 from harness.evidence.io.reader import Bundle
@@ -44,9 +46,27 @@ def _logs(bundle: Bundle, container: str) -> dict[int, str]:
     return {index: bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
 
 
-def of_torchrun(logs: dict[str, LoggedRanks], nodes: int) -> RankOrder:
-    """Return the order in which torchrun numbered the pods."""
-    return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, "torchrun's log")
+def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
+    """Return the ranks whose admitted recorders wrote to the log of each pod, by the index of the pod.
+
+    Nothing is returned if their summaries name no world, or different ones.
+    """
+    ranks, worlds = dict[str, set[int]](), set[int | None]()
+    for index, path in _logs(bundle, container).items():
+        found, of_pod = recorded_world(bundle.log_lines(path), nonces)
+        worlds |= of_pod
+        ranks |= {str(index): found} if found else {}
+    world = worlds.pop() if len(worlds) == 1 else None
+    if world is None:
+        return {}
+    return {
+        index: LoggedRanks(min(own) // len(own), tuple(sorted(own)), world) for index, own in ranks.items()
+    }
+
+
+def of_logs(logs: dict[str, LoggedRanks], nodes: int, where: str = "torchrun's log") -> RankOrder:
+    """Return the order in which torchrun numbered the pods, as `where` shows it."""
+    return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, where)
 
 
 def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:

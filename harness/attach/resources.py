@@ -48,6 +48,8 @@ TORCHRUN_JOB = _resource("torchrunjob", kinds.TORCHRUN_JOB.api_version, "Torchru
 TRAIN_JOB = _resource("trainjob", "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
 PYTORCH_JOB = _resource("pytorchjob", "kubeflow.org/v1", "PyTorchJob", "pytorchjobs")
 MPI_JOB = _resource("mpijob", "kubeflow.org/v2beta1", "MPIJob", "mpijobs")
+MPI_JOB_V1 = _resource("mpijob", "kubeflow.org/v1", "MPIJob", "mpijobs")
+"""An MPIJob of the training operator. The MPI operator serves the version above."""
 WORKLOAD = _resource("workload", "kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = _resource("localqueue", "kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues")
 CLUSTER_QUEUE = _resource("clusterqueue", "kueue.x-k8s.io/v1beta2", "ClusterQueue", "clusterqueues", False)

@@ -233,8 +233,12 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
-    logged = rank_order.logged(bundle, container, torchrun_logs.logged)
+    logged, where = rank_order.logged(bundle, container, torchrun_logs.logged), "torchrun's log"
     from_logs = rank_count.agreed(logged, nodes)
+    if from_logs is None:
+        own = nonces(recording.pods.values(), job.uid)
+        logged, where = rank_order.recorded(bundle, container, own), "the lines of the recorders"
+        from_logs = rank_count.agreed(logged, nodes, where)
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
@@ -242,7 +246,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
     if from_logs is not None:
-        order = rank_order.of_torchrun(logged, nodes)
+        order = rank_order.of_logs(logged, nodes, where)
     else:
         order = rank_order.of_pods(bundle, with_rank, container, wanted)
     if job.groups and (places := rank_count.whole_order(order.known, nodes)) is not None:

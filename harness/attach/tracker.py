@@ -28,7 +28,7 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.io.writer import TrackerKind
 from harness.evidence.kubernetes.objects import container_of, items, mapping
 from harness.evidence.schema.bundle import Expected
-from harness.evidence.schema.tracker import Attachment, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.schema.tracker import Attachment, DigestReport, RunWriter, TrackerRun, TrackerSummary
 from harness.judge.points import admitted_records
 from harness.tracker.client.audit import AuditReader, EmbeddedAudit, collect
 from harness.tracker.client.details import by_id, by_word, is_tracker_id
@@ -103,7 +103,7 @@ def read(
     writer.update(expected=expected.model_copy(update={"run_id": named.run, "project": named.project}))
     context.progress(f"reading run {named.run or ', '.join(map(str, logged.ids))} from the tracker at {url}")
 
-    def write(kind: TrackerKind, record: TrackerRun | Attachment | RunWriter) -> None:
+    def write(kind: TrackerKind, record: TrackerRun | Attachment | RunWriter | DigestReport) -> None:
         runs.extend([record] if isinstance(record, TrackerRun) else [])
         writer.tracker(kind, record)
 

@@ -15,9 +15,10 @@ from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.processes import decode
+from harness.judge.points import admitted_records
 from harness.launch.labels import NONCE_LABEL
 from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
-from harness.workers.recorder.admitted_lines import LINE_MARK, SUMMARY_MARK
+from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 
@@ -33,6 +34,15 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
             values = [e.get("value") for e in items(container, "env") if e.get("name") == NONCE_VARIABLE]
             found |= dict.fromkeys(str(value) for value in values if value)
     return list(found)
+
+
+def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
+    """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
+    marks = (LINE_MARK.encode(), SUMMARY_MARK.encode())
+    lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
+    found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
+    worlds = {each.summary.world for each in found if each.summary is not None}
+    return {each.rank for each in found if each.rank is not None}, worlds
 
 
 class RecordedLines:
@@ -54,7 +64,7 @@ class RecordedLines:
 
     def feed(self, pod: str, uid: str, text: str) -> None:
         """Decode the lines of a pod's log."""
-        self.admitted |= LINE_MARK in text or SUMMARY_MARK in text
+        self.admitted |= any(mark in text for mark in (LINE_MARK, REPORTED_MARK, SUMMARY_MARK))
         if MARK not in text and PROCESS_MARK not in text:
             return
         with self._lock:

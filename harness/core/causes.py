@@ -259,6 +259,7 @@ CauseId = Literal[
     "unification.not_attached",
     "unification.rank_silent",
     "unification.truth_incomplete",
+    "unification.digests_contradict",
     "unification.unrecorded_process",
     "unification.recorders_disagree",
     "unification.lost_points",

@@ -14,7 +14,16 @@ from harness.judge.catalogue import REQUIREMENTS, Entry, Need, Requirement, up_t
 from harness.judge.cluster.admission import refused
 from harness.judge.end import End
 from harness.judge.finding import Finding
-from harness.judge.points import admitted, admitted_logs, agreement, client_rewrites, compare, elastic, keys
+from harness.judge.points import (
+    admitted,
+    admitted_blocks,
+    admitted_logs,
+    agreement,
+    client_rewrites,
+    compare,
+    elastic,
+    keys,
+)
 from harness.judge.points import ground_truth as truth
 from harness.judge.points.admitted_records import PodRecord
 from harness.judge.points.shared_run import Attached
@@ -100,7 +109,12 @@ class Facts:
         """Return what the recorders of admitted pods wrote, or None if no pod of the job was admitted."""
         if not self.attached_to_others or not admitted_logs.is_admitted(self.case):
             return None
-        return admitted_logs.records(self.case)
+        pods, summary = admitted_logs.records(self.case), self.bundle.summary
+        if summary is not None and summary.error is None and summary.digests is not None:
+            reports = [report for _, report in self.bundle.digests()]
+            if len(reports) == summary.digests:  # Otherwise, check `tracker` reports the difference.
+                admitted_blocks.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
+        return pods
 
     @cached_property
     def of_digests(self) -> dict[str, Finding]:

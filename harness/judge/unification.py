@@ -34,6 +34,8 @@ def tracker_evidence(facts: Facts) -> Finding:
     stored = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
     if summary.writers is not None:
         stored["writers"], read["writers"] = summary.writers, len(facts.bundle.writers())
+    if summary.digests is not None:
+        stored["digests"], read["digests"] = summary.digests, len(facts.bundle.digests())
     differ = [f"{read[kind]} of {stored[kind]} {kind}" for kind in stored if read[kind] != stored[kind]]
     damaged = [line for line in facts.bundle.damaged if line.startswith("tracker/")]
     if differ or damaged:

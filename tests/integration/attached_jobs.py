@@ -141,6 +141,6 @@ def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "wo
         f"{prefix}/replica-type": part,
         f"{prefix}/replica-index": str(index),
     }
-    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
+    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" and role else {}
     name = f"train-{part}-{index}"
     return pod(index, code, name=name, owners=owned(kind, "train"), labels=labels, **more)

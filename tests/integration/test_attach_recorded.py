@@ -215,6 +215,18 @@ def test_a_job_with_every_point_in_its_run_passes(logged: Recorded) -> None:
     assert all(method == "GET" for method, _ in logged.api.requests)
 
 
+def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> None:
+    """Contract: it is known although torchrun decides it on the node, as under Kubeflow's operator."""
+    logged.env["PET_NPROC_PER_NODE"] = "auto"
+    with logged.log(0).open("a") as log:
+        log.write(logged.log(1).read_text())
+    logged.serve(logged.pod(0), job=jobs.job("train", 1, jobs.condition("Complete")))
+    outcome = logged.attach()
+    assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
+    expected = check(outcome.verdict, "expected").explanation
+    assert expected == "2 ranks on 1 node, from the lines of the recorders"
+
+
 @pytest.mark.nightly
 def test_a_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> None:
     """Contract: FAIL, where the uploader died before the last point and the job completed."""

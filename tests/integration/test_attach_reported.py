@@ -1,213 +1,157 @@
-"""Situations of public bug reports about jobs that others launched, as `harness attach` reads them."""
+"""`harness attach` with the reports of recorders in the tracker: blocks, contradictions, and dead ranks.
+
+The ranks are real programs with the unmodified client. Their summaries merge blocks, as those of a long
+training do. A forger changes the tracker's database or the logs of the pods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import attached_jobs as jobs
 import pytest
-from attached_jobs import Object, serve, short
 from bundle_api import BundleApi
+from mounting import lay_out
+from test_attach_recorded import Recorded, check, encoded, not_passed
+from tracker_server import KEY, Server
 
-from harness.evidence.schema.bundle import Verdict
-from harness.report.finalize import Outcome
+from harness.evidence import Bundle
+from harness.judge.engine import judge
+from harness.launch.mounts import recorder
+from harness.settings import Settings
+from harness.tracker.shared.keys import project_key
 
-Attach = Callable[..., Outcome]
-ALONE = """Rendezvous complete for workers. Result:
-  group_rank=0
-  group_world_size=1
-  global_ranks=[0]
-  global_world_sizes=[1]
+BEGIN = """
+    import functools, os, pathlib, signal, time, pluto
+    from _harness_recorder.ground_truth import client_state
+    from _harness_recorder.recorder import admitted, client_calls, point_digests
+    admitted.LINE_SECONDS = 0.0
+    admitted.Digests = functools.partial(point_digests.Digests, 30)
+    point_digests.MAX_NODES = 4
+    rank = os.environ["RANK"]
+    run = pluto.init(name=f"node{rank}")
+    folder = pathlib.Path(run._sync_manager.db_path).parent
+    def until(condition):
+        end = time.monotonic() + 60
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert condition()
+    def log(*steps):
+        for step in steps:
+            run.log({f"loss/{rank}": 1 / (step + 1), f"lr/{rank}": step}, step=step)
+        until(lambda: not client_state.read(str(folder))["unsent"])
+    log(*range(0, 10_000, 100))
 """
-TOGETHER = """Rendezvous complete for workers. Result:
-  group_rank={0}
-  group_world_size=2
-  global_ranks=[{0}]
-  global_world_sizes=[2]
+"""Ten blocks of ten points, of two metrics. The summary has one digest for four blocks."""
+TRAIN = f"{BEGIN}    run.finish()\n"
+LOSING = f"""{BEGIN}
+    os.kill(run._sync_manager._process.pid, signal.SIGKILL)
+    run.log({{f"loss/{{rank}}": 7.5}}, step=10_500)
+    run.finish()
 """
-COUNTED = {"restartCount": 1}
-TORCHRUN = "torchrun --nnodes=4 --nproc-per-node=1 --node-rank=$RANK train.py"
+"""The uploader dies before the last point, which is in a block of its own."""
+DYING = f"""{BEGIN}
+    until(lambda: not client_calls._recording.lines.reports.state(0)["unsent"])
+    log(10_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more: Any) -> Object:
-    pod = jobs.kubeflow(kind, part, index, code, role, **more)
-    pod["spec"]["restartPolicy"] = "OnFailure"
-    return pod
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorder's folder, as the ConfigMap lays it out in a container."""
+    return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
-def pytorch_job(condition: Object, workers: int = 1) -> Object:
-    each = {"replicas": 1, "template": {"spec": jobs.template("python train.py", restartPolicy="OnFailure")}}
-    spec = {"pytorchReplicaSpecs": {"Master": each, "Worker": {**each, "replicas": workers}}}
-    return {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [condition]}}
+@pytest.fixture
+def api() -> Iterator[BundleApi]:
+    server = BundleApi()
+    server.objects["node"] = [jobs.node(f"node-{n}") for n in range(4)]
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
-def bare(name: str, code: int | None, command: str = TORCHRUN, **env: str) -> Object:
-    """Return a pod without a controller, as SkyPilot creates it."""
-    pod = jobs.pod(0, code, name=name, owners=[])
-    pod["metadata"].update(labels={"cluster": "a74"}, annotations={})
-    variables = [{"name": key, "value": value} for key, value in env.items()]
-    pod["spec"]["containers"][0].update(command=["bash", "-c", command], env=variables)
-    return pod
+@pytest.fixture
+def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Recorded:
+    folders = {name: tmp_path / name for name in ("runs_dir", "state_dir", "cache_dir")}
+    settings = Settings(kubeconfig=api.kubeconfig(tmp_path), pluto_api_key=KEY, **folders)
+    api.secrets["own"] = {"api-key": encoded(KEY)}
+    return Recorded(api, server, folder, tmp_path, settings)
 
 
-def jobset(*conditions: Object, **status: Any) -> Object:
-    """Return a JobSet of two Jobs with one pod each, which may restart three times."""
-    pods = {"spec": jobs.template("torchrun --nnodes=2 --nproc-per-node=1 train.py")}
-    spec = {"parallelism": 1, "completions": 1, "backoffLimit": 0, "template": pods}
-    replicated = [{"name": "w", "replicas": 2, "template": {"spec": spec}}]
-    return {
-        "metadata": jobs.meta("train"),
-        "spec": {"replicatedJobs": replicated, "failurePolicy": {"maxRestarts": 3}},
-        "status": {"restarts": 0, "conditions": list(conditions), **status},
-    }
+@pytest.mark.nightly
+def test_a_lost_point_in_a_long_run_is_named_with_its_block(recorded: Recorded) -> None:
+    """Contract: FAIL with the block, also when the bundle is judged again."""
+    recorded.train(0, program=TRAIN)
+    recorded.train(1, program=LOSING)
+    recorded.serve()
+    outcome = recorded.attach()
+    verdict = outcome.verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
+    assert "rank 1: loss/1: 1 of 101 points, in steps 10000–10999" in verdict.explanation
+    assert judge(Bundle.open(outcome.bundle)).explanation == verdict.explanation
 
 
-def of_jobset(index: int, code: int | None, **metadata: Any) -> Object:
-    prefix = "jobset.sigs.k8s.io"
-    labels = {f"{prefix}/jobset-name": "train", f"{prefix}/replicatedjob-name": "w"}
-    labels |= {f"{prefix}/job-index": str(index), f"{prefix}/restart-attempt": "0"}
-    name, job = f"train-w-{index}-0-x", f"train-w-{index}"
-    return jobs.pod(0, code, name=name, job_name=job, labels=labels, metadata=metadata)
-
-
-def explanation(verdict: Verdict, name: str) -> str:
-    return next(check.explanation for check in verdict.checks if check.name == name)
-
-
-def test_a_failed_master_of_a_job_that_says_it_is_restarting(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/trainer#2044: the condition stays Restarting, but nothing is restarted."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Restarting", "PyTorchJobRestarting"))]
-    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, 1), kubeflow("PyTorchJob", "worker", 0, None)]
-    api.logs["train-master-0", "main"] = jobs.stamped("ValueError: config")
-    assert short(attached("pytorchjob/train").verdict) == ("FAIL", "rank.crashed", [0])
-
-
-def test_ranks_that_restart_one_after_the_other_show_which_failed_first(
-    api: BundleApi, attached: Attach
-) -> None:
-    """kubeflow/trainer#2000: with OnFailure, each rank restarts at its own timeout, and they never meet."""
-    pods = []
-    for part, index, code, ended in (("master", 0, 134, 690), ("worker", 0, 134, 680), ("worker", 1, 1, 80)):
-        again = {"running": {"startedAt": jobs.at(ended + 10)}}
-        before = {**COUNTED, "lastState": jobs.state(code, ended)}
-        pods.append(kubeflow("PyTorchJob", part, index, None, state=again, container=before))
-        name = f"train-{part}-{index}"
-        api.previous[name, "main"] = jobs.stamped("RuntimeError: lost", start=ended)
-        api.logs[name, "main"] = jobs.stamped("waiting", start=701)
-    api.objects["pytorchjob"], api.objects["pod"] = [pytorch_job(jobs.condition("Running"), 2)], pods
-    verdict = attached("pytorchjob/train").verdict
-    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
-    first = (
-        "The container of rank 2 (pod train-worker-1 on node node-1) had ended before with exit code 1 at "
+@pytest.mark.nightly
+def test_a_forged_report_or_line_is_never_a_pass(recorded: Recorded) -> None:
+    recorded.train(0, 1, program=TRAIN)
+    recorded.serve()
+    verdict = recorded.attach().verdict
+    assert verdict.verdict == "PASS", not_passed(verdict)
+    lines = recorded.log(1).read_text()
+    changed = lines.replace("@rec2", "@rec9", 1)
+    recorded.log(1).write_text(changed)
+    recorded.serve()
+    assert recorded.attach().verdict.verdict == "UNKNOWN"
+    recorded.log(1).write_text(lines)
+    recorded.serve()
+    with sqlite3.connect(recorded.server.db) as db:
+        rows = "SELECT d.id, packed FROM digests d JOIN runs r ON r.id = run_id WHERE external_id = ?"
+        (first, packed), *rest = db.execute(f"{rows} ORDER BY d.id DESC", (recorded.run_id,)).fetchall()
+        report = zlib.decompress(packed)
+        other = report.replace(b'"entries": [["loss', b'"entries": [["lass', 1)
+        assert other != report
+        db.execute("UPDATE digests SET packed = ? WHERE id = ?", (zlib.compress(other), first))
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == (
+        "UNKNOWN",
+        "unification.digests_contradict",
+        [1],
     )
-    assert f"{first}2026-11-28T10:01:20" in verdict.explanation
-    assert verdict.explanation.index("of rank 2 (") < verdict.explanation.index("of rank 1 (")
-    assert "started again at 2026-11-28T10:01:30" in explanation(verdict, "restarts")
+    assert "rank 1" in verdict.explanation
+    assert "one of both was changed" in verdict.explanation
+    with sqlite3.connect(recorded.server.db) as db:
+        db.execute("DELETE FROM digests WHERE id = ?", (first,))
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.digests_contradict")
+    assert "they were lost or deleted, or its log is forged" in verdict.explanation
+    assert rest
 
 
-def test_a_pod_that_was_deleted_and_created_again_is_younger(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/pytorch-operator#364: the new pod has the old name, and the others do not let it join."""
-    again = {"running": {"startedAt": jobs.at(601)}}
-    young = kubeflow(
-        "PyTorchJob", "worker", 1, None, metadata={"creationTimestamp": jobs.at(600)}, state=again
-    )
-    old = [kubeflow("PyTorchJob", part, 0, None) for part in ("master", "worker")]
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Running"), 2)]
-    api.objects["pod"] = [*old, young]
-    verdict = attached("pytorchjob/train").verdict
-    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
-    text = "The pod of rank 2 (pod train-worker-1 on node node-1) was created 599 s after another rank had"
-    assert f"{text} started, so it may have replaced a pod" in verdict.explanation
+@pytest.mark.nightly
+def test_the_blocks_of_a_dead_rank_are_judged(recorded: Recorded) -> None:
+    """Contract: its exit is the cause, its blocks until its last line are judged, others UNKNOWN."""
+    recorded.train(0, program=TRAIN)
+    recorded.train(1, program=DYING)
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    recorded.serve(recorded.pod(0), recorded.pod(1, 137), job=failed)
+    verdict = recorded.attach().verdict
+    assert verdict.verdict != "PASS"
+    complete = check(verdict, "ground-truth-complete")
+    assert complete.result == "UNKNOWN"
+    assert "blocks of its points until its last line are in the run" in complete.explanation
+    assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
 
 
-def test_a_launcher_that_fails_again_and_again_is_quoted(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/mpi-operator#481, #482: it cannot resolve its workers, and the MPIJob stays Running."""
-    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
-    status = {"conditions": [jobs.condition("Running", "MPIJobRunning")]}
-    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": status}]
-    before = {"restartCount": 7, "lastState": jobs.state(255, 400)}
-    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
-    launcher = kubeflow("MPIJob", "launcher", 0, None, role="launcher", state=waiting, container=before)
-    api.objects["pod"] = [launcher, *(kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
-    lines = jobs.stamped("ssh: Could not resolve hostname train-worker-0.train: Name or service not known")
-    api.logs["train-launcher-0", "main"] = lines
-    verdict = attached("mpijob/train").verdict
-    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
-    assert (
-        "is waiting (CrashLoopBackOff) after 7 restarts, and ended with exit code 255" in verdict.explanation
-    )
-    assert "Could not resolve hostname train-worker-0.train" in verdict.explanation
-
-
-@pytest.mark.parametrize("running", [True, False])
-def test_pods_whose_torchrun_met_only_itself(running: bool, api: BundleApi, attached: Attach) -> None:
-    """mlc-ai/pith-train#91: the address of rank 0 became localhost, and each pod trained alone."""
-    job = jobs.job("train", 2) if running else jobs.job("train", 2, jobs.condition("Complete"))
-    code = None if running else 0
-    alone = jobs.stamped(*ALONE.splitlines())
-    serve(api, job, jobs.pod(0, code), jobs.pod(1, code), r0=alone, r1=alone)
-    verdict = attached().verdict
-    assert short(verdict) == ("FAIL", "variables.world_of_one", [0, 1])
-    assert "pod train-1-abcd1 ran rank 0 of a world of 1" in verdict.explanation
-
-
-def test_torchruns_log_proves_one_world(api: BundleApi, attached: Attach) -> None:
-    logs = {f"r{n}": jobs.stamped(*TOGETHER.format(n).splitlines(), "done") for n in (0, 1)}
-    serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1), **logs)
-    verdict = attached().verdict
-    assert jobs.results(verdict)["rendezvous"] == "PASS"
-    assert verdict.cause == "unification.not_recorded"
-    serve(api, api.objects["job"][0], jobs.pod(0), jobs.pod(1), r0=logs["r0"])
-    assert jobs.results(attached().verdict)["rendezvous"] == "UNKNOWN"
-
-
-def test_a_worker_that_failed_while_the_head_still_runs(api: BundleApi, attached: Attach) -> None:
-    """skypilot-org/skypilot#3116: the job goes on after one node has failed."""
-    api.objects["pod"] = [bare("head", None, RANK="0"), bare("worker1", 1, RANK="1")]
-    api.logs["worker1", "main"] = jobs.stamped("ValueError: shard")
-    assert short(attached(selector="cluster=a74").verdict) == ("FAIL", "rank.crashed", [1])
-
-
-@pytest.mark.parametrize("command", [TORCHRUN, "python train.py"])
-def test_bare_pods_of_which_some_are_gone(command: str, api: BundleApi, attached: Attach) -> None:
-    """skypilot-org/skypilot#7490: pods 1 and 3 of 4 were evicted. The others keep their ranks."""
-    size = {} if command == TORCHRUN else {"WORLD_SIZE": "4"}
-    api.objects["pod"] = [bare(f"p{rank}", 0, command, RANK=rank, **size) for rank in ("0", "2")]
-    for name in ("p0", "p2"):
-        api.logs[name, "main"] = jobs.stamped("done")
-    verdict = attached(selector="cluster=a74").verdict
-    assert short(verdict) == ("UNKNOWN", "run.evidence_missing", [1, 3])
-    assert jobs.results(verdict)["completed"] == "UNKNOWN"
-
-
-def test_an_index_that_failed_alone(api: BundleApi, attached: Attach) -> None:
-    """kubernetes/kubernetes#109712: with backoffLimitPerIndex, the other indexes go on to their end."""
-    failed = jobs.condition("Failed", "FailedIndexes", "Job has failed indexes")
-    job = jobs.job("train", 2, failed, failedIndexes="1", completedIndexes="0", failed=2, succeeded=1)
-    job["spec"].update(backoffLimitPerIndex=1, backoffLimit=2147483647)
-    first = jobs.pod(1, 1, name="train-1-a", when=20)
-    second = jobs.pod(1, 1, name="train-1-b", when=40, metadata={"creationTimestamp": jobs.at(21)})
-    serve(api, job, jobs.pod(0), first, second, r1=jobs.stamped("KeyError: 'lr'"))
-    assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
-
-
-def test_a_failed_jobset_without_pods_names_the_job_that_failed_first(
-    api: BundleApi, attached: Attach
-) -> None:
-    """kubernetes-sigs/jobset#461: it is only in the message of the condition."""
-    text = "jobset failed due to one or more job failures (first failed job: train-w-1)"
-    api.objects["jobset"] = [jobset(jobs.condition("Failed", "FailedJobs", text), terminalState="Failed")]
-    verdict = attached("jobset/train").verdict
-    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_missing")
-    assert any("first failed job: train-w-1" in each for each in verdict.consequences)
-
-
-@pytest.mark.parametrize("leaving", [True, False])
-def test_a_jobset_that_restarts_within_its_limit(leaving: bool, api: BundleApi, attached: Attach) -> None:
-    """flyteorg/flyte#7517: the rank that failed is named, and not the pods that leave because of it."""
-    gone = {"deletionTimestamp": jobs.at(90), "deletionGracePeriodSeconds": 30} if leaving else {}
-    api.objects["jobset"] = [jobset(restarts=1 if leaving else 0)]
-    api.objects["pod"] = [of_jobset(0, None, **gone), of_jobset(1, 1, **gone)]
-    api.logs["train-w-1-0-x", "main"] = jobs.stamped("ValueError: shard")
-    assert short(attached("jobset/train").verdict) == ("FAIL", "rank.crashed", [1])
+@pytest.mark.nightly
+def test_a_key_of_a_project_judges_by_the_summary_alone(recorded: Recorded) -> None:
+    """Contract: a key that opens no audit view reads no reports, and costs only the name of the block."""
+    recorded.train(0, 1, program=TRAIN)
+    recorded.serve()
+    recorded.api.secrets["own"] = {"api-key": encoded(project_key(KEY, "e2e"))}
+    verdict = recorded.attach().verdict
+    assert verdict.verdict == "PASS", not_passed(verdict)

@@ -78,6 +78,16 @@ dist.destroy_process_group()
 """Ranks that log with Pluto. Under torchrun, its client does not wait until it has sent its points. The rank
 LOSING_RANK loses its last point, because its uploader is gone.
 """
+ALONE = """
+import os
+import pluto
+rank = os.environ["RANK"]
+run = pluto.init(name=f"rank{rank}")
+for step in range(50):
+    run.log({f"loss/{rank}": step * 0.5}, step=step)
+run.finish()
+"""
+"""A rank that logs with Pluto, and needs no other rank."""
 ENDS_SECONDS = 300.0
 """Maximum number of seconds for something that a job of a few steps does on a busy machine."""
 SECRET = "pluto"
@@ -95,7 +105,11 @@ APIS = {
     "JobSet": "jobset.x-k8s.io/v1alpha2",
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "TorchrunJob": "torchrun.ai/v1alpha1",
+    "PyTorchJob": "kubeflow.org/v1",
+    "MPIJob": "kubeflow.org/v1",
 }
+ENDED = {"Complete", "Completed", "Succeeded", "Failed"}
+"""Conditions of jobs that have ended."""
 INDEX = {"Job": "$JOB_COMPLETION_INDEX", "StatefulSet": "${HOSTNAME##*-}"}
 
 
@@ -197,11 +211,27 @@ class ForeignJobs:
         job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
         self.apply("batch/v1", "Job", name, spec={**job, "template": template})
 
+    def many(self, name: str, count: int) -> None:
+        """Create an Indexed Job of `count` ranks without a launcher, which log 50 points each."""
+        logging = self.logging(name) | {"PROGRAM": ALONE, "WORLD_SIZE": str(count)}
+        spec = pods(self.image, "", "", **logging)
+        start = 'printf %s "$PROGRAM" >/tmp/train.py; RANK=$JOB_COMPLETION_INDEX exec python3 /tmp/train.py'
+        requests = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+        spec["containers"][0].update(command=["bash", "-c", start], resources=requests)
+        template = {"spec": {**spec, "restartPolicy": "Never"}}
+        job = {
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": count // 3,
+            "backoffLimit": 0,
+        }
+        self.apply("batch/v1", "Job", name, spec={**job, "template": template})
+
     def logging_job(self, name: str, **env: str) -> None:
         """Create an Indexed Job of two ranks that log with Pluto to the run with the job's name."""
-        self.job(name, **self._logging(name), **env)
+        self.job(name, **self.logging(name), **env)
 
-    def _logging(self, name: str) -> dict[str, str]:
+    def logging(self, name: str) -> dict[str, str]:
         """Create the Secret, and return the other variables of a job that logs with Pluto."""
         embedded = tracker.find(self.kube)
         self.apply("v1", "Secret", SECRET, stringData={"api-key": embedded.key, "comment": "of the team"})
@@ -236,7 +266,7 @@ class ForeignJobs:
 
         With `logging`, the ranks log with Pluto, with the key of the Secret.
         """
-        env |= self._logging(name) if logging else {}
+        env |= self.logging(name) if logging else {}
         home = self.folder / "konduktor"
         if not home.exists():
             queues.local_queue(self.kube, self.namespace, "user-queue")
@@ -304,12 +334,12 @@ class ForeignJobs:
         self.kubectl("exec", pod, "-c", "main", "--", "bash", "-c", search)
 
     def finished(self, kind: str, name: str, seconds: float = ENDS_SECONDS) -> None:
-        """Wait until a JobSet, Job or TrainJob reports an end."""
+        """Wait until a job reports an end."""
 
         def unmet(found: dict[str, Object]) -> str | None:
             conditions = mapping(found.get(name), "status").get("conditions") or []
             true = {each["type"] for each in conditions if each["status"] == "True"}
-            return None if true & {"Complete", "Completed", "Failed"} else f"{kind} {name} is {sorted(true)}"
+            return None if true & ENDED else f"{kind} {name} is {sorted(true)}"
 
         api, where = APIS[kind], self.namespace
         self.kube.wait(f"the end of {kind} {name}", api, kind, unmet, seconds=seconds, namespace=where)

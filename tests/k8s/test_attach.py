@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from foreign_jobs import SECRET, ForeignJobs, pods
+from foreign_jobs import API_KEY, LOGGING, SECRET, ForeignJobs, pods
 from harness_command import Harness, environment, family
-from torchrun_team import Team, led
+from torchrun_team import LISTED, PROGRAM, Team, led
 
-from bench import kubeflow_trainer
+from bench import kubeflow
 from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
 from harness.context import RunContext
 from harness.core import processes
+from harness.core.kubernetes import Object
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
@@ -26,6 +28,7 @@ from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
 from harness.report.finalize import Outcome
 from harness.settings import Settings
+from harness.workers.recorder.admitted_lines import SUMMARY_MARK
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
 
@@ -47,7 +50,8 @@ def torchrun(foreign: ForeignJobs, tmp_path_factory: pytest.TempPathFactory) -> 
     team = Team(foreign.kube, foreign.namespace, foreign.image)
     team.prepare()
     with led(team, tmp_path_factory.mktemp("controller")) as found:
-        found.queue()
+        found.queue(overrides={**LISTED, "secrets": [SECRET]})
+        foreign.apply("v1", "ConfigMap", "code", data={"add.py": PROGRAM, "log.py": LOGGING})
         yield found
 
 
@@ -60,33 +64,65 @@ def trainer(
 ) -> Iterator[None]:
     """Kubeflow Trainer v2, built from its Go module, with a runtime of the foreign jobs' image."""
     context = RunContext(settings=harness_settings, progress=progress)
-    kubeflow_trainer.install(cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer"))
+    kubeflow.install(
+        kubeflow.TRAINER, cluster.kind, cluster.kube, context, tmp_path_factory.mktemp("trainer")
+    )
     spec = pods(foreign.image, "", "")
     (node,) = spec["containers"]
     node["name"] = "node"
     node["command"] = ["bash", "-c", 'printf %s "$PROGRAM" >/tmp/train.py; exec torchrun /tmp/train.py']
-    runtime = kubeflow_trainer.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
+    runtime = kubeflow.runtime(foreign.namespace, {**spec, "restartPolicy": "Never"})
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     replicated["template"]["spec"]["backoffLimit"] = 0  # By default, a Job replaces six failed pods.
-    kubeflow_trainer.until_applied(cluster.kube, runtime)
+    kubeflow.until_applied(cluster.kube, runtime)
     yield
-    cluster.kube.delete(kubeflow_trainer.API, runtime["kind"], foreign.namespace)
-    hooks = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
-    cluster.kube.delete(*hooks, "validator.trainer.kubeflow.org")
-    cluster.kube.delete("v1", "Namespace", kubeflow_trainer.NAMESPACE)
+    cluster.kube.delete(kubeflow.API, runtime["kind"], foreign.namespace)
+    kubeflow.remove(kubeflow.TRAINER, cluster.kube)
+
+
+@pytest.fixture(scope="module")
+def training_operator(
+    foreign: ForeignJobs,
+    cluster: Ready,
+    harness_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Kubeflow's training operator, built from its Go module."""
+    context = RunContext(settings=harness_settings, progress=progress)
+    images = [f"--{name}={foreign.image}" for name in ("pytorch-init-container-image", KUBECTL_IMAGE)]
+    work = tmp_path_factory.mktemp("operator")
+    operator = kubeflow.TRAINING_OPERATOR
+    kubeflow.install(operator, cluster.kind, cluster.kube, context, work, arguments=images)
+    yield
+    kubeflow.remove(kubeflow.TRAINING_OPERATOR, cluster.kube)
+
+
+def variables(env: dict[str, str]) -> list[Object]:
+    """Return the variables of a container, with the key by reference if it logs with Pluto."""
+    named: list[Object] = [{"name": key, "value": value} for key, value in env.items()]
+    return [*named, API_KEY] if "PLUTO_RUN_ID" in env else named
+
+
+def pytorch_job(foreign: ForeignJobs, name: str, start: str, **env: str) -> None:
+    """Create a PyTorchJob whose ranks are started by `start`."""
+    spec = pods(foreign.image, "", "", **env)
+    command = f'printf %s "$PROGRAM" >/tmp/train.py; exec {start} /tmp/train.py'
+    spec["containers"][0]["command"] = ["bash", "-c", command]
+    kubeflow.until_applied(foreign.kube, kubeflow.pytorch_job(name, foreign.namespace, spec))
 
 
 def train_job(foreign: ForeignJobs, name: str, **env: str) -> None:
-    document = kubeflow_trainer.job(name, foreign.namespace, foreign.namespace)
-    variables = [{"name": key, "value": value} for key, value in env.items()]
-    document["spec"]["trainer"] = {"env": variables}
-    kubeflow_trainer.until_applied(foreign.kube, document)
+    document = kubeflow.job(name, foreign.namespace, foreign.namespace)
+    document["spec"]["trainer"] = {"env": variables(env)}
+    kubeflow.until_applied(foreign.kube, document)
 
 
 def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
     return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
 
 
+KUBECTL_IMAGE = "mpi-kubectl-delivery-image"
+"""Option of the operator. The launchers of the tests do not use the kubectl that this image brings them."""
 COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
 """The verdict on a completed job whose points were not recorded."""
 CRASHED = ("FAIL", "rank.crashed", [1])
@@ -275,3 +311,144 @@ def test_a_trainjob_before_during_and_after(foreign: ForeignJobs, trainer: None)
     for outcome in (during, after):
         assert short(outcome) == CRASHED, outcome.verdict
         assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)  # Building the operator takes minutes, once for a machine.
+def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_operator: None) -> None:
+    """Contract: a PyTorchJob of Kubeflow's training operator is judged, also if its ranks are started
+    without torchrun.
+    """
+    before = foreign.attach_before(
+        "pytorchjob/trains", lambda: pytorch_job(foreign, "trains", "python3", STEPS="5")
+    )
+    assert short(before) == COMPLETE, before.verdict
+    assert passed(before.verdict) >= ALL_BUT_POINTS - {"restarts"}  # A PyTorchJob does not count them.
+    pytorch_job(foreign, "dies", "python3", FAILING_RANK="1", STEPS="50")
+    during = foreign.attach("pytorchjob/dies", follow=True, wait=30)
+    foreign.finished("PyTorchJob", "dies")
+    after = foreign.attach("pytorchjob/dies")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_an_mpijob_whose_launcher_fails(foreign: ForeignJobs, training_operator: None) -> None:
+    """Contract: the operator's labels show which pods are workers, and the end of the launcher is quoted."""
+    launcher, worker = (pods(foreign.image, "", "") for _ in range(2))
+    said = "mpirun noticed that process rank 1 on node mpi-worker-1 exited on signal 9 (Killed)"
+    launcher["containers"][0]["command"] = ["bash", "-c", f"sleep 5; echo '{said}'; exit 137"]
+    worker["containers"][0]["command"] = ["sleep", "600"]
+    document = kubeflow.mpi_job("mpi", foreign.namespace, launcher, worker)
+    kubeflow.until_applied(foreign.kube, document)
+    foreign.finished("MPIJob", "mpi")
+    outcome = foreign.attach("mpijob/mpi")
+    assert outcome.verdict.verdict == "UNKNOWN", outcome.verdict
+    assert said in " ".join(check.explanation for check in outcome.verdict.checks)
+    assert {"scheduling", "image", "rank-pods", "expected"} <= passed(outcome.verdict)
+
+
+@pytest.fixture
+def launcher(request: pytest.FixtureRequest) -> Callable[[ForeignJobs], str]:
+    """A function that launches a job whose rank 1 loses a point, waits for its end, and returns its name.
+
+    The policy is installed afterwards, because the controllers create the namespace again.
+    """
+    if request.param == "torchrunjob":
+        return partial(lossy_torchrun_job, request.getfixturevalue("torchrun"))
+    if request.param == "trainjob":
+        request.getfixturevalue("trainer")
+    if request.param == "pytorchjob":
+        request.getfixturevalue("training_operator")
+    return {"jobset": lossy_konduktor_job, "trainjob": lossy_train_job, "pytorchjob": lossy_pytorch_job}[
+        request.param
+    ]
+
+
+def lossy_konduktor_job(foreign: ForeignJobs) -> str:
+    name = foreign.konduktor("lossy", logging=True, LOSING_RANK="1")
+    foreign.finished("JobSet", name)
+    return f"jobset/{name}"
+
+
+def lossy_train_job(foreign: ForeignJobs) -> str:
+    train_job(foreign, "lossy", **foreign.logging("lossy-trainjob"), LOSING_RANK="1")
+    foreign.finished("TrainJob", "lossy")
+    return "trainjob/lossy"
+
+
+def lossy_torchrun_job(team: Team, foreign: ForeignJobs) -> str:
+    env = foreign.logging("lossy-torchrunjob") | {"LOSING_RANK": "1"}
+    team.job("t-lossy", env=variables(env), command="python /code/log.py")
+    team.until("t-lossy", "Succeeded")
+    return "torchrunjob/t-lossy"
+
+
+def lossy_pytorch_job(foreign: ForeignJobs) -> str:
+    env = foreign.logging("lossy-pytorchjob") | {"LOSING_RANK": "1"}
+    pytorch_job(foreign, "lossy", "python3", **env)
+    foreign.finished("PyTorchJob", "lossy")
+    return "pytorchjob/lossy"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    "launcher", ["jobset", "sts", "trainjob", "torchrunjob", "pytorchjob"], indirect=True
+)
+def test_a_lost_point_is_named_whatever_launched_the_job(
+    foreign: ForeignJobs, launcher: Callable[[ForeignJobs], str], policy_installed: None
+) -> None:
+    """Contract: the policy records the pods of every launcher, and a point that an uploader lost is named."""
+    outcome = foreign.attach(launcher(foreign), tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    verdict = outcome.verdict
+    assert short(outcome) == ("FAIL", "unification.lost_points", [1]), verdict
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in verdict.explanation
+    assert {"rank-exit", "completed", "recorded"} <= passed(verdict)
+
+
+def without_end(spec: Object) -> None:
+    """Let the container run on after its rank, because a StatefulSet would start the rank again."""
+    (container,) = spec["containers"]
+    shell, option, command = container["command"]
+    container["command"] = [shell, option, f"{command.replace('exec torchrun', 'torchrun')}; sleep 3600"]
+
+
+@pytest.mark.nightly
+def test_a_lost_point_is_named_although_a_statefulset_never_ends(
+    foreign: ForeignJobs, policy_installed: None
+) -> None:
+    """Contract: UNKNOWN, because more points may come, with the point that is absent so far."""
+    foreign.statefulset("lossy", without_end, **foreign.logging("lossy-sts"), LOSING_RANK="1")
+    for index in range(2):
+        foreign.until_logged("app=lossy", index, SUMMARY_MARK)
+    outcome = foreign.attach("sts/lossy", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("UNKNOWN", "run.not_ended", [0, 1]), outcome.verdict
+    (lost,) = [check for check in outcome.verdict.checks if check.name == "no-lost-points"]
+    assert "rank 1: loss/1: 1 of 1201 points, in steps 1000–1999" in lost.explanation
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2400)
+def test_a_pytorchjob_whose_number_of_ranks_its_node_decides(
+    foreign: ForeignJobs, training_operator: None, policy_installed: None
+) -> None:
+    """Contract: with nprocPerNode: auto, the recorders show how many ranks there were."""
+    pytorch_job(foreign, "auto", "torchrun", **foreign.logging("auto"))
+    foreign.finished("PyTorchJob", "auto")
+    outcome = foreign.attach("pytorchjob/auto", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("PASS", None, []), outcome.verdict
+    (expected,) = [each for each in outcome.verdict.checks if each.name == "expected"]
+    assert "on 2 nodes, from the lines of the recorders" in expected.explanation
+
+
+@pytest.mark.nightly
+def test_more_than_64_pods_are_judged(foreign: ForeignJobs, policy_installed: None) -> None:
+    """Contract: an Indexed Job of 66 ranks without a launcher is PASS with every point in its run."""
+    foreign.many("many", 66)
+    foreign.ended("many", 600)
+    outcome = foreign.attach("job/many", tracker=TrackerOptions(secret=SecretKey(SECRET)))
+    assert short(outcome) == ("PASS", None, []), outcome.verdict
+    assert "All 3300 points of the ranks" in outcome.verdict.explanation

@@ -12,7 +12,7 @@ from harness.workers.recorder import admitted_lines
 
 MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
-    *(admitted_lines.LINE_MARK, admitted_lines.SUMMARY_MARK),
+    *(admitted_lines.LINE_MARK, admitted_lines.REPORTED_MARK, admitted_lines.SUMMARY_MARK),
 )
 """The marks for lines that contain logged points, processes, a command's exit code, netcheck diagnoses,
 acceptance test results, and an injected recorder's digests."""

@@ -45,6 +45,7 @@ from harness.evidence.schema.netcheck import NetcheckRecord
 from harness.evidence.schema.processes import PROCESS_LINE, ProcessLine
 from harness.evidence.schema.tracker import (
     Attachment,
+    DigestReport,
     Point,
     RunWriter,
     TrackerRun,
@@ -68,6 +69,7 @@ _TRUTH: TypeAdapter[TruthLine | TruthColumns] = TypeAdapter(
 _RUN: TypeAdapter[TrackerRun] = TypeAdapter(TrackerRun)
 _ATTACHMENT: TypeAdapter[Attachment] = TypeAdapter(Attachment)
 _INSPECTION: TypeAdapter[RendezvousSnapshot] = TypeAdapter(RendezvousSnapshot)
+_DIGESTS: TypeAdapter[DigestReport] = TypeAdapter(DigestReport)
 _WRITER: TypeAdapter[RunWriter] = TypeAdapter(RunWriter)
 _NETCHECK: TypeAdapter[NetcheckRecord] = TypeAdapter(NetcheckRecord)
 _ACCEPTANCE: TypeAdapter[AcceptanceRecord] = TypeAdapter(AcceptanceRecord)
@@ -373,6 +375,10 @@ class Bundle:
     def writers(self) -> list[tuple[int, RunWriter]]:
         """Return the writers of all runs, sorted by run and time, with line numbers."""
         return list(self._records("tracker/writers.jsonl", _WRITER))
+
+    def digests(self) -> list[tuple[int, DigestReport]]:
+        """Return the digests that recorders sent to the tracker, in the order of their arrival."""
+        return list(self._records("tracker/digests.jsonl", _DIGESTS))
 
     def log(self, pod: str, container: str) -> str:
         """Return the path of a container's log within the bundle."""

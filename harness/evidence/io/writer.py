@@ -37,7 +37,14 @@ from harness.evidence.schema.ground_truth import TruthLine
 from harness.evidence.schema.netcheck import NetcheckRecord
 from harness.evidence.schema.point_rows import PointRows
 from harness.evidence.schema.processes import ProcessLine
-from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+from harness.evidence.schema.tracker import (
+    Attachment,
+    DigestReport,
+    Point,
+    RunWriter,
+    TrackerRun,
+    TrackerSummary,
+)
 
 
 class ProgressListener(Protocol):
@@ -60,7 +67,7 @@ class ProgressListener(Protocol):
 
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
-TrackerKind = Literal["runs", "attachments", "points", "writers"]
+TrackerKind = Literal["runs", "attachments", "points", "writers", "digests"]
 
 
 class BundleWriter:
@@ -233,7 +240,9 @@ class BundleWriter:
         for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
             self._append(f"truth/{rank}{suffix}.jsonl", line)
 
-    def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
+    def tracker(
+        self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter | DigestReport
+    ) -> None:
         """Append a record from the tracker. Points may stay buffered until `tracker_summary()` is called."""
         if isinstance(record, Point):
             self.points.add(record)

@@ -24,8 +24,8 @@
                            large numbers of rows; a line of kind "columns" refers to them (columns.py)
       truth/<rank>.outside.jsonl   the same, written by the recorder around the Pluto client, if the worker
                            also writes its own record
-      tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
-                           TrackerRun, Attachment, Point, RunWriter
+      tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl, digests.jsonl
+                           TrackerRun, Attachment, Point, RunWriter, DigestReport
       tracker/summary.json TrackerSummary: record counts, to detect truncated files
       controllers/, kind/  logs of controllers; output of `kind export logs` for a failed cluster
       verdict.json         Verdict

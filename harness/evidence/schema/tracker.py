@@ -96,6 +96,24 @@ class RunWriter(Record):
     last: str
 
 
+class DigestReport(Record):
+    """Digests of points that a process logged, as its recorder sent them to the tracker."""
+
+    run_id: int
+    process: str
+    """The attempt in the lines of the process's log (harness/workers/recorder/admitted_lines.py)."""
+    number: int
+    packed: str
+    """The JSON as it was sent, compressed with zlib, in base64 without padding. The process's log contains a
+    digest of it."""
+    received_at: str = ""
+    sender: str | None = None
+    """The X-Run-Name header of the request."""
+    peer: str | None = None
+    launch: str | None = None
+    """The nonce of the launch, as in `Attachment.launch`."""
+
+
 class TrackerFailure(Record):
     """Requests that the tracker reports it could not serve."""
 
@@ -128,6 +146,8 @@ class TrackerSummary(Record):
     """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
     """Whether the tracker stores the process named in a request."""
+    digests: int | None = None
+    """The number of reports of digests. None if the tracker stores none."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []

@@ -1,4 +1,7 @@
-"""Judge whether every pod was scheduled and could start a container from its image."""
+"""Judge whether every pod was scheduled and could start a container from its image.
+
+Pods of an attached job that have no rank are judged after those of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,46 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
     return best
 
 
+def _without_rank(case: Case) -> list[Pod]:
+    """Return the pods of an attached job that have no rank, unless the job completed.
+
+    The ranks may wait for them: for the launcher of an MPIJob, or for an initializer of a TrainJob.
+    """
+    if not case.launch.attached or case.terminal == "Completed":
+        return []
+    ranked = {pod.last.uid for attempts in case.pod_attempts.values() for pod in attempts}
+    others = {uid: states for uid, states in case.bundle.objects("pod").items() if uid not in ranked}
+    return [Pod(-1, tuple(states)) for states in others.values() if states[-1].type != "DELETED"]
+
+
+def _image_without_rank(case: Case) -> Finding | None:
+    """Return the finding for a pod without a rank of which a container could not start."""
+    for pod in _without_rank(case):
+        for part, role in (("initContainers", "init container"), ("containers", "container")):
+            for status in items(pod.last.object, "status", f"{part.removesuffix('s')}Statuses"):
+                name = str(status.get("name"))
+                if "waiting" not in mapping(status, "state"):
+                    continue
+                if (why := _blocked(pod, part, name, f"{role} {name}")) is not None:
+                    there, advice = _on_nodes(case, why, pod.node)
+                    text = f"pod {pod.name}, which has no rank, {why.text}"
+                    refs = [why.state.ref]
+                    return not_passed("image", why.cause, text, why=[there], evidence=refs, advice=advice)
+    return None
+
+
+def _unscheduled_without_rank(case: Case) -> Finding | None:
+    """Return the finding for a pod without a rank that has no node."""
+    for pod in _without_rank(case):
+        scheduled = pod.condition("PodScheduled")
+        if pod.node is None and scheduled is not None and scheduled[1].get("status") == "False":
+            quote = f"{scheduled[1].get('reason', '')}: {scheduled[1].get('message', 'no message')}"
+            text = f"pod {pod.name}, which has no rank, could not be scheduled: {quote}"
+            refs = [scheduled[0].ref]
+            return not_passed("scheduling", "scheduling.unschedulable", text, evidence=refs)
+    return None
+
+
 def image(case: Case) -> Finding:
     """Check `image`: every rank's container started from its image."""
     stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
@@ -115,6 +158,8 @@ def image(case: Case) -> Finding:
             evidence=[stuck[other].state.ref for other in alike],
             advice=advice,
         )
+    if (other := _image_without_rank(case)) is not None:
+        return other
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
         return unknown("image", f"the container of {case.place(waiting[0])} is not recorded as started")
@@ -173,6 +218,11 @@ def scheduling(case: Case) -> Finding:
             ranks=case.ranks_of(idle[0]),
             evidence=[case.pods[idle[0]].last.ref],
         )
+    return _unscheduled_without_rank(case) or _assigned(case)
+
+
+def _assigned(case: Case) -> Finding:
+    """Return the finding that names the node of each rank, if all are known."""
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:

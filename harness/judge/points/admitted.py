@@ -9,16 +9,18 @@ afterwards are UNKNOWN. All functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from harness.core.checks import CheckId
 from harness.evidence.schema.columns import Part
 from harness.judge.case import names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, stored
+from harness.judge.points import admitted_blocks
+from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, compare_blocks, stored
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 from harness.judge.points.keys import NONE, NOOP
 from harness.workers.recorder import admitted_lines, point_digests
+from harness.workers.recorder.admitted_lines import Line
 from harness.workers.recorder.point_digests import MASK
 
 EVIDENCE = ["tracker/points.jsonl"]
@@ -45,15 +47,24 @@ def judge(
     strange = [record for pod in pods for record in pod.records if record.rank not in ranks]
     all_known = not problems and not strange
     usable = [record for record in records if record.trusted]
-    sections = [(record, section) for record in usable if (section := record.summary.of_run(run or ""))]  # type: ignore[union-attr]
+    sections = [
+        (record, admitted_blocks.refined(section, record.blocks))
+        for record in usable
+        if (section := record.summary.of_run(run or ""))  # type: ignore[union-attr]
+    ]
     owned = [
         Owned(record.rank or 0, record, claim) for record, section in sections for claim in section.metrics
     ]
     groups = [(record.rank or 0, group) for record, section in sections for group in section.groups]
     differences = compare(owned, groups, rows, all_known=all_known)
-    _before_the_end([record for record in records if record.summary is None], rows, len(records), differences)
+    cut = [record for record in records if record.summary is None]
+    _before_the_end(cut, rows, len(records), differences)
+    others_known = set(problems) <= {record.rank for record in cut}
+    for record in cut:
+        _blocks_before_the_end(record, run, rows, _of_others(record, records, others_known), differences)
+    contradicted = any(record.contradiction for record in records)
     return [
-        _complete(problems, strange, differences, usable),
+        _complete(problems, strange, differences, usable, contradicted=contradicted),
         _client_kept(usable, run),
         *_points(differences, problems, label),
         _logged(usable, ranks, problems),
@@ -112,7 +123,12 @@ def _earlier(pod: PodRecord, record: Record) -> str:
 
 
 def _complete(
-    problems: dict[int, str], strange: list[Record], found: Differences, usable: list[Record]
+    problems: dict[int, str],
+    strange: list[Record],
+    found: Differences,
+    usable: list[Record],
+    *,
+    contradicted: bool,
 ) -> Finding:
     """Check `ground-truth-complete`: every rank has a reliable summary, and all digests can be compared."""
     details = [f"rank {rank}: {why}" for rank, why in problems.items()]
@@ -130,8 +146,10 @@ def _complete(
     who = f"of {names(ranks)} " if ranks else ""
     return not_passed(
         "ground-truth-complete",
-        "unification.truth_incomplete",
-        f"what the recorders {who}wrote is not enough to judge every point",
+        "unification.digests_contradict" if contradicted else "unification.truth_incomplete",
+        f"what the recorders {who}wrote in the log and sent to the tracker contradicts each other"
+        if contradicted
+        else f"what the recorders {who}wrote is not enough to judge every point",
         details=details,
         ranks=ranks,
     )
@@ -249,7 +267,7 @@ def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, fo
         last = record.last
         if last is None or record.problem != record.without_summary() or record.rank is None:
             continue
-        if processes == 1 and _prefix(rows, last.points, last.time_ms) == last.digest:
+        if processes == 1 and _prefix(rows, last) == last.digest:
             text = f"the {counted(last.points, 'point')} until its last line are in the run"
         else:
             here = sum(len(each.kept().steps) for each in rows.values())
@@ -259,9 +277,53 @@ def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, fo
         found.open.append(({record.rank}, f"rank {record.rank}: {text}"))
 
 
-def _prefix(rows: dict[str, Rows], points: int, time_ms: int) -> str:
-    """Return the digest of the points up to `time_ms`, or "" if their number is not `points`."""
-    until = [each.within(0, time_ms).kept() for each in rows.values()]
-    if sum(len(each.steps) for each in until) != points:
+def _prefix(rows: dict[str, Rows], line: Line) -> str:
+    """Return the digest of the points up to a line, or "" if their number is not that of the line."""
+    until = [each.within(0, line.time_ms).kept() for each in rows.values()]
+    if sum(len(each.steps) for each in until) != line.points:
         return ""
-    return admitted_lines.short(sum(sum(each.nodes().values()) for each in until) & MASK, 12)
+    total = sum(sum(each.nodes().values()) for each in until) & MASK
+    return admitted_lines.short(total, admitted_lines.line_bytes(line))
+
+
+def _of_others(record: Record, records: list[Record], all_known: bool) -> Container[str]:
+    """Return the metrics that processes other than this one may have logged."""
+    names: set[str] = set()
+    for other in records:
+        if other is record:
+            continue
+        names |= set(other.blocks.leaves) if other.blocks is not None else set()
+        if not other.trusted or other.summary is None or any(each.groups for each in other.summary.runs):
+            return _Everything()
+        names |= {claim.metric for each in other.summary.runs for claim in each.metrics}
+    return names if all_known else _Everything()
+
+
+class _Everything:
+    """Contains every metric."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def _blocks_before_the_end(
+    record: Record, run: str | None, rows: dict[str, Rows], of_others: Container[str], found: Differences
+) -> None:
+    """Compare the blocks to which the last line of a process without a summary commits."""
+    blocks = record.blocks
+    if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
+        return
+    count = sum(map(len, blocks.leaves.values()))
+    here = sum(
+        compare_blocks(
+            record.rank,
+            metric,
+            leaves,
+            rows.get(metric) or Rows(metric),
+            alone=metric not in of_others,
+            result=found,
+        )
+        for metric, leaves in blocks.leaves.items()
+    )
+    text = f"{here} of {counted(count, 'block')} of its points until its last line are in the run"
+    found.open.append(({record.rank}, f"rank {record.rank}: {text}"))

@@ -8,12 +8,12 @@ of the previous process, but the tracker's raw rows still contain both.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.evidence.schema.columns import Part
 from harness.judge.finding import counted
-from harness.judge.points.admitted_records import Claim, Group, Record
+from harness.judge.points.admitted_records import Claim, Group, Leaf, Record
 from harness.judge.points.series import ascend
 from harness.workers.recorder import admitted_lines, point_digests
 from harness.workers.recorder.point_digests import BLOCK_STEPS, MASK
@@ -50,6 +50,14 @@ class Rows:
             array("d", map(self.values.__getitem__, places)),
             array("q", map(self.times.__getitem__, places)),
         )
+
+    def of_blocks(self, blocks: Container[int]) -> dict[int, Rows]:
+        """Return the rows in each of these blocks of steps."""
+        places: dict[int, list[int]] = {}
+        for place, step in enumerate(self.steps):
+            if (block := step // BLOCK_STEPS) in blocks:
+                places.setdefault(block, []).append(place)
+        return {block: self._at(at) for block, at in places.items()}
 
     def kept(self) -> Rows:
         """Return the rows that Pluto keeps, sorted by step."""
@@ -322,3 +330,41 @@ def _compare_group(members: list[tuple[int, Group]], here: list[Rows], result: D
         result.lost.append((ranks, f"{text}: {logged - count} of {counted(logged, 'point')}"))
         return
     result.open.append((ranks, f"{text}: the ranks logged {logged} points, and the run has {count}"))
+
+
+def compare_blocks(
+    rank: int, metric: str, leaves: Mapping[int, Leaf], raw: Rows, *, alone: bool, result: Differences
+) -> int:
+    """Compare the blocks of a process without a summary with the run. Return how many of them are in the run.
+
+    `alone` means that no other process can have logged this metric.
+    """
+    kept = raw.kept().nodes()
+    differ = {block: leaf for block, leaf in leaves.items() if kept.get(block) != leaf.digest}
+    views = raw.of_blocks(differ) if differ else {}
+    lost: list[int] = []
+    wrong: list[int] = []
+    missing = matched = 0
+    for block, leaf in sorted(differ.items()):
+        view = views.get(block, Rows(metric)).within(leaf.began_ms, leaf.ended_ms).kept()
+        if view.nodes().get(block) == leaf.digest:
+            matched += 1
+        elif len(view.steps) < leaf.points:
+            lost.append(block)
+            missing += leaf.points - len(view.steps)
+        elif len(view.steps) == leaf.points and alone:
+            wrong.append(block)
+        else:
+            where = _ranges(_spans([block], BLOCK_STEPS))
+            text = f"{metric}: other processes may have logged points of it too, in steps {where}"
+            result.open.append(({rank}, f"rank {rank}: {text}"))
+    points = counted(sum(leaf.points for leaf in leaves.values()), "point")
+    if lost:
+        result.lost_count += missing
+        text = f"{metric}: {missing} of {points} before its last line"
+        result.lost.append(({rank}, f"rank {rank}: {text}, in steps {_ranges(_spans(lost, BLOCK_STEPS))}"))
+    if wrong:
+        where = _ranges(_spans(wrong, BLOCK_STEPS))
+        text = f"{metric}: as many points as logged, but not the same, in steps {where}"
+        result.wrong.append(({rank}, f"rank {rank}: {text}"))
+    return len(leaves) - len(differ) + matched

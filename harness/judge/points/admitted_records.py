@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,36 @@ class Run(msgspec.Struct, frozen=True):
         return sum(claim.count for claim in self.metrics) + grouped + self.uncounted
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """What a process sent to the tracker about its blocks of steps."""
+
+    run: str
+    reports: int
+    head: str
+    unsent: int
+    dropped: int
+    failures: int
+    why: str
+
+
+class Leaf(NamedTuple):
+    """The points of a metric in one block of steps. The times are those of the metric up to the report."""
+
+    points: int
+    digest: int
+    began_ms: int
+    ended_ms: int
+
+
+@dataclass
+class Blocks:
+    """The blocks of a process that are in the tracker, and to which its log commits."""
+
+    run: str
+    leaves: dict[str, dict[int, Leaf]] = field(default_factory=dict)
+    """Metric → block → its points, according to the last report."""
+
+
 class Summary(msgspec.Struct, frozen=True):
     """A process's summary, written when it ends."""
 
@@ -78,6 +108,7 @@ class Summary(msgspec.Struct, frozen=True):
     unseen: str
     omitted: list[tuple[str, str, str, int, str, str]]
     runs: list[Run]
+    sent: Sent | None = None
     world: int | None = None
     """WORLD_SIZE of the process."""
 
@@ -100,7 +131,10 @@ class Record:
     summary: Summary | None = None
     problem: str = ""
     trusted: bool = False
-    """Whether the summary is complete and consistent with the lines."""
+    """Whether the summary is complete and consistent with the lines and the blocks."""
+    blocks: Blocks | None = None
+    contradiction: str = ""
+    """How the log and the digests in the tracker contradict each other, or ""."""
 
     @property
     def last(self) -> Line | None:

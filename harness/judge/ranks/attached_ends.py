@@ -14,7 +14,8 @@ MAX_SILENT = 3
 """Maximum number of ranks for which the last log line is quoted."""
 YOUNGER_SECONDS = 60.0
 """A pod that was created this many seconds after another rank had started was not there from the start."""
-_ROLE = "training.kubeflow.org/job-role"
+_LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
+"""Labels with the value `launcher`: of the MPI operator, and of the training operator."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
 
@@ -41,7 +42,8 @@ def _launcher(case: Case) -> list[str]:
     """
     found = []
     for state in case.bundle.last("pod").values():
-        if mapping(state.object, "metadata", "labels").get(_ROLE) != "launcher":
+        labels = mapping(state.object, "metadata", "labels")
+        if "launcher" not in (labels.get(name) for name in _LAUNCHER_LABELS):
             continue
         for status in items(state.object, "status", "containerStatuses"):
             waiting, ended = mapping(status, "state", "waiting"), mapping(status, "lastState", "terminated")

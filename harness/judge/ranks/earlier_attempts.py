@@ -1,19 +1,25 @@
 """Find restarts that happened before an attached job was read, using the counters in its objects.
 
 Pods from an earlier attempt are usually gone, and so are their logs. However, a JobSet counts its restarts,
-and a Job counts its failed pods.
+and a Job counts its failed pods. Other controllers only report in Events which pods they create.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from harness.core.clock import seconds
-from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.core.kubernetes import Object
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, Restart, condition
 
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
 """Kinds whose status counts restarts or failed pods."""
+_CREATIONS = ("SuccessfulCreate", "SuccessfulCreatePod")
+"""Reasons of Events about the creation of a pod, of Kubernetes' controllers and of Kubeflow's operators."""
+_CREATION_SECONDS = 5.0
+"""Maximum seconds between the creation of an object and the Event about it."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"
 
 
@@ -67,6 +73,47 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
 
 def not_known(case: Case) -> str:
     """Return why it is not known whether a rank was restarted, or "" if it is known."""
-    if not case.launch.attached or case.launch.kind in _COUNTING:
+    if not case.launch.attached or case.launch.kind in _COUNTING or _created_once(case):
         return ""
     return f"a {case.launch.kind} does not count pods that it replaced before they were read"
+
+
+def _created_once(case: Case) -> bool:
+    """Return whether the Events of the job's controller show that it created each of the ranks' pods once.
+
+    The API server deletes an Event after a time that is not known, one hour by default. Therefore one Event
+    must be from the creation of the job.
+    """
+    launched = case.jobset
+    created_at = seconds(mapping(launched.object, "metadata").get("creationTimestamp")) if launched else None
+    if launched is None or created_at is None:
+        return False
+    own = [
+        event.object
+        for event in case.bundle.last("event").values()
+        if mapping(event.object, "involvedObject").get("uid") == launched.uid
+    ]
+    first = min((at for event in own if (at := _time(event)) is not None), default=None)
+    pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
+    if first is None or first - created_at > _CREATION_SECONDS or len(pods) != len(case.pod_attempts):
+        return False
+    return all(_one_creation(pod, own) for pod in pods)
+
+
+def _one_creation(pod: Pod, events: list[Object]) -> bool:
+    """Return whether exactly one Event, from the time of the pod's creation, reports that it was created."""
+    name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
+    found = [
+        event
+        for event in events
+        if event.get("reason") in _CREATIONS and name.search(str(event.get("message") or ""))
+    ]
+    created_at = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
+    if len(found) != 1 or created_at is None or (at := _time(found[0])) is None:
+        return False
+    times = found[0].get("count") or mapping(found[0], "series").get("count") or 1
+    return times == 1 and abs(at - created_at) <= _CREATION_SECONDS
+
+
+def _time(event: Object) -> float | None:
+    return seconds(event.get("firstTimestamp") or event.get("eventTime"))

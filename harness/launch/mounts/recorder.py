@@ -30,6 +30,7 @@ _MODULES = (
     "recorder/admitted",
     "recorder/admitted_lines",
     "recorder/point_digests",
+    "recorder/digest_reports",
     "ground_truth/__init__",
     "ground_truth/frame_writer",
     "ground_truth/kept_rows",

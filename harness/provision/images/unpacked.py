@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from harness.context import RunContext
 from harness.core import processes
@@ -48,7 +49,8 @@ disabled_plugins = [
   "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"
 ]
 """
-_CONTAINERD = f"""printf %s '{_CONFIGURATION}' >/run/unpack.toml
+_CONTAINERD = f"""mkdir -p {MOUNT}/images
+printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
@@ -59,6 +61,10 @@ test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of th
 mkdir -p /var/trial/upper /var/trial/work /var/trial/all
 cd /var/trial
 mount -t overlay overlay -o lowerdir={seen}/trial,upperdir=upper,workdir=work all
+"""
+_NAMED = """{ctr} images tag --force {name} {kept} >/dev/null || exit 1
+set -- $({ctr} images ls name=={name} | tail -n 1)
+echo "$3" && {ctr} content get "$3"
 """
 _LINK = """# Link the missing layers, and retry, because containerd's garbage collection may remove one.
 s='ctr -n k8s.io snapshots --snapshotter overlayfs'
@@ -179,16 +185,15 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
     # use them.
-    _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
-    rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
-    digest = next(row[2] for row in rows if row[0] == name)
-    manifest = _inside(container, *CTR, "content", "get", digest)
+    named = _NAMED.format(ctr=" ".join(CTR), name=name, kept=f"kept.invalid/{image.file.lower()}")
+    digest, _, manifest = _inside(container, "sh", "-c", named).partition("\n")
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
         raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
-    links = list(zip(chains, _layers(container, chains), strict=True))
+    view = _inside(container, "sh", "-c", viewing(chains[-1]))
+    links = list(zip(chains, layer_folders(json.loads(view)), strict=True))
     small_tar = small(name, manifest.encode(), configuration.encode())
     files = {"tar": small_tar, "sh": linking(links, image).encode()}
     for ending, content in files.items():  # The script is last, so that it never exists without the tar.
@@ -259,25 +264,24 @@ def _sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def viewing(chains: Sequence[str]) -> str:
-    """Return a shell script that prints the mounts of each layer as JSON."""
+def viewing(chain: str) -> str:
+    """Return a shell script that prints, as JSON, the mounts of an image with the top layer `chain`."""
     # Nothing refers to a view, so containerd's garbage collector may have removed it before `rm` does.
-    view = "ctr -n k8s.io snapshots view --mounts look-$chain $chain || exit 1"
-    remove = "ctr -n k8s.io snapshots rm look-$chain >/dev/null 2>&1 || :"
-    return f"for chain in {' '.join(chains)}; do {view}; {remove}; done"
+    ctr = "ctr -n k8s.io snapshots"
+    return f"{ctr} view --mounts look-{chain} {chain} || exit 1; {ctr} rm look-{chain} >/dev/null 2>&1 || :"
 
 
-def _layers(container: str, chains: Sequence[str]) -> list[str]:
-    """Return the folders that contain the layers' files, in the order of `chains`."""
-    decoder, rest, folders = json.JSONDecoder(), _inside(container, "sh", "-c", viewing(chains)), []
-    for chain in chains:
-        mounts, end = decoder.raw_decode(rest.lstrip())
-        rest = rest.lstrip()[end:]
-        lower = next((o for o in mounts[0]["Options"] if o.startswith("lowerdir=")), None)
-        path = mounts[0]["Source"] if lower is None else lower.removeprefix("lowerdir=").split(":")[0]
+def layer_folders(mounts: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the folders that contain the layers' files, lowest first.
+
+    `mounts` is what `ctr snapshots view --mounts` prints: a bind mount for a single layer, otherwise an
+    overlay, whose option `lowerdir` has the top layer first.
+    """
+    lower = next((o for o in mounts[0]["Options"] if o.startswith("lowerdir=")), None)
+    folders = [mounts[0]["Source"]] if lower is None else lower.removeprefix("lowerdir=").split(":")[::-1]
+    for path in folders:
         if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
-            raise HarnessError(f"containerd keeps the layer {chain} at {path}", cause=CAUSE)
-        folders.append(str(path))
+            raise HarnessError(f"containerd keeps a layer at {path}", cause=CAUSE)
     return folders
 
 
@@ -300,7 +304,6 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
     try:
-        _inside(name, "mkdir", "-p", f"{MOUNT}/images")
         deadline = time.monotonic() + 30
         answers = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
         while processes.run(answers, timeout=10, check=False).returncode:

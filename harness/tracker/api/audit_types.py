@@ -38,6 +38,7 @@ class AuditedRuns(Struct):
     columns: bool
     processes: bool
     sealedKeys: bool
+    digests: bool
 
 
 class Attachments(Struct):
@@ -74,6 +75,16 @@ class AuditedColumns(Struct):
 
 class Writers(Struct):
     writers: list[Object]
+
+
+class DigestReports(Struct):
+    reports: list[Object]
+    next: int | None
+
+
+class ReportsStored(Struct):
+    reports: int
+    """The number of reports of this process that are stored."""
 
 
 class CameToNothing(Struct):

@@ -16,6 +16,7 @@ Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Word = Annotated[str, Meta(min_length=1, max_length=4096)]
 Milliseconds = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, description="milliseconds since 1970")]
+Digest = Annotated[str, Meta(max_length=43)]
 Tags = Annotated[list[str], Meta(max_length=50)]
 Status = Literal["RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED"]
 Object = dict[str, Any]
@@ -133,6 +134,18 @@ class Claim(Struct):
     externalId: Word
     launch: Word
     shared: bool | None = None
+
+
+class DigestReport(Struct):
+    """A process's report about the points in blocks of steps (harness/tracker/storage/digests.py)."""
+
+    process: Annotated[str, Meta(min_length=1, max_length=64)]
+    number: Whole
+    line: Whole
+    chain: Digest
+    entries: Annotated[list[tuple[Name, Whole, Whole, Digest, Whole, Whole]], Meta(max_length=4000)]
+    """Each entry is [metric, block, points, digest, time of the first point, time of the last point]."""
+    rank: Whole | None = None
 
 
 class Release(Struct):

@@ -31,12 +31,12 @@ ERRORS = {
     404: "no such run, file or upload",
     405: "the method is not allowed",
     408: "the body was not completed in time",
-    409: "several projects have this display id, or another file is stored under this upload URL",
+    409: "several projects have this display id, or other content is already stored",
     413: "the body or a file is too large",
     422: "a line is invalid; the lines before it are stored",
     429: "too many requests: retry after Retry-After seconds",
     503: "the tracker is not ready, or the query took too long",
-    507: "the limit on the total file size is reached, or the disk is full",
+    507: "the limit on the total size of files or digests is reached, or the disk is full",
 }
 READ, WRITE = (400, 401, 403, 405, 503), (400, 401, 403, 404, 405, 408, 413, 429, 507)
 INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
@@ -133,6 +133,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/api/audit/columns"): Operation(api_audit.AuditedColumns, query="runIds! after# limit#"),
     ("GET", "/api/audit/writers"): Operation(api_audit.Writers, query="runIds"),
     ("GET", "/api/audit/failures"): Operation(api_audit.CameToNothing),
+    ("GET", "/api/audit/digests"): Operation(api_audit.DigestReports, query="runIds after# limit#"),
+    ("POST", "/api/audit/digests"): Operation(
+        api_audit.ReportsStored, api_bodies.DigestReport, errors=(*WRITE, 409), headers=WHOSE
+    ),
     ("POST", "/api/audit/claims"): Operation(api_audit.Claimed, api_bodies.Claim, errors=WRITE),
     ("POST", "/api/audit/claims/release"): Operation(api_answers.Success, api_bodies.Release, errors=WRITE),
 }

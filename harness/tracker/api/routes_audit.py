@@ -1,4 +1,4 @@
-"""GET /api/audit/…: the audit view, which the clients in tracker/client/audit.py read."""
+"""/api/audit/…: the audit view, which the clients in tracker/client/audit.py read, and what it stores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from harness.tracker.query import audit_view
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Refused
 from harness.tracker.storage import claims
+from harness.tracker.storage import digests as reports
 
-FEATURES = ("writers", "columns", "processes", "sealedKeys")
+FEATURES = ("writers", "columns", "processes", "sealedKeys", "digests")
 """The features of this tracker, for clients that also support earlier tracker versions."""
 
 
@@ -72,6 +73,27 @@ async def release(request: Request) -> Response:
     return Json({"success": True})
 
 
+async def digests(request: Request) -> Response:
+    """Return the reports of digests about these runs, in the order in which they were stored."""
+    ids, after = numbers(request, "runIds"), number(request, "after", 0)
+    limit = max(1, number(request, "limit", 1000, 10_000))
+    found, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
+    return Json({"reports": found, "next": following})
+
+
+async def report_digests(request: Request) -> Response:
+    """Store a report of digests, and return how many reports of its process are stored.
+
+    A report cannot be replaced. A report without entries is not stored, so that a client can ask whether the
+    tracker has this route.
+    """
+    who = http.sender(request)
+    async with body_limits.body(request, reports.MAX_REPORT_BYTES) as text:
+        report = reports.parsed(text)
+        count = await http.store(request).write(lambda db: reports.append(db, who, report))
+    return Json({"reports": count})
+
+
 async def failures(request: Request) -> Response:
     state = {"failures": http.failures, "refused": http.refused, "hungUp": http.hung_up}
     return Json({name: of(request).all() for name, of in state.items()})
@@ -84,6 +106,8 @@ routes = [
     Route("/api/audit/points", points),
     Route("/api/audit/columns", columns),
     Route("/api/audit/writers", writers),
+    Route("/api/audit/digests", digests),
+    Route("/api/audit/digests", report_digests, methods=["POST"]),
     Route("/api/audit/claims", claim, methods=["POST"]),
     Route("/api/audit/claims/release", release, methods=["POST"]),
 ]

@@ -14,6 +14,7 @@ from harness.evidence.io.writer import TrackerKind
 from harness.evidence.schema.point_rows import PointRows, of_points
 from harness.evidence.schema.tracker import (
     Attachment,
+    DigestReport,
     Point,
     RunWriter,
     TrackerFailure,
@@ -28,12 +29,15 @@ from harness.tracker.shared import blocks
 
 __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 
-Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
+Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter | DigestReport], None]
 WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
 """The number of rows per page for a tracker that does not support the column format."""
 COLUMNS_PAGE = 200_000
 """The maximum number of rows per page in the column format, about 6 MB."""
+
+
+DIGESTS_PAGE = 10_000
 
 
 class AuditReader(Protocol):
@@ -58,6 +62,9 @@ class AuditReader(Protocol):
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
         """Return the writers of these runs, or None if the tracker does not report them."""
+
+    def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
+        """Return the digests that recorders sent for these runs, or None if the tracker stores none."""
 
     def failures(self) -> list[TrackerFailure]:
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
@@ -97,6 +104,7 @@ class EmbeddedAudit:
         """Whether the tracker stores the process that a request names."""
         self._packs = False
         """Whether the tracker supports the column format."""
+        self._stores_digests = False
 
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
@@ -105,6 +113,7 @@ class EmbeddedAudit:
         response = self._ask("api/audit/runs", wanted)
         self._reports_writers, self._packs = bool(response.get("writers")), bool(response.get("columns"))
         self.names_processes = bool(response.get("processes"))
+        self._stores_digests = bool(response.get("digests"))
         found = [
             TrackerRun(
                 run_id=run["runId"],
@@ -186,6 +195,15 @@ class EmbeddedAudit:
         response = self._ask("api/audit/writers", {"runIds": _joined(run_ids)})
         return [RunWriter(**one) for one in response["writers"]]
 
+    def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
+        if not self._stores_digests:
+            return None
+        found = []
+        for page in self._pages("api/audit/digests", run_ids, DIGESTS_PAGE):
+            for one in page["reports"]:
+                found.append(DigestReport(**one))
+        return found
+
     def failures(self) -> list[TrackerFailure]:
         return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
 
@@ -216,6 +234,7 @@ def collect(
     runs = points = 0
     attachments: int | None = None
     writers: int | None = None
+    digests: int | None = None
     error, failures, refused = None, list[TrackerFailure](), list[TrackerRefusal]()
     try:
         records = reader.runs(external_id=external_id, project=project, job_name=job_name, ids=ids)
@@ -236,6 +255,11 @@ def collect(
             for writer in wrote:
                 write("writers", writer)
             writers = len(wrote)
+        reported = reader.digests(ids)
+        if reported is not None:
+            for report in reported:
+                write("digests", report)
+            digests = len(reported)
         failures, refused = reader.failures(), reader.refused(ids)
     except HarnessError as failed:
         error = str(failed)
@@ -246,6 +270,7 @@ def collect(
         attachments=attachments,
         points=points,
         writers=writers,
+        digests=digests,
         processes=reader.names_processes,
         truncated=reader.truncated,
         error=error,

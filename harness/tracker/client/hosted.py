@@ -20,6 +20,7 @@ from harness.core.http_client import client
 from harness.evidence.schema.point_rows import PointRows, of_points
 from harness.evidence.schema.tracker import (
     Attachment,
+    DigestReport,
     Point,
     RunWriter,
     TrackerFailure,
@@ -118,6 +119,11 @@ class HostedAudit:
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Wait like `points`, then yield every raw row in columns."""
         return of_points(self.points(run_ids))
+
+    def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
+        """Return None, because hosted Pluto stores no digests of recorders."""
+        del run_ids
+        return None
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
         """Return None, because Pluto's read API does not report the senders of rows, statuses or files."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from harness.tracker.shared import blocks
-from harness.tracker.storage.schema import BLOCKS, CLAIMS, WRITERS
+from harness.tracker.storage.schema import BLOCKS, CLAIMS, DIGESTS, WRITERS
 
 MOST = 1_000_000
 """The maximum number of points in a block."""
@@ -61,6 +61,11 @@ def _to_4(db: sqlite3.Connection) -> None:
     _run(db, f"{copy}; DROP TABLE writers_3")
 
 
+def _to_5(db: sqlite3.Connection) -> None:
+    """Add the table of digests."""
+    _run(db, DIGESTS)
+
+
 def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
     """Yield the range of each request's points, and the ranges of points whose request is not known."""
     after = 0
@@ -91,4 +96,4 @@ def _run(db: sqlite3.Connection, script: str) -> None:
         db.execute(statement)
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}

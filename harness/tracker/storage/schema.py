@@ -5,12 +5,14 @@ form one row in `blocks` (blocks.py), which contains the points `first_id` to `l
 `requests` contains their sender. `shapes` contains the distinct lists of metric names in a run's blocks.
 `writers` counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the
 request's key belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both
-columns are NULL or "" if there is no value.
+columns are NULL or "" if there is no value. `digests` contains reports about the points that a process logged
+(digests.py), and `digest_sizes` their total
+size by run.
 """
 
 from __future__ import annotations
 
-VERSION = 4
+VERSION = 5
 
 WRITERS = """
 CREATE TABLE writers (
@@ -25,6 +27,15 @@ CREATE TABLE claims (
     project TEXT NOT NULL, external_id TEXT NOT NULL, launch TEXT NOT NULL, at TEXT NOT NULL,
     PRIMARY KEY (project, external_id, launch)
 ) WITHOUT ROWID;
+"""
+DIGESTS = """
+CREATE TABLE digests (
+    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, process TEXT NOT NULL, number INTEGER NOT NULL,
+    size INTEGER NOT NULL, received_at TEXT NOT NULL, sender TEXT, peer TEXT, launch TEXT,
+    packed BLOB NOT NULL, UNIQUE (run_id, process, number)
+);
+CREATE INDEX digests_size ON digests (run_id, process, size);
+CREATE TABLE digest_sizes (run_id INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 """
 BLOCKS = """
 CREATE TABLE shapes (
@@ -100,4 +111,5 @@ CREATE TABLE blobs (token TEXT PRIMARY KEY, body BLOB NOT NULL);
     + BLOCKS
     + WRITERS
     + CLAIMS
+    + DIGESTS
 )

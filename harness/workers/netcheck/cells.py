@@ -6,7 +6,7 @@ the probed rank is listening, which addresses it has, and whether the opposite d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from .finding import CAUSES, OK, STEPS
@@ -20,13 +20,14 @@ Pair = tuple[int, int]
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
     """Return the cell for each pair of ranks, with the outcome that all reports together prove."""
+    known = {rank: _addresses(rank, at) for rank in range(nodes)}
     cells = {
-        (sender, receiver): _aged(cell, receiver, at)
+        (sender, receiver): _aged(cell, receiver, known[receiver])
         for sender, report in at.items()
         for receiver, cell in report.row.items()
         if receiver != sender and receiver < nodes
     }
-    cells = {pair: _rejected(pair, cell, cells, at) for pair, cell in cells.items()}
+    cells = {pair: _rejected(pair, cell, cells, at, known[pair[1]]) for pair, cell in cells.items()}
     return {pair: _unanswered(cell, cells.get((pair[1], pair[0]))) for pair, cell in cells.items()}
 
 
@@ -37,9 +38,11 @@ def past(cell: Cell, step: str) -> bool:
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
 
 
-def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell. Its outcome is dns.old_address if DNS returned an address that is not the rank's."""
-    known = _addresses(receiver, at)
+def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:
+    """Return the cell. Its outcome is dns.old_address if DNS returned an address that is not the rank's.
+
+    `known` are the addresses of the receiver.
+    """
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
     if not silent or not known or cell.address in known or not cell.address:
         return cell
@@ -47,7 +50,9 @@ def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
     return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
 
 
-def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report]) -> Cell:
+def _rejected(
+    pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], known: Set[str]
+) -> Cell:
     """Return the cell. Its outcome is tcp.rejected if a firewall caused the failure.
 
     A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
@@ -55,7 +60,7 @@ def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[in
     there is a route.
     """
     sender, receiver = pair
-    if receiver not in at or cell.address not in _addresses(receiver, at):
+    if receiver not in at or cell.address not in known:
         return cell
     if cell.outcome == "tcp.refused" and cell.listened and cell.port == at[receiver].port:
         text = f"{cell.text}, but rank {receiver} listens there: a firewall resets the connection"

@@ -6,12 +6,15 @@ cache, and whether a server does not respond at all.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
 import socket
 import struct
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 A, AAAA = 1, 28
@@ -22,6 +25,8 @@ REPEAT = 1.0
 """Seconds after which a query is repeated, because a packet may have been lost."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
+_FLOW = threading.local()
+"""In a block of `one_flow`: (server, port) → the socket for this thread's queries."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +123,47 @@ def _question(number: int, name: str, kind: int) -> bytes:
     )
 
 
+@contextlib.contextmanager
+def one_flow() -> Iterator[None]:
+    """Send this thread's queries from one socket for each server, so that the same replica answers all of them.
+
+    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose one for each flow,
+    that is, for each source port. In a nested block, the queries are a flow of their own.
+    """
+    outer, own = getattr(_FLOW, "sockets", None), dict[tuple[str, int], socket.socket]()
+    _FLOW.sockets = own
+    try:
+        yield
+    finally:
+        _FLOW.sockets = outer
+        for each in own.values():
+            each.close()
+
+
+@contextlib.contextmanager
+def _socket(server: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket for a server: the flow's, or a new one outside `one_flow`."""
+    flow = getattr(_FLOW, "sockets", None)
+    asking = flow.get((server, port)) if flow else None
+    if asking is None:
+        asking = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            asking.connect((server, port))  # Only connected sockets report ICMP errors as errno.
+        except OSError:
+            asking.close()
+            raise
+        if flow is not None:
+            flow[server, port] = asking
+    try:
+        yield asking
+    finally:
+        if flow is None:
+            asking.close()
+
+
 def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
     ends = time.monotonic() + seconds
-    with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((server, port))  # Only connected sockets report ICMP errors as errno.
+    with _socket(server, port) as asking:
         pause = REPEAT
         while True:
             asking.send(question)

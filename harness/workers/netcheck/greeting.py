@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .reach import cause_of
@@ -29,6 +29,8 @@ _HEADER = struct.Struct("!8s4sI")
 _MOST = 64 * 1024 * 1024
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
+_IDLE = 8
+"""Maximum number of the server's threads that wait for a connection."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,20 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
     return Greeted(hello, rtt=rtt, offset=hello.clock - sent - rtt / 2)
 
 
-def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) -> tuple[bytes, bytes]:
+def call(
+    connection: socket.socket, kind: bytes, body: bytes | memoryview, seconds: float
+) -> tuple[bytes, bytes]:
     """Send one message and return the response.
 
     Raises OSError if the connection fails, and ValueError if the response is not a valid message.
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
-    connection.sendall(header(kind, len(body)) + body)
+    if len(body) > 1 << 16:  # The header in a packet of its own costs less than a copy of the body.
+        connection.sendall(header(kind, len(body)))
+        connection.sendall(body)
+    else:
+        connection.sendall(header(kind, len(body)) + body)
     return receive(connection, ends)
 
 
@@ -103,10 +111,27 @@ def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
 
     Raises the same errors as `call`.
     """
+    kind, length = _begun(connection, ends)
+    return kind, _exactly(connection, length, ends)
+
+
+def _begun(connection: socket.socket, ends: float) -> tuple[bytes, int]:
+    """Receive a message's header, and return its kind and the length of its body."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")
-    return kind, _exactly(connection, length, ends)
+    return kind, length
+
+
+def _drained(connection: socket.socket, length: int, ends: float) -> None:
+    """Receive exactly `length` bytes without storing them."""
+    into = memoryview(bytearray(min(length, 1 << 16)))
+    while length:
+        connection.settimeout(max(0.01, ends - time.monotonic()))
+        got = connection.recv_into(into[:length])
+        if not got:
+            raise ConnectionResetError("the connection ended")
+        length -= got
 
 
 class Server:
@@ -136,7 +161,9 @@ class Server:
         self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._idle = 0
+        """Number of threads that wait for a connection."""
+        self._more()
 
     def __enter__(self) -> Server:
         return self
@@ -154,19 +181,39 @@ class Server:
         while self._answering and time.monotonic() < ends:
             time.sleep(0.01)
 
+    def _more(self) -> None:
+        """Start another thread that waits for a connection."""
+        with self._lock:
+            self._idle += 1
+        threading.Thread(target=self._accept, daemon=True).start()
+
     def _accept(self) -> None:
+        """Serve connections until the server is closed, or until enough other threads wait for them."""
         while True:
             try:
                 connection, address = self._listening.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection, address[0]), daemon=True).start()
+            with self._lock:
+                self._idle -= 1
+            if not self._idle:
+                self._more()
+            self._serve(connection, address[0])
+            with self._lock:
+                if self._idle >= _IDLE:
+                    return
+                self._idle += 1
 
     def _serve(self, connection: socket.socket, address: str) -> None:
         with connection:
             try:
                 while True:
-                    kind, body = receive(connection, time.monotonic() + 30)
+                    ends = time.monotonic() + 30
+                    kind, length = _begun(connection, ends)
+                    body = b"" if kind == b"FILL" else _exactly(connection, length, ends)
+                    if kind == b"FILL":
+                        _drained(connection, length, ends)
+                        body = str(length).encode()
                     with self._busy():
                         answer = self._answer(connection, kind, body, address.replace("::ffff:", ""))
                         connection.sendall(header(kind, len(answer)) + answer)
@@ -189,7 +236,7 @@ class Server:
             self.heard[other.instance] = other, address
             return _hello(self.hello)
         if kind == b"FILL":
-            return json.dumps(len(body)).encode()
+            return body
         if kind == b"REPT":
             return self._reported(json.loads(body))
         if kind == b"TELL":
@@ -205,7 +252,7 @@ class Server:
 
 
 def _hello(hello: Hello) -> bytes:
-    return json.dumps(asdict(replace(hello, clock=time.time()))).encode()
+    return json.dumps({**vars(hello), "clock": time.time()}).encode()
 
 
 def _listen(port: int) -> socket.socket:
@@ -220,7 +267,17 @@ def _listen(port: int) -> socket.socket:
 
 def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
     """Return exactly `length` bytes. Raises ValueError as soon as the first bytes differ from `mark`."""
-    got = bytearray()
+    if not length:
+        return b""
+    connection.settimeout(max(0.01, ends - time.monotonic()))
+    first = connection.recv(min(length, 1 << 20))
+    if len(first) == length and first.startswith(mark):
+        return first
+    if not first:
+        raise ConnectionResetError("the connection ended")
+    got = bytearray(first)
+    if not mark.startswith(bytes(got[: len(mark)])):
+        raise ValueError(f"it says {bytes(got[:16])!r}")
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))
         part = connection.recv(min(length - len(got), 1 << 20))

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from .finding import Finding, failed, ok
 _SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
 _IFREQ = 40
 INFINIBAND = "/sys/class/infiniband"
+RECENT = 0.5
+_LAST: list[tuple[float, dict[str, str]]] = []
+"""The result of the last call of `addresses`, and its monotonic time."""
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -34,6 +38,14 @@ def addresses() -> dict[str, str]:
     return dict([*_version_4(), *_version_6()])
 
 
+def recent_addresses() -> dict[str, str]:
+    """Return the same as `addresses`, as of at most RECENT seconds ago, for those who ask for each peer."""
+    now = time.monotonic()
+    if not _LAST or now - _LAST[0][0] > RECENT:
+        _LAST[:] = [(now, addresses())]
+    return _LAST[0][1]
+
+
 def reachable(own: Iterable[str]) -> list[str]:
     """Return the addresses that are not loopback addresses."""
     return [address for address in own if not ipaddress.ip_address(address).is_loopback]
@@ -50,7 +62,7 @@ def route_to(address: str) -> Route:
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((address, 9))
         own = asking.getsockname()[0]
-        interface = addresses().get(own, "")
+        interface = recent_addresses().get(own, "")
         return Route(address, interface, own, _mtu(asking, interface) if interface else 0)
 
 
@@ -59,7 +71,7 @@ def check(address: str, alone: bool = False) -> Finding:
 
     `alone` means that the job has one node, for which loopback is enough.
     """
-    own = addresses()
+    own = recent_addresses()
     there = families(own)
     if not there and not alone:
         return failed(

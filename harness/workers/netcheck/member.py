@@ -23,8 +23,9 @@ from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
-from .name_resolution import Configuration, Names
+from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
 from .peers import Peer
+from .pool import Pool
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .proof import withheld
 from .rank_report import Report
@@ -52,8 +53,9 @@ INFORM = 5.0
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
-RESEND = 0.5
-"""Seconds until a rank sends a report that has not changed."""
+RESEND, PARTIAL = 0.5, 0.016
+"""Seconds until a rank sends a report that has not changed, and seconds for each rank of the job until it sends
+a report that has pending cells or has not changed, because rank 0 reads all ranks' reports."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -94,6 +96,7 @@ class Member:
         self._facts = facts()
         self._stop = threading.Event()
         self._delay = CpuDelay(self._stop).start()
+        self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
         """Place → (instance, port) of each rank that listens, as far as this rank knows."""
@@ -116,8 +119,12 @@ class Member:
         """On rank 0, a second server on MASTER_PORT, because a Service may forward only that port."""
         also = known.master_port if known.master_port != port else 0
         self._probes: dict[int, Probe] = {}
-        for place, peer in enumerate(listed):
-            names, index = _names(peer, self._hello), None if self._learning else place
+        configuration = Configuration.read()
+        # Every rank starts with rank 0 and then with its successor, so that not all probe the same rank.
+        for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - max(rank, 0) - 1) % len(listed)):
+            peer = listed[place]
+            names = _names(peer, self._hello, configuration)
+            index = None if self._learning else place
             more = also if self._learning else 0
             self._probes[place] = self._started(kind(peer, port, self._hello, names, self._stop, index, more))
         self._master: Probe | None = None
@@ -128,7 +135,7 @@ class Member:
                     Peer(master, listed[0].port),
                     port,
                     self._hello,
-                    Names(Configuration.read()),
+                    Names(configuration),
                     self._stop,
                     also=also,
                 )
@@ -136,7 +143,8 @@ class Member:
 
     def _started(self, probe: Probe) -> Probe:
         probe.delayed = self._delay.since
-        return probe.start()
+        self._pool.add(probe.attempt)
+        return probe
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
@@ -203,6 +211,7 @@ class Member:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._pool.close()
         self._leave_master_port()
         if self._server:
             self._server.close()
@@ -249,7 +258,7 @@ class Member:
             self._hello.rank,
             self._hello.host,
             self._hello.instance,
-            tuple(sorted(interfaces.reachable(interfaces.addresses()))),
+            tuple(sorted(interfaces.reachable(interfaces.recent_addresses()))),
             row,
             (*self._own, self._interface(row, place)),
             self._facts,
@@ -452,7 +461,10 @@ class Member:
             for cell in [probe.cell]
         )
         now = time.monotonic()
-        if row == self._sent[0] and now - self._sent[1] < RESEND:
+        partial = any(cell[1] == PENDING for cell in row)
+        each = PARTIAL * self._nodes
+        least = max(RESEND, each) if row == self._sent[0] else each if partial else 0.0
+        if now - self._sent[1] < least:
             return
         self._sent = row, now
         data = self._exchange(first, b"REPT", self._said())
@@ -528,6 +540,7 @@ class Member:
         )
 
 
-def _names(peer: Peer, own: Hello) -> Names:
+def _names(peer: Peer, own: Hello, configuration: Configuration) -> Names:
     """Return a resolver for a peer. For this pod's own name, it ignores /etc/hosts and queries DNS."""
-    return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)
+    written = peer.host.partition(".")[0] != own.host
+    return Names(configuration, written=written, agree=AGREE_IN_MANY if own.nodes >= MANY else AGREE)

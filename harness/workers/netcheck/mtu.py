@@ -7,6 +7,7 @@ greetings succeed, but the first large message hangs forever (RFC 2923).
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from .reach import connect
 
 PAYLOAD = 256 * 1024
 """Bytes per transfer. This is many full packets, even with jumbo frames."""
+_ZEROS = memoryview(bytes(PAYLOAD))
 SECONDS = 1.5
 """Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
@@ -36,12 +38,15 @@ class Filled:
     segment: int = 0
 
 
-def fill(address: str, port: int, within: float = SECONDS) -> Filled:
+def fill(
+    address: str, port: int, within: float = SECONDS, connection: socket.socket | None = None
+) -> Filled:
     """Send full packets to a greeting server. Each transfer may take `within` seconds.
 
-    A stall only counts if small packets get through at the same time.
+    The first transfer uses `connection`, if given: the one on which the server has just responded. A stall
+    only counts if small packets get through at the same time.
     """
-    seconds = _seconds(address, port, None, within)
+    seconds = _sent(connection, within) if connection else _seconds(address, port, None, within)
     took: dict[int | None, float] = {}
     if seconds is None:
         took = _together(address, port, (None, *SEGMENTS), within)
@@ -81,10 +86,15 @@ def _seconds(address: str, port: int, segment: int | None, within: float) -> flo
     reached = connect(address, port, within, segment)
     if reached.connection is None:
         return None
-    began = time.monotonic()
     with reached.connection as connection:
-        try:
-            _, body = call(connection, b"FILL", bytes(PAYLOAD), within)
-        except (OSError, ValueError):
-            return None
+        return _sent(connection, within)
+
+
+def _sent(connection: socket.socket, within: float) -> float | None:
+    """Return the duration of a transfer on a connection in seconds, or None if it did not arrive in time."""
+    began = time.monotonic()
+    try:
+        _, body = call(connection, b"FILL", _ZEROS, within)
+    except (OSError, ValueError):
+        return None
     return time.monotonic() - began if json.loads(body) == PAYLOAD else None

@@ -10,6 +10,7 @@ types. They are recognised by a TTL that counts down, and are not queried again 
 from __future__ import annotations
 
 import ipaddress
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,12 @@ LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 PATIENCE, SHORT = 5.0, 1.0
 """Seconds to wait for an answer, as the resolver of glibc does, and for the first one of several servers."""
-AGREE = 4
-"""Number of additional queries that must confirm that a name exists before its address is queried."""
+AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
+"""Number of additional queries that must confirm that a name exists, and the number in a job of MANY ranks or
+more. All ranks of a job query every name, so that more ranks find a replica without the name more often."""
 Ask = Callable[..., Answer]
+_HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
+"""Path of a hosts file → its inode, time of change and size, and what it contained then."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Names:
     ask: Ask = dns_client.ask
     clock: Callable[[], float] = time.monotonic
     written: bool = True
+    agree: int = AGREE
+    """Number of additional queries that must confirm that a name exists."""
     _absent: dict[str, _Absent] = field(default_factory=dict)
     _refused: bool = False
     seconds: float = PATIENCE
@@ -144,11 +150,16 @@ class Names:
                 return found
         return self._nowhere(name, candidates)
 
-    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one return per answer
+    def _try(self, name: str, candidate: str) -> Lookup | None:
         """Return the result for a full name, or None if the name does not exist."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
             return None
+        with dns_client.one_flow():
+            return self._in_one_flow(name, candidate, before)
+
+    def _in_one_flow(self, name: str, candidate: str, before: _Absent | None) -> Lookup | None:  # noqa: PLR0911 - one return per answer
+        """Return the same as `_try`. The replica that has the name is queried for its address."""
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
             return self._broken(name, exists)
@@ -181,12 +192,16 @@ class Names:
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer from a DNS replica that does not have the name yet, or None.
 
-        Several replicas serve the cluster's DNS address, and each receives new records independently. If a
+        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's DNS address, and each receives new records independently. If a
         replica is queried for the address of a name that it does not have yet, it caches "no such name" for
         30 s.
         """
-        again = (self._exists(candidate) for _ in range(AGREE))
-        return next((answer for answer in again if answer.kind == "nxdomain"), None)
+        for _ in range(self.agree):
+            with dns_client.one_flow():
+                answer = self._exists(candidate)
+            if answer.kind == "nxdomain":
+                return answer
+        return None
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
         """Record that a name does not exist. `kept` is true if a cache stores this for all record types.
@@ -262,11 +277,17 @@ class Names:
                 yield full
 
 
-def _hosts(path: str) -> Iterator[tuple[str, list[str]]]:
-    for line in _lines(path):
-        address, *names = line.split()
-        if names:
-            yield address, names
+def _hosts(path: str) -> list[tuple[str, list[str]]]:
+    """Return the addresses and names in a hosts file. It is read again only if it has changed."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return []
+    version = (state.st_ino, state.st_mtime_ns, state.st_size)
+    if path not in _HOSTS or _HOSTS[path][0] != version:
+        lines = [line.split() for line in _lines(path)]
+        _HOSTS[path] = version, [(address, names) for address, *names in lines if names]
+    return _HOSTS[path][1]
 
 
 def _lines(path: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from .finding import OK
 from .greeting import PATIENCE, Greeted, Hello, greet
-from .interfaces import addresses, families
+from .interfaces import families, recent_addresses
 from .mtu import SECONDS, fill
 from .name_resolution import Names
 from .peers import Peer
@@ -94,7 +95,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Cell)}
 
 
 class Probe:
-    """Probes one peer in a separate thread until the probe succeeds or `stop` is set."""
+    """Probes one peer, in a thread of its own or in a pool, until the probe succeeds or `stop` is set."""
 
     fills = True
     """Whether the probe also sends full packets."""
@@ -128,10 +129,14 @@ class Probe:
         self.delayed: Callable[[float], float] = lambda _: 0.0
         """Returns how many of the seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._pause = 0.1
+        """Seconds until the next attempt."""
+        self._greeted: socket.socket | None = None
+        """The connection on which the peer has just responded to the greeting."""
 
     def start(self) -> Probe:
-        self._thread.start()
+        """Probe in a thread of its own."""
+        threading.Thread(target=self._run, daemon=True).start()
         return self
 
     @property
@@ -167,17 +172,23 @@ class Probe:
         return cell
 
     def _run(self) -> None:
-        pause = 0.1
         while not self._stop.is_set():
-            before, again = self._cell, self._try()
-            if before.outcome == OK != self._cell.outcome:
-                self._cell = before
-            if self._is_it(self._cell):
+            again = self.attempt()
+            if again is None:
                 return
-            if self._cell.outcome in SILENCE:
-                self._patience = min(MAX_PATIENCE, 2 * self._patience)
-            self._stop.wait(max(pause, again - time.monotonic()))
-            pause = min(1.0, pause * 1.6)
+            self._stop.wait(again - time.monotonic())
+
+    def attempt(self) -> float | None:
+        """Probe once. Return the monotonic time of the next attempt, or None if the probe has succeeded."""
+        before, again = self._cell, self._try()
+        if before.outcome == OK != self._cell.outcome:
+            self._cell = before
+        if self._is_it(self._cell):
+            return None
+        if self._cell.outcome in SILENCE:
+            self._patience = min(MAX_PATIENCE, 2 * self._patience)
+        pause, self._pause = self._pause, min(1.0, self._pause * 1.6)
+        return max(time.monotonic() + pause, again)
 
     def _try(self) -> float:
         """Probe once. Return the earliest monotonic time for the next attempt."""
@@ -185,7 +196,7 @@ class Probe:
         if found.cause:
             self._cell = replace(self._of(found.cause, found.text), waited=found.waited)
             return found.again
-        own = families(addresses())
+        own = families(recent_addresses())
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
         if not fit:
             has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
@@ -199,6 +210,18 @@ class Probe:
         return 0.0
 
     def _reach(self, address: str) -> Cell:
+        try:
+            return self._reached(address)
+        finally:
+            self._keep(None)
+
+    def _keep(self, connection: socket.socket | None) -> None:
+        """Keep the connection of the last greeting that succeeded, instead of an earlier one."""
+        if self._greeted is not None:
+            self._greeted.close()
+        self._greeted = connection
+
+    def _reached(self, address: str) -> Cell:
         cell = self._ask(address, self._port, QUICK if self._also else CONNECT_SECONDS)
         if not self._is_it(cell):
             cell = self._elsewhere(address, cell)
@@ -210,7 +233,7 @@ class Probe:
         if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
         seconds = SECONDS * self._patience
-        filled = fill(address, cell.port, seconds)
+        filled = fill(address, cell.port, seconds, self._greeted)
         where = f"{address} port {cell.port}"
         return replace(
             cell,
@@ -257,14 +280,20 @@ class Probe:
             cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address, port)
             return replace(cell, sender=reached.sender, listened=listened, unrouted=reached.unrouted)
         patience = PATIENCE * self._patience
-        with reached.connection as connection:
-            greeted = greet(connection, self._own, patience)
+        greeted = greet(reached.connection, self._own, patience)
         there = greeted.hello
         if there is None:
+            reached.connection.close()
             cell = self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address, port)
             return replace(cell, listened=listened, waited=patience)
-        cell = self._judged(replace(self._from(greeted, there, address), port=port))
-        return self._bound(cell, there) if cell.outcome == OK else cell
+        cell = self._judged(self._from(greeted, there, address, port))
+        if cell.outcome == OK:
+            cell = self._bound(cell, there)
+        if self._is_it(cell):
+            self._keep(reached.connection)
+        else:
+            reached.connection.close()
+        return cell
 
     def _bound(self, cell: Cell, there: Hello) -> Cell:
         """Return the cell, or a failed cell if the peer does not respond at its gloo or NCCL address."""
@@ -285,7 +314,7 @@ class Probe:
         """Return the cell. Subclasses return a failed cell if the cell does not meet their requirements."""
         return cell
 
-    def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:
+    def _from(self, greeted: Greeted, there: Hello, address: str, port: int) -> Cell:
         """Return the cell for the rank that responded."""
         said = (
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
@@ -298,7 +327,7 @@ class Probe:
             outcome = "peer.other_size"
             said += f"; this one expects {self._own.nodes}"
         return replace(
-            self._of(outcome, said if outcome != OK else "", address),
+            self._of(outcome, said if outcome != OK else "", address, port),
             rank=there.rank,
             instance=there.instance,
             run=there.run,

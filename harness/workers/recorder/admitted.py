@@ -2,12 +2,13 @@
 
 The admission policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
 then writes one line per minute to the log and a summary at the end (admitted_lines.py), so a week of training
-adds less than 1.5 MB. The digests cover the values that the client queues, with the client's own names, steps
+adds less than 1.5 MB. Digests of complete blocks of steps also go to the tracker, if it has a route for them
+(digest_reports.py). The digests cover the values that the client queues, with the client's own names, steps
 and times. The account (queued_values.py) compares them with the values that the program passed to the
 client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
-send requests or write files. Standard library only, Python 3.9 and later.
+send other requests or write files. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import json
 import os
 import time
+import weakref
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -25,6 +27,7 @@ from ..ground_truth import client_rules
 from . import admitted_lines as lines
 from . import hooks, point_digests
 from .client_calls import Call, Outside, crashed, recording_here
+from .digest_reports import Reports
 from .point_digests import Digests, Metric
 from .queued_values import Queue
 
@@ -52,6 +55,8 @@ class Lines:
         self._chain = ""
         self._next = 0.0
         self.fault_text = ""
+        self.reports: Reports | None = None
+        """What is sent to the tracker about the first run with a complete block, or None."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
@@ -59,19 +64,37 @@ class Lines:
         self._next = time.monotonic() + LINE_SECONDS
         total = sum(one.total() for one in digests.values()) & point_digests.MASK
         points = sum(one.count for one in digests.values())
-        digest = lines.short(total, 12)
-        line = lines.Line(self._rank, self._attempt, self._number, points, _now(), digest, "")
+        sent = self.reports.acknowledged if self.reports is not None else (0, "")
+        line = lines.Line(self._rank, self._attempt, self._number, points, _now(), "", "", *sent)
+        line = line._replace(digest=lines.short(total, lines.line_bytes(line)))
         line = line._replace(chain=lines.chained(self._chain, line))
         self._write([lines.encode_line(self._nonce, line)])
         self._chain, self._number = line.chain, self._number + 1
+
+    def report(self, digests: Digests, op: Any, *, at_end: bool = False) -> None:
+        """Send the digests of the complete blocks of a run to the tracker. `op` is the client's run object.
+
+        At the end of a run, all its blocks are complete. Reports that have not begun by then are not begun.
+        """
+        if self.reports is None and at_end:
+            return
+        entries, dropped = digests.take(at_end=at_end)
+        kept = [entry for entry in entries if len(entry[0]) <= MAX_NAME]
+        if self.reports is None and kept:
+            self.reports = Reports(self._nonce, self._rank, self._attempt, op)
+        if self.reports is not None:
+            self.reports.add(kept, dropped + len(entries) - len(kept), self._number - 1, self._chain)
 
     @property
     def due(self) -> bool:
         """Return whether LINE_SECONDS have passed since the last line."""
         return time.monotonic() >= self._next
 
-    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any]) -> None:
-        """Write a summary of at most MAX_SUMMARY bytes."""
+    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], untaken: int = 0) -> None:
+        """Write a summary of at most MAX_SUMMARY bytes.
+
+        `untaken` is the number of blocks with points that are in no report (Digests.untaken).
+        """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
             "start": self._began,
@@ -84,6 +107,7 @@ class Lines:
             "parent": self.parent,
             "crashed": crashed(),
             "fault": self.fault_text,
+            "sent": self.reports.state(untaken) if self.reports is not None else None,
             **account,
             "runs": runs,
         }
@@ -131,6 +155,8 @@ class Admitted(Outside):
         self._digests: dict[str, Digests] = {}
         """Run id → its digests."""
         self._uploads: dict[str, bool] = {}
+        self._ops: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        """Run id → its run object in the client."""
         self._names: dict[str, str] = {}
         """Metric name that the client changed → its name in the run."""
         self._at_finish = 0
@@ -173,14 +199,41 @@ class Admitted(Outside):
                             digests.put(name, meant, float(value), int(time_ms))
                 if self.lines.due:
                     self.lines.line(self._digests)
+                    self._report()
         except Exception as error:
             self.failed(error)
 
+    def _report(self, *, at_end: bool = False) -> None:
+        """Send the digests of complete blocks to the tracker. Only one run of a process is reported."""
+        reports = self.lines.reports
+        for run, digests in self._digests.items():
+            op = self._ops.get(run)
+            own = reports.run == run if reports is not None else self._uploads.get(run, False)
+            if own and (op is not None or reports is not None):
+                try:
+                    self.lines.report(digests, op, at_end=at_end)
+                except Exception as error:
+                    hooks.say(f"could not send digests to the tracker: {type(error).__name__}")
+                return
+
+    def _report_the_rest(self) -> None:
+        """Send the last digests, and wait shortly until the tracker has acknowledged them."""
+        with self._lock:
+            self._report(at_end=True)
+            reports = self.lines.reports
+        if reports is not None:
+            reports.wait()
+
     def made(self, op: Any) -> None:
-        self._uploads[str(getattr(op.settings, "_op_id", ""))] = bool(op.settings.sync_process_enabled)
+        run = str(getattr(op.settings, "_op_id", ""))
+        self._uploads[run] = bool(op.settings.sync_process_enabled)
+        self._ops[run] = op
 
     def finished(self) -> None:
         """Write a summary after `run.finish()`, because the process may be killed before it exits."""
+        if self._at_finish >= MAX_AT_FINISH or self._ended:
+            return
+        self._report_the_rest()
         with self._lock:
             if self._at_finish < MAX_AT_FINISH and not self._ended:
                 self._at_finish += 1
@@ -188,6 +241,9 @@ class Admitted(Outside):
 
     def end(self) -> None:
         """Write the summary, also after an uncaught exception, because the digests cover queued points."""
+        if self._ended:
+            return
+        self._report_the_rest()
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -212,7 +268,10 @@ class Admitted(Outside):
             room = lines.MAX_JSON - len(json.dumps(account)) - 2000
             runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
             each = room // max(1, len(runs))
-            self.lines.summary([self._run(run, each) for run in runs], account)
+            reports = self.lines.reports
+            reported = self._digests.get(reports.run) if reports is not None else None
+            untaken = reported.untaken if reported is not None else 0
+            self.lines.summary([self._run(run, each) for run in runs], account, untaken)
         except Exception as error:
             hooks.say(f"could not write its summary: {error!r}")
 

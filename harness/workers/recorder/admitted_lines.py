@@ -5,6 +5,12 @@ The recorder writes one line of at most 100 bytes per minute, and a summary at t
     @rec1 <rank> <attempt> <n> <points> <time> <digest> <chain> <MAC>
     @sum1 <rank> <attempt> <n> <part>/<parts> <base64 of zlib of compact JSON, one part> <MAC>
 
+    @rec2 <rank> <attempt> <n> <points> <time> <digest> <reports> <head> <chain> <MAC>
+
+A @rec2 line is a @rec1 line of a process whose reports the tracker acknowledges (digest_reports.py). It also
+has the number of acknowledged reports, in base 36, and their head. Its digests and its MAC are shorter, so
+that the line is no longer.
+
 The rank is "-" if it is not known. In a @rec1 line, n, points and time (milliseconds since the epoch) are in
 base 36. The digest covers all points so far (point_digests.py). The chain is a digest of this line and the
 previous line's chain. n numbers the lines, starting at 0. In a summary, n numbers the process's summaries. A
@@ -12,14 +18,14 @@ process can write several, because a program can log again after `run.finish()`;
 The MAC is computed as for frames (truth_frames.py), with the owner's uid as the nonce. The nonce
 distinguishes jobs and is not secret.
 
-The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 lines), "chain" (from the last of
-them), "restart" (torchrun's restart count, or null), "world", "host", "pid", "parent", the account of the
-values that were passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), "fault", and
-"runs". Each run is {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics",
-"groups"}. A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
-`nodes_text`. Metrics that do not fit into the summary are combined into groups by a hash of their names
-(`group_of`): [group, metrics, points, digest]. A digest is "" if it is unknown. Standard library only, Python
-3.9 and later.
+The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 and @rec2 lines), "chain" (from
+the last of them), "sent" (digest_reports.Reports.state, or null), "restart" (torchrun's restart count, or
+null), "world", "host", "pid", "parent", the account of the values that were passed to the client ("handed",
+"logged", "left", "past", "unseen", "omitted"), "fault", and "runs". Each run is {"run", "uploads", "merged":
+[[name in the run, names], ...], "uncounted", "metrics", "groups"}. A metric is [name, points, first step,
+last step, first time, last time, level, digest, nodes], see `nodes_text`. Metrics that do not fit into the
+summary are combined into groups by a hash of their names (`group_of`): [group, metrics, points, digest]. A
+digest is "" if it is unknown. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-LINE_MARK = "@rec1 "
+LINE_MARK, REPORTED_MARK = "@rec1 ", "@rec2 "
 SUMMARY_MARK = "@sum1 "
 MAX_LINE = 100
 """Maximum length of a @rec1 line in bytes, including the newline."""
@@ -44,10 +50,18 @@ MAX_JSON = 70_000
 PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6
+LINE_BYTES, HEAD_BYTES = 12, 9
+"""Bytes of the digests in a @rec1 line and in a @rec2 line."""
+_REPORTED_MAC_BYTES = 6
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LINE = re.compile(
     LINE_MARK + r"(-|\d{1,6}) ([0-9a-z]{8}) ([0-9a-z]{1,4}) ([0-9a-z]{1,8}) ([0-9a-z]{1,9}) "
     r"([\w-]{16}) ([\w-]{16}) ([\w-]{16})(?![\w-])",
+    re.ASCII,
+)
+_REPORTED = re.compile(
+    REPORTED_MARK + r"(-|\d{1,6}) ([0-9a-z]{8}) ([0-9a-z]{1,4}) ([0-9a-z]{1,8}) ([0-9a-z]{1,9}) "
+    r"([\w-]{12}) ([0-9a-z]{1,4}) ([\w-]{12}) ([\w-]{12}) ([\w-]{8})(?![\w-])",
     re.ASCII,
 )
 _PART = re.compile(
@@ -67,6 +81,9 @@ class Line(NamedTuple):
     time_ms: int
     digest: str
     chain: str
+    reports: int = 0
+    """Number of reports that the tracker has acknowledged. If it is not 0, this is a @rec2 line."""
+    head: str = ""
 
 
 class Part(NamedTuple):
@@ -103,25 +120,32 @@ def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _mac(nonce: str, text: str) -> str:
-    return _base64(hmac.digest(nonce.encode(), text.encode(), "sha256")[:12])
+def _mac(nonce: str, text: str, size: int = 12) -> str:
+    return _base64(hmac.digest(nonce.encode(), text.encode(), "sha256")[:size])
 
 
 def _fields(line: Line) -> str:
     rank = "-" if line.rank is None else str(line.rank)
     numbers = " ".join(map(text36, (line.number, line.points, line.time_ms)))
-    return f"{rank} {line.attempt} {numbers} {line.digest}"
+    reported = f" {text36(line.reports)} {line.head}" if line.reports else ""
+    return f"{rank} {line.attempt} {numbers} {line.digest}{reported}"
 
 
 def chained(before: str, line: Line) -> str:
     """Return the line's chain. `before` is the previous line's chain, or "" for the first line."""
-    return _base64(hashlib.sha256(f"{before} {_fields(line)}".encode()).digest()[:12])
+    return _base64(hashlib.sha256(f"{before} {_fields(line)}".encode()).digest()[: line_bytes(line)])
+
+
+def line_bytes(line: Line) -> int:
+    """Return the number of bytes of the digest and the chain in a line."""
+    return HEAD_BYTES if line.reports else LINE_BYTES
 
 
 def encode_line(nonce: str, line: Line) -> str:
     """Return the encoded line without a newline. Raises ValueError if it would exceed MAX_LINE bytes."""
     text = f"{_fields(line)} {line.chain}"
-    encoded = f"{LINE_MARK}{text} {_mac(nonce, text)}"
+    mark, size = (REPORTED_MARK, _REPORTED_MAC_BYTES) if line.reports else (LINE_MARK, 12)
+    encoded = f"{mark}{text} {_mac(nonce, text, size)}"
     if len(encoded) + 1 > MAX_LINE:
         raise ValueError(f"the line has {len(encoded)} bytes; the maximum is {MAX_LINE - 1}")
     return encoded
@@ -156,6 +180,15 @@ def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
                     continue
                 number, points, time_ms = (int(match[at], 36) for at in (3, 4, 5))
                 yield Line(_rank(match[1]), match[2], number, points, time_ms, match[6], match[7])
+        if REPORTED_MARK in text:
+            for match in _REPORTED.finditer(text):
+                fields, _, mac = match[0][len(REPORTED_MARK) :].rpartition(" ")
+                if not hmac.compare_digest(mac, _mac(nonce, fields, _REPORTED_MAC_BYTES)):
+                    yield None
+                    continue
+                number, points, time_ms, reports = (int(match[at], 36) for at in (3, 4, 5, 7))
+                known = _rank(match[1]), match[2], number, points, time_ms, match[6], match[9]
+                yield Line(*known, reports, match[8])
         if SUMMARY_MARK in text:
             for match in _PART.finditer(text):
                 fields, _, mac = match[0][len(SUMMARY_MARK) :].rpartition(" ")

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any
 
+from .admitted_lines import short
+
 BLOCK_STEPS = 1000
 MAX_ROWS = 50_000
 """Maximum number of points in recent blocks, over all metrics."""
@@ -31,6 +33,10 @@ MAX_NODES = 2048
 MAX_ALL_NODES = 100_000
 MASK = (1 << 128) - 1
 NAN = float("nan")
+MAX_CLOSED = 10_000
+"""Maximum number of entries kept for blocks that were reduced to their digests and not yet taken."""
+Entry = tuple[str, int, int, str, int, int]
+"""(metric, block, points, digest, time of the metric's first point, time of its last point so far)."""
 _ROW = Struct("<qd")
 
 
@@ -64,9 +70,11 @@ _BIG_ENDIAN = array("q", [1]).tobytes()[0] == 0
 class Block:
     """The points of one metric in one block of steps, or only their hash, to save memory."""
 
-    __slots__ = ("_digest", "_hash", "_last", "rows")
+    __slots__ = ("_digest", "_hash", "_last", "count", "rows")
 
     def __init__(self) -> None:
+        self.count = 0
+        """Number of distinct steps."""
         self.rows: dict[int, tuple[float, int]] | None = {}
         """step → (value, time), or None after the points have been hashed."""
         self._hash: Any = None
@@ -84,7 +92,10 @@ class Block:
             return 0
         self._digest = None
         rows[step] = value, time_ms
-        return 1 if known is None else 0
+        if known is not None:
+            return 0
+        self.count += 1
+        return 1
 
     def _put_last(self, step: int, value: float, time_ms: int) -> int:
         last, was, at = self._last
@@ -94,6 +105,7 @@ class Block:
             return 0
         if step > last:
             self._hash.update(_packed(last, was))
+            self.count += 1
         self._digest = None
         self._last = step, value, time_ms
         return int(step > last)
@@ -141,8 +153,14 @@ class Metric:
         self.nodes: dict[int, int] = {}
         self.unknown: set[int] = set()
         """The nodes to which a point could not be added."""
+        self.closed: list[Entry] = []
+        """The entries of blocks that were closed before they were taken."""
         self._closed = -1
         """The highest block number that was closed, or -1."""
+        self.changed: set[int] = set()
+        """The blocks with points that no taken entry covers."""
+        self._latest = -1
+        """The block of the last point, if it is in `_changed`."""
 
     def at(self, block: int, step: int, time_ms: int) -> Block | None:
         """Return the block for a new point, or None if it has been closed."""
@@ -155,16 +173,41 @@ class Metric:
         found = self.open.get(block)
         if found is None and block > self._closed:
             found = self.open[block] = Block()
+        if block != self._latest and found is not None:
+            self.changed.add(block)
+            self._latest = block
         return found
 
     def close(self, block: int) -> None:
         """Reduce a block to its digest."""
+        if block in self.changed:
+            self.closed.append(self._entry(block))
         digest = self.open.pop(block).digest(self.name, block)
         node = block >> self.level
         self.nodes[node] = (self.nodes.get(node, 0) + digest) & MASK
         self._closed = max(self._closed, block)
         while len(self.nodes) > MAX_NODES:
             self.coarsen()
+
+    def take(self, *, at_end: bool) -> list[Entry]:
+        """Return an entry for each complete block that has changed since its last entry.
+
+        A block is complete if a later block has points. At the end of a run, all blocks are.
+        """
+        taken, self.closed = self.closed, []
+        newest = max(self.open, default=-1)
+        for block in sorted(self.changed):
+            if at_end or block < newest:
+                taken.append(self._entry(block))
+        return taken
+
+    def _entry(self, block: int) -> Entry:
+        points = self.open[block]
+        digest = short(points.digest(self.name, block))
+        self.changed.discard(block)
+        if block == self._latest:
+            self._latest = -1
+        return self.name, block, points.count, digest, self.began_ms, self.ended_ms
 
     def coarsen(self) -> None:
         """Halve the number of nodes by adding the digests of each pair of neighbouring nodes."""
@@ -196,6 +239,8 @@ class Digests:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
         """Number of points in metrics beyond `max_metrics`."""
+        self.dropped = 0
+        """Number of entries that were dropped because they were not taken in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics
         self._rows = 0
         self._by_age: dict[tuple[str, int], None] = {}
@@ -238,11 +283,25 @@ class Digests:
             newest = max(metric.open)
             for old in [one for one, points in metric.open.items() if points.rows is None and one < newest]:
                 metric.close(old)
+            if len(metric.closed) > MAX_CLOSED // max(1, len(self.metrics)):
+                self.dropped += len(metric.closed)
+                metric.closed.clear()
         self._limit_nodes()
 
     def _limit_nodes(self) -> None:
         while sum(len(metric.nodes) for metric in self.metrics.values()) > MAX_ALL_NODES:
             max(self.metrics.values(), key=lambda metric: len(metric.nodes)).coarsen()
+
+    def take(self, *, at_end: bool = False) -> tuple[list[Entry], int]:
+        """Return the entries of all metrics (`Metric.take`), and how many further ones were dropped."""
+        dropped, self.dropped = self.dropped, 0
+        taken = [entry for metric in self.metrics.values() for entry in metric.take(at_end=at_end)]
+        return taken, dropped
+
+    @property
+    def untaken(self) -> int:
+        """Return the number of blocks with points that no taken entry covers."""
+        return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:
         """Return the sum of all leaf digests, modulo 2**128."""

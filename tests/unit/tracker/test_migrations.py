@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.tracker.query import audit_view, series
 from harness.tracker.storage import migrations
-from harness.tracker.storage.schema import BLOCKS, TABLES
+from harness.tracker.storage.schema import BLOCKS, DIGESTS, TABLES
 from harness.tracker.storage.store import Store, connect
 
 POINTS = """
@@ -37,7 +37,10 @@ SENT = st.lists(st.tuples(NAMES, st.integers(0, 3), st.integers(0, 3), st.floats
 
 def old(version: int) -> str:
     """Return the tables of an earlier version."""
-    tables = TABLES if version > 2 else TABLES.replace(BLOCKS, POINTS)
+    tables = TABLES.replace(DIGESTS, "")
+    tables = tables if version > 2 else tables.replace(BLOCKS, POINTS)
+    if version == 4:
+        return f"{tables}; PRAGMA user_version={version};"
     for now, then in (
         (", process TEXT NOT NULL DEFAULT ''", ""),
         ("peer, process)", "peer)"),
@@ -65,7 +68,7 @@ def columns(db: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_it_becomes_a_database_of_this_version(tmp_path: Path, version: int) -> None:
     """Contract: the same tables, and the points that were there."""
     path = tmp_path / "tracker.db"

@@ -10,8 +10,11 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import pytest
+
+from harness.core.errors import HarnessError
 from harness.provision.images.local import LocalImage
-from harness.provision.images.unpacked import chain_ids, linking, small, viewing
+from harness.provision.images.unpacked import chain_ids, layer_folders, linking, small, viewing
 
 IMAGE = LocalImage("team/job:1", "sha256:" + "ab" * 32)
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -130,17 +133,27 @@ def test_what_cannot_be_linked_says_so(tmp_path: Path) -> None:
 def test_a_view_that_was_removed_first_is_no_failure(tmp_path: Path) -> None:
     """Contract: a view may be removed at any time, but a layer that is absent fails."""
     program = tmp_path / "ctr"
-    program.write_text(
-        '#!/bin/sh\ncase "$4 $7" in\n"view one" | "view two") echo "[$7]" ;;\n*) exit 1 ;;\nesac\n'
-    )
+    program.write_text('#!/bin/sh\ncase "$4 $7" in\n"view one") echo "[$7]" ;;\n*) exit 1 ;;\nesac\n')
     program.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
 
-    def done(*chains: str) -> tuple[int, str]:
+    def done(chain: str) -> tuple[int, str]:
         ended = subprocess.run(
-            ["sh", "-c", viewing(chains)], env=env, capture_output=True, text=True, check=False
+            ["sh", "-c", viewing(chain)], env=env, capture_output=True, text=True, check=False
         )
         return ended.returncode, ended.stdout
 
-    assert done("one", "two") == (0, "[one]\n[two]\n")
-    assert done("one", "absent") == (1, "[one]\n")
+    assert done("one") == (0, "[one]\n")
+    assert done("absent") == (1, "")
+
+
+def test_the_folders_of_the_layers_are_those_of_one_mount() -> None:
+    """Contract: lowest first, and only folders in the volume can be linked."""
+    folder = "/harness-unpacked/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
+    bind = [{"Type": "bind", "Source": f"{folder}/1/fs", "Options": ["ro", "rbind"]}]
+    assert layer_folders(bind) == [f"{folder}/1/fs"]
+    stacked = f"lowerdir={folder}/3/fs:{folder}/2/fs:{folder}/1/fs"
+    overlay = [{"Type": "overlay", "Source": "overlay", "Options": ["index=off", stacked]}]
+    assert layer_folders(overlay) == [f"{folder}/{number}/fs" for number in (1, 2, 3)]
+    with pytest.raises(HarnessError, match="keeps a layer at /elsewhere"):
+        layer_folders([{"Source": "/elsewhere", "Options": []}])

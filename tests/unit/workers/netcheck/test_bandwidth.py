@@ -176,13 +176,13 @@ def test_a_port_that_nobody_has() -> None:
 @pytest.mark.parametrize("body", [b"-1", b"0", b"1e9", b"NaN", b"x", b"[]", b""])
 def test_a_time_that_is_none_is_refused(body: bytes) -> None:
     """Contract: whatever a stranger asks for, no thread of the server stays with it."""
+    before = set(threading.enumerate())
     with Server(0, hello(), handlers={b"FLOW": bandwidth.take}) as server:
-        address, before = ("127.0.0.1", server.port), set(threading.enumerate())
-        with socket.create_connection(address, 2) as connection, pytest.raises((OSError, ValueError)):
+        with socket.create_connection(("127.0.0.1", server.port), 2) as connection, pytest.raises((OSError, ValueError)):
             call(connection, b"FLOW", body, 2)
-        for thread in set(threading.enumerate()) - before:  # other tests of this process have threads, too
-            thread.join(10)
-            assert not thread.is_alive()
+    for thread in set(threading.enumerate()) - before:  # other tests of this process have threads, too
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_an_answer_of_sixteen_bytes_is_an_answer() -> None:

@@ -1,0 +1,216 @@
+"""Check the digests of blocks that recorders sent to the tracker against their logs, and use them.
+
+The summary in a log is bounded, so it has one digest for several blocks of a long training. The tracker has a
+digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of the reports
+that the tracker acknowledged, and each report contains the chain of the log. If they contradict each other,
+one of them was changed or lost, and neither is used. All functions are pure, except that `verify` sets fields
+of the records.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harness.evidence.schema.tracker import DigestReport
+from harness.judge.finding import counted
+from harness.judge.points.admitted_records import Blocks, Claim, Group, Leaf, PodRecord, Record, Run
+from harness.workers.recorder import admitted_lines, digest_reports, point_digests
+from harness.workers.recorder.admitted_lines import Line
+from harness.workers.recorder.point_digests import MASK
+
+MAX_REPORT_BYTES = 1 << 20
+"""Maximum size of a report. A recorder sends at most 200,000 bytes."""
+
+
+class _Report(msgspec.Struct, frozen=True):
+    process: str
+    rank: int | None
+    number: int
+    line: int
+    chain: str
+    entries: list[tuple[str, int, int, str, int, int]]
+
+
+@dataclass
+class _Stored:
+    """The reports of one process about one run that the tracker has."""
+
+    run: str
+    packed: dict[int, str] = field(default_factory=dict)
+
+
+def verify(pods: Iterable[PodRecord], reports: Iterable[DigestReport] | None, runs: Iterable[int]) -> None:
+    """Set `blocks` of each record whose reports fit its log, or `contradiction` and `problem`.
+
+    `reports` are those of the tracker, or None if it stores none or they could not be read. `runs` are the
+    runs whose reports were read.
+    """
+    if reports is None:
+        return
+    by_process: dict[str, dict[str, _Stored]] = {}
+    for one in reports:
+        stored = by_process.setdefault(one.process, {}).setdefault(str(one.run_id), _Stored(str(one.run_id)))
+        stored.packed[one.number] = one.packed
+    known = {str(run) for run in runs}
+    for pod in pods:
+        for record in pod.records:
+            _verify(record, by_process.get(record.attempt, {}), known)
+
+
+def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> None:
+    if record.conflict:
+        return
+    sent = record.summary.sent if record.summary is not None else None
+    if sent is not None and sent.run not in known:
+        return
+    candidates = list(stored.values())  # A process reports about one run. All other reports are forged.
+    if sent is not None:
+        candidates = [stored.get(sent.run, _Stored(sent.run))]
+    problems = []
+    for one in candidates:
+        found = _fitting(record, one)
+        if isinstance(found, Blocks) and not (why := _beside_the_summary(record, found)):
+            record.blocks = found
+            return
+        found = found if isinstance(found, str) else why
+        problems.append(found)
+    if problems:
+        record.contradiction = problems[0]
+        record.problem, record.trusted = problems[0], False
+
+
+def _fitting(record: Record, stored: _Stored) -> Blocks | str:
+    """Return the blocks to which the log commits, or how the log and the reports contradict each other."""
+    heads: dict[int, list[Line]] = {}
+    for _, line in sorted(record.lines.items()):
+        if line.reports:
+            heads.setdefault(line.reports, []).append(line)
+    last = max(heads, default=0)
+    count = next(number for number in range(len(stored.packed) + 1) if number not in stored.packed)
+    if count < last:
+        return (
+            f"the tracker acknowledged {counted(last, 'report')} of its digests, but has {count}: they were "
+            "lost or deleted, or its log is forged"
+        )
+    head = digest_reports.first_head(record.nonce, record.attempt, stored.run)
+    blocks = Blocks(stored.run)
+    for number in range(count):
+        try:
+            text = _text(stored.packed[number])
+            report = msgspec.json.decode(text, type=_Report)
+        except ValueError as error:
+            return f"report {number} of its digests in the tracker cannot be read: {str(error)[:100]}"
+        before = record.lines.get(report.line)
+        if before is not None and before.chain != report.chain:
+            return (
+                f"report {number} of its digests in the tracker does not fit line {report.line} of its log: "
+                "one of both was changed"
+            )
+        head = digest_reports.head_after(head, text)
+        for line in heads.get(number + 1, ()):
+            if digest_reports.head_text(head) != line.head:
+                return (
+                    f"the first {counted(number + 1, 'report')} of its digests in the tracker are not those "
+                    f"to which line {line.number} of its log commits: one of both was changed"
+                )
+        if number < last:
+            _add(blocks, report)
+    return blocks
+
+
+def _beside_the_summary(record: Record, blocks: Blocks) -> str:
+    """Return how the blocks contradict the summary of the process, or "".
+
+    A block can have more points than in its last report, because the end of a process is not always reported.
+    """
+    summary = record.summary
+    section = summary.of_run(blocks.run) if summary is not None else None
+    if summary is None or summary.sent is None or section is None:
+        return ""
+    complete = summary.sent.unsent == summary.sent.dropped == 0
+    for claim in section.metrics:
+        leaves = blocks.leaves.get(claim.metric, {}).values()
+        differs = claim.digest and admitted_lines.short(_sum(leaves)) != claim.digest
+        if (complete and differs) or sum(leaf.points for leaf in leaves) > claim.count:
+            return (
+                f"its digests of {claim.metric} in the tracker do not fit its summary in the log: "
+                "one of both was changed"
+            )
+    return ""
+
+
+def _text(packed: str) -> bytes:
+    """Return the bytes of a report as they were sent. Raises ValueError if they cannot be decoded."""
+    try:
+        data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
+        return zlib.decompressobj().decompress(data, MAX_REPORT_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+
+
+def _add(blocks: Blocks, report: _Report) -> None:
+    for metric, block, points, digest, began_ms, ended_ms in report.entries:
+        leaf = Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
+        blocks.leaves.setdefault(metric, {})[block] = leaf
+
+
+def refined(section: Run, blocks: Blocks | None) -> Run:
+    """Return a process's claims about a run with a digest for each block, as far as the blocks prove them.
+
+    The blocks of a metric are used if their digests add up to the metric's digest in the summary. The metrics
+    of a group are listed if the digests of their blocks add up to that of the group.
+    """
+    if blocks is None or blocks.run != section.run:
+        return section
+    claims = [_refined(claim, blocks.leaves.get(claim.metric, {})) for claim in section.metrics]
+    named = {claim.metric for claim in claims}
+    by_group: dict[int, list[Claim]] = {}
+    for metric, leaves in blocks.leaves.items():
+        if metric not in named:
+            by_group.setdefault(admitted_lines.group_of(metric), []).append(_claim(metric, leaves))
+    groups: list[Group] = []
+    for group in section.groups:
+        members = by_group.get(group.group, [])
+        total = sum(admitted_lines.digest_from(claim.digest) for claim in members) & MASK
+        if group.digest and len(members) == group.metrics and admitted_lines.short(total) == group.digest:
+            claims += members
+        else:
+            groups.append(group)
+    return msgspec.structs.replace(section, metrics=claims, groups=groups)
+
+
+def _refined(claim: Claim, leaves: Mapping[int, Leaf]) -> Claim:
+    if (claim.level == 0 and claim.nodes) or not claim.digest:
+        return claim
+    if admitted_lines.short(_sum(leaves.values())) != claim.digest:
+        return claim
+    return msgspec.structs.replace(claim, level=0, nodes=_nodes(leaves))
+
+
+def _claim(metric: str, leaves: Mapping[int, Leaf]) -> Claim:
+    """Return the claim about a metric of which only the blocks are known."""
+    size = point_digests.BLOCK_STEPS
+    return Claim(
+        metric,
+        sum(leaf.points for leaf in leaves.values()),
+        min(leaves) * size,
+        (max(leaves) + 1) * size - 1,
+        min(leaf.began_ms for leaf in leaves.values()),
+        max(leaf.ended_ms for leaf in leaves.values()),
+        0,
+        admitted_lines.short(_sum(leaves.values())),
+        _nodes(leaves),
+    )
+
+
+def _sum(leaves: Iterable[Leaf]) -> int:
+    return sum(leaf.digest for leaf in leaves) & MASK
+
+
+def _nodes(leaves: Mapping[int, Leaf]) -> str:
+    return admitted_lines.nodes_text({block: leaf.digest for block, leaf in leaves.items()}, ())

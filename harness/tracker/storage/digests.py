@@ -1,0 +1,153 @@
+"""Store digests of the points that a process logged, as reports that cannot be replaced.
+
+The recorder in an admitted pod sends a report about the blocks of steps that are complete
+(harness/workers/recorder/digest_reports.py). A process's reports have consecutive numbers, which start at 0.
+A report is stored as the exact bytes that were sent, because the process's log contains a digest of these
+bytes. The size of all reports is limited, so a process that sends too many cannot fill the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.tracker.shared.requests import Refused, Sender, integer, loads, now
+from harness.tracker.storage import runs
+
+MAX_REPORT_BYTES = 256 << 10
+MAX_ENTRIES = 4000
+"""Maximum number of entries in a report."""
+MAX_PROCESS_BYTES = 4 << 20
+"""Maximum size of a process's reports, compressed. A week of 10 metrics and 10 steps per second has 2 MB."""
+MAX_RUN_BYTES = 64 << 20
+MAX_ALL_BYTES = 2 << 30
+PAGE_BYTES = 8 << 20
+ROW_BYTES = 300
+"""The size of a row without the report, rounded up."""
+MAX_PROCESS, MAX_METRIC, MAX_DIGEST = 64, 1024, 43
+"""Maximum length of a process's id, of a metric's name, and of a digest in base64."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report as it was sent."""
+
+    process: str
+    number: int
+    packed: bytes
+    """The bytes of the report, compressed, or b"" if the report has no entries."""
+
+    @property
+    def size(self) -> int:
+        return ROW_BYTES + len(self.packed)
+
+
+def parsed(text: bytes) -> Report:
+    """Return the report in a request body. Raises Refused 400 with the name of the invalid field."""
+    try:
+        body = loads(text)
+    except (ValueError, RecursionError):
+        raise Refused(400, "Malformed JSON in request body") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "The request body must be a JSON object")
+    process, entries = body.get("process"), body.get("entries")
+    if not isinstance(process, str) or not 0 < len(process) <= MAX_PROCESS:
+        raise Refused(400, f"process: expected a string of 1 to {MAX_PROCESS} characters")
+    if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
+        raise Refused(400, f"entries: expected a list of at most {MAX_ENTRIES} entries")
+    number = _natural(body.get("number"), "number")
+    for name in ("line", *(["rank"] if body.get("rank") is not None else [])):
+        _natural(body.get(name), name)
+    if not isinstance(chain := body.get("chain"), str) or len(chain) > MAX_DIGEST:
+        raise Refused(400, f"chain: expected a string of at most {MAX_DIGEST} characters")
+    for entry in entries:
+        _check(entry)
+    return Report(process, number, zlib.compress(text, 6) if entries else b"")
+
+
+def _natural(value: object, name: str) -> int:
+    if not isinstance(value, int) or integer(value, name) < 0:
+        raise Refused(400, f"{name}: expected an integer that is not negative")
+    return value
+
+
+def _check(entry: object) -> None:
+    if isinstance(entry, list) and len(entry) == 6:
+        metric, block, points, digest, *times = entry
+        if isinstance(metric, str) and isinstance(digest, str):
+            for number in (block, points, *times):
+                _natural(number, "entries")
+            if 0 < len(metric) <= MAX_METRIC and len(digest) <= MAX_DIGEST:
+                return
+    raise Refused(400, "entries: expected [metric, block, points, digest, first time, last time]")
+
+
+def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
+    """Store a report, and return how many reports of its process are stored.
+
+    The same report can be sent again. Raises Refused 404 if the run does not exist, 409 if the report is not
+    the next one or other content is stored under its number, and 507 if a limit is exceeded.
+    """
+    run_id = runs.find(db, sender.run_id, sender)["id"]
+    whose = run_id, report.process
+    count, size = db.execute(
+        "SELECT count(*), coalesce(sum(size), 0) FROM digests WHERE run_id = ? AND process = ?", whose
+    ).fetchone()
+    if not report.packed:
+        return int(count)
+    if report.number < count:
+        query = "SELECT packed FROM digests WHERE run_id = ? AND process = ? AND number = ?"
+        stored = db.execute(query, (*whose, report.number)).fetchone()["packed"]
+        if zlib.decompress(stored) != zlib.decompress(report.packed):
+            raise Refused(409, f"another report is stored under number {report.number}")
+        return int(count)
+    if report.number > count:
+        raise Refused(409, f"expected report {count}, but this is report {report.number}")
+    of_run, of_all = db.execute(
+        "SELECT coalesce(sum(size) FILTER (WHERE run_id = ?), 0), coalesce(sum(size), 0) FROM digest_sizes",
+        (run_id,),
+    ).fetchone()
+    for used, limit in ((size, MAX_PROCESS_BYTES), (of_run, MAX_RUN_BYTES), (of_all, MAX_ALL_BYTES)):
+        if used + report.size > limit:
+            raise Refused(507, f"the digests would exceed {limit} bytes")
+    db.execute(
+        "INSERT INTO digests (run_id, process, number, size, received_at, sender, peer, launch, packed)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(*whose, report.number, report.size, now()),
+            *(sender.name, sender.peer, sender.launch, report.packed),
+        ),
+    )
+    db.execute(
+        "INSERT INTO digest_sizes VALUES (?, ?) ON CONFLICT DO UPDATE SET size = size + excluded.size",
+        (run_id, report.size),
+    )
+    return int(count) + 1
+
+
+def read(
+    db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Return up to `limit` reports about these runs, and the id after which to continue, or None.
+
+    `packed` contains the report as it was sent, compressed with zlib and encoded in base64 without padding.
+    """
+    ids = ",".join(f"{number:d}" for number in run_ids)
+    rows = db.execute(
+        f"SELECT * FROM digests WHERE run_id IN ({ids}) AND id > ? ORDER BY id LIMIT ?",  # noqa: S608
+        (after, limit),
+    )
+    names = ("run_id", "process", "number", "received_at", "sender", "peer", "launch")
+    found: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        packed = base64.b64encode(row["packed"]).decode().rstrip("=")
+        found.append({**{name: row[name] for name in names}, "packed": packed})
+        size += row["size"]
+        if size > PAGE_BYTES or len(found) == limit:
+            return found, row["id"]
+    return found, None

@@ -1,0 +1,102 @@
+"""Run the probes' attempts in few threads, and in more threads only while peers do not respond.
+
+One thread for each peer would make 63 threads in each of 64 pods. On a busy node, they would all wait for a CPU
+at the same time, until their timeouts expire. With few threads, an attempt's timeout starts when it is its turn.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+FIRST = 2
+"""Number of threads at the start."""
+STUCK = 0.5
+"""If no attempt ends for this many seconds while others are due, the number of threads doubles."""
+
+
+class Pool:
+    """A pool of threads that run attempts when they are due, until `stop` is set.
+
+    `delayed` returns how many of the seconds since a monotonic time this process was delayed, because a process
+    that gets no CPU does not need more threads.
+    """
+
+    def __init__(self, stop: threading.Event, delayed: Callable[[float], float]) -> None:
+        self._stop, self._delayed = stop, delayed
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Callable[[], float | None]]] = []
+        self._numbers = itertools.count()
+        self._threads = self._idle = 0
+        self._ended = time.monotonic()
+        """When an attempt last ended."""
+        self._watched = False
+
+    def add(self, attempt: Callable[[], float | None]) -> None:
+        """Run `attempt` as soon as a thread is free, and again at the monotonic time that it returns, if any."""
+        with self._changed:
+            self._push(time.monotonic(), attempt)
+            if self._threads < FIRST:
+                self._grow(1)
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, daemon=True).start()
+
+    def close(self) -> None:
+        """Let the threads end after their current attempts. `stop` must be set."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _push(self, due: float, attempt: Callable[[], float | None]) -> None:
+        heapq.heappush(self._due, (due, next(self._numbers), attempt))
+        if self._idle:
+            self._changed.notify()
+
+    def _grow(self, number: int) -> None:
+        for _ in range(number):
+            self._threads += 1
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                attempt = self._next()
+            if attempt is None:
+                return
+            again = None
+            try:
+                again = attempt()
+            except Exception:  # An error ends this probe, as in a thread of its own, but not the thread.
+                threading.excepthook(
+                    threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+                )
+            with self._changed:
+                self._ended = time.monotonic()
+                if again is not None:
+                    self._push(again, attempt)
+
+    def _next(self) -> Callable[[], float | None] | None:
+        """Wait for the next attempt that is due. Return None when `stop` is set."""
+        while not self._stop.is_set():
+            left = self._due[0][0] - time.monotonic() if self._due else None
+            if left is not None and left <= 0:
+                return heapq.heappop(self._due)[2]
+            self._idle += 1
+            self._changed.wait(left)
+            self._idle -= 1
+        return None
+
+    def _watch(self) -> None:
+        """Double the number of threads while attempts are due and none ends."""
+        while not self._stop.wait(STUCK):
+            with self._changed:
+                now = time.monotonic()
+                late = bool(self._due) and now - self._due[0][0] >= STUCK and not self._idle
+                stuck = now - self._ended - self._delayed(self._ended)
+                if late and stuck >= STUCK:
+                    self._grow(min(self._threads, len(self._due)))
+                    self._ended = now

@@ -1,0 +1,252 @@
+"""Send digests of complete blocks of steps to the tracker, if it has a route for them.
+
+The summary in a pod's log is bounded, so a long training's blocks share digests there. The tracker of the
+harness also stores a digest for each block (harness/tracker/storage/digests.py). A report is JSON:
+
+    {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
+     [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
+
+`line` and `chain` are those of the last line in the log when the report was created (admitted_lines.py). The
+next lines contain the number of reports that the tracker has acknowledged, and the head: a digest of the
+bytes of all of them. So neither the log nor the reports can be changed alone. A block that gets further
+points after its report is reported again, and the last report counts.
+
+Reports are sent in a thread, with the URL and the key of the client. They never delay the program, except for
+at most END_SECONDS when a run finishes. A failure stops the reports, and never raises. Standard library only,
+Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections import deque
+from typing import Any
+
+from .admitted_lines import HEAD_BYTES
+from .point_digests import Entry
+
+ROUTE = "/api/audit/digests"
+SECONDS = 5.0
+"""Timeout of a request."""
+END_SECONDS = 1.0
+"""Maximum time for which a process waits at the end of a run until its reports are acknowledged."""
+MAX_PENDING = 20_000
+"""Maximum number of entries that wait to be sent. Further ones are dropped."""
+MAX_ENTRIES, MAX_BYTES = 1000, 200_000
+"""Maximum number of entries in a report, and of the bytes of their JSON."""
+MAX_FAILURES = 5
+"""Number of consecutive failures after which nothing more is sent."""
+MAX_RESPONSE = 10_000
+
+
+def head_after(head: bytes, report: bytes) -> bytes:
+    """Return the head after a further report. `head` is `first_head` or the head after the report before."""
+    return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
+
+
+def first_head(nonce: str, attempt: str, run: str) -> bytes:
+    """Return the head of a process without reports."""
+    return hashlib.sha256(f"{nonce}\n{attempt}\n{run}".encode()).digest()
+
+
+def head_text(head: bytes) -> str:
+    """Return a head as it is written in a line."""
+    return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
+
+
+class Reports:
+    """Sends one process's reports about one run. Thread-safe."""
+
+    def __init__(self, nonce: str, rank: int | None, attempt: str, op: Any) -> None:
+        """`op` is the client's run object, from which the URL, the key and the run are taken."""
+        settings = op.settings
+        self.run = str(settings._op_id)
+        self.dropped = self.failures = 0
+        self.stopped = ""
+        """Why nothing more is sent, or ""."""
+        self.acknowledged = 0, ""
+        """Number of reports that the tracker has acknowledged, and their head."""
+        self._rank, self._attempt = rank, attempt
+        self._url = f"{str(settings.url_api).rstrip('/')}{ROUTE}"
+        self._headers = {
+            "Authorization": f"Bearer {settings._auth}",
+            "Content-Type": "application/json",
+            "X-Run-Id": self.run,
+            "X-Run-Name": str(settings._op_name).encode("ascii", "replace").decode(),
+            "X-Project-Name": str(settings.project).encode("ascii", "replace").decode(),
+        }
+        self._insecure = bool(getattr(settings, "insecure_disable_ssl", False))
+        self._proxy = str(getattr(settings, "http_proxy", "") or getattr(settings, "https_proxy", "") or "")
+        self._head = first_head(nonce, attempt, self.run)
+        self._pending: deque[Entry] = deque()
+        self._line: tuple[int, str] = (0, "")
+        self._report: tuple[bytes, int] | None = None
+        """The report that is sent next, and the number of its entries."""
+        self._changed = threading.Condition()
+        self._asked = self._attempted = 0
+        """Number of calls of `add`, and of those after which all entries were sent or a request failed."""
+        self._thread: threading.Thread | None = None
+        self._has_route = False
+        self._consecutive = 0
+
+    def add(self, entries: list[Entry], dropped: int, line: int, chain: str) -> None:
+        """Queue entries. `line` and `chain` are those of the last line in the log. Never raises."""
+        with self._changed:
+            self.dropped += dropped
+            if self.stopped:
+                self.dropped += len(entries)
+                return
+            room = MAX_PENDING - len(self._pending)
+            self._pending.extend(entries[:room])
+            self.dropped += len(entries[room:])
+            self._line = line, chain
+            self._asked += 1
+            if self._thread is None and self._pending:
+                try:
+                    self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
+                    self._thread.start()
+                except Exception as error:  # The interpreter is shutting down, or has too many threads.
+                    self._stop(f"no thread: {error!r}")
+            self._changed.notify_all()
+
+    def wait(self, seconds: float = END_SECONDS) -> None:
+        """Wait until the queued entries are acknowledged, or a request has failed."""
+        with self._changed:
+            asked = self._asked
+            if self._thread is not None:
+                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, seconds)
+
+    def state(self, changed: int) -> dict[str, Any]:
+        """Return the entry in the summary. `changed` is the number of blocks that were not added."""
+        with self._changed:
+            number, head = self.acknowledged
+            names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
+            waiting = changed + len(self._pending) + (self._report[1] if self._report else 0)
+            return {**names, "unsent": waiting, "dropped": self.dropped, "failures": self.failures}
+
+    def _send_all(self) -> None:
+        try:
+            self._open()
+            while not self.stopped:
+                self._send_waiting()
+        except Exception as error:
+            with self._changed:
+                self._stop(_reason(error))
+
+    def _send_waiting(self) -> None:
+        """Wait for entries, and send them. After a failure, wait until the next call of `add`."""
+        with self._changed:
+            asked = self._asked
+        while self._report is not None or self._pending:
+            try:
+                self._send_next()
+                self._consecutive = 0
+            except Exception as error:
+                with self._changed:
+                    self.failures += 1
+                    self._consecutive += 1
+                    if not _is_temporary(error) or self._consecutive >= MAX_FAILURES:
+                        self._stop(_reason(error))
+                break
+        with self._changed:
+            self._attempted = max(self._attempted, asked)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.stopped or self._asked > asked)
+
+    def _send_next(self) -> None:
+        """Ask once whether the tracker has the route, and send the next report."""
+        if not self._has_route:
+            self._expect(self._post(self._body([])), 0)
+            self._has_route = True
+        if self._report is None:
+            self._report = self._next()
+        report, _ = self._report
+        number = self.acknowledged[0] + 1
+        self._expect(self._post(report), number)
+        with self._changed:
+            self._head = head_after(self._head, report)
+            self.acknowledged = number, head_text(self._head)
+            self._report = None
+
+    @staticmethod
+    def _expect(stored: int, number: int) -> None:
+        if stored != number:
+            raise ValueError(f"the tracker has {stored} reports of this process instead of {number}")
+
+    def _next(self) -> tuple[bytes, int]:
+        """Return the next report, and the number of its entries."""
+        entries: list[Entry] = []
+        size = 0
+        with self._changed:
+            while self._pending and len(entries) < MAX_ENTRIES and size < MAX_BYTES:
+                entries.append(self._pending.popleft())
+                size += len(entries[-1][0].encode(errors="replace")) * 6 + 120
+        return self._body(entries), len(entries)
+
+    def _body(self, entries: list[Entry]) -> bytes:
+        line, chain = self._line
+        names = {"process": self._attempt, "rank": self._rank, "number": self.acknowledged[0]}
+        return json.dumps({**names, "line": line, "chain": chain, "entries": entries}).encode()
+
+    def _stop(self, why: str) -> None:
+        """Send nothing more. The caller must hold the lock."""
+        self.stopped = why
+        self.dropped += len(self._pending) + (self._report[1] if self._report else 0)
+        self._pending.clear()
+        self._report = None
+        self._changed.notify_all()
+
+    def _open(self) -> None:
+        """Create the opener. Redirects are not followed, because the request has a key."""
+        import ssl
+        import urllib.request
+
+        if not self._url.startswith(("http://", "https://")):
+            raise ValueError("the URL of the tracker has no scheme")
+
+        class NoRedirect(urllib.request.HTTPRedirectHandler):
+            def redirect_request(self, *_: Any, **__: Any) -> None:
+                return None
+
+        context = ssl.create_default_context()
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        handlers: list[Any] = [NoRedirect(), urllib.request.HTTPSHandler(context=context)]
+        if self._proxy:
+            handlers.append(urllib.request.ProxyHandler({"http": self._proxy, "https": self._proxy}))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def _post(self, body: bytes) -> int:
+        """Send a report, and return how many of this process's reports the tracker has."""
+        import urllib.error
+        import urllib.request
+
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 - checked in `_open`
+        try:
+            with self._opener.open(request, timeout=SECONDS) as response:
+                answer = json.loads(response.read(MAX_RESPONSE))
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+        stored = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
+        if not isinstance(stored, int) or isinstance(stored, bool):
+            raise ValueError("the response is not one of the tracker's")
+        return stored
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Return whether a request can be sent again."""
+    status = getattr(error, "code", None)
+    if status is None:
+        return isinstance(error, OSError)
+    return status in (408, 429) or (status >= 500 and status != 507)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request failed, without its headers."""
+    status = getattr(error, "code", None)
+    return f"HTTP {status}" if isinstance(status, int) else f"{type(error).__name__}: {str(error)[:150]}"
