@@ -90,7 +90,7 @@ _PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
-    r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?$"
+    r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?\Z"
 )
 """Text before "token" where this word refers to a language model's or a parser's token."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
@@ -147,7 +147,7 @@ _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
 """Any name with a value. _END then checks the name. One pattern for both would be several times slower."""
-_END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
+_END = re.compile(rf"(?ais).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
 _TAILS = (
     *(
         "word",

@@ -65,15 +65,17 @@ def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     """Return the number of lines in a file, and its last `count` lines, including their line endings.
 
-    Earlier lines are counted but not kept in memory, because a log can contain several gigabytes.
+    Earlier lines are counted but not kept in memory, because a log can contain several gigabytes. If the last
+    lines have more than MAX_RECORD_BYTES, the first ones are omitted or truncated.
     """
     kept: deque[tuple[int, bytes]] = deque()
+    most = max(2, MAX_RECORD_BYTES // _BLOCK)
     total = have = 0
     while block := file.read(_BLOCK):
         ends = block.count(b"\n")
         kept.append((ends, block))
         total, have = total + ends, have + ends
-        while have - kept[0][0] > count:
+        while have - kept[0][0] > count or len(kept) > most:
             have -= kept.popleft()[0]
     *whole, rest = b"".join(block for _, block in kept).split(b"\n")
     lines = [line + b"\n" for line in whole] + ([rest] if rest else [])

@@ -191,8 +191,25 @@ def _inner(secret: str) -> Iterator[str]:
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:
             yield secret[low:high]
-    if "\n" in secret:
-        yield from re.findall(r"(?m)^\s*([A-Za-z0-9+/=_-]{16,})\s*$", secret)
+    for text in (secret, *_strings_in(secret)):
+        if "\n" in text:
+            yield from re.findall(r"(?m)^\s*([A-Za-z0-9+/=_-]{16,})\s*$", text)
+
+
+def _strings_in(secret: str) -> Iterator[str]:
+    """Yield the strings in a secret that is a JSON document, such as a private key with escaped lines."""
+    if not secret.lstrip().startswith(("{", "[")):
+        return
+    try:
+        left = [json.loads(secret)]
+    except (ValueError, RecursionError):
+        return
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
 
 
 def _masked_variable(match: re.Match[str]) -> str:

@@ -66,7 +66,7 @@ class Place:
     settings: Settings
     image: ImageRef
     url: str
-    key: str
+    key: str = field(repr=False)
     database: Path
     runs: Path
     torch: str

@@ -87,7 +87,7 @@ class Pods:
     job: Object
     """The Job as it would be applied to a cluster."""
     config_maps: Sequence[Object]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
     """The data of the launch's Secret."""
     nonce: str
     folder: Path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -32,7 +32,7 @@ class EmbeddedTracker:
     """The tracker's URL, as used by the ranks, and its API key."""
 
     url: str
-    key: str
+    key: str = field(repr=False)
 
     def client(self, kube: Kube) -> httpx.Client:
         """Return an HTTP client for the harness, which uses the API server's proxy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ ALL_LINES = 20_000
 """Maximum number of log lines for all containers. A browser takes a second for three times as many lines."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
+MAX_AXIS_SECONDS = 10 * 365 * 86_400
+"""The longest time axis that gets ticks."""
 LETTER = 0.85
 """Width of a letter, as a percentage of the timeline's width on a wide screen."""
 
@@ -130,9 +133,15 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
-    """Return about five ticks at round values for the time axis, as (position in percent, label)."""
-    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
-    return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
+    """Return about five ticks at round values for the time axis, as (position in percent, label).
+
+    A damaged bundle can claim any length, so the number of ticks does not depend on it.
+    """
+    if not 0 < length < MAX_AXIS_SECONDS:
+        return []
+    hours = 3600 * math.ceil(length / 7 / 3600)
+    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), hours)
+    return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)]
 
 
 def _placer(begin: float, end: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -44,7 +44,7 @@ class Options:
     """The options of the tracker's server."""
 
     db: Path
-    key: str
+    key: str = field(repr=False)
     public_url: str = ""
     """Base URL of the links in responses. If empty, the request's Host header is used."""
     file_limit: int = 64 << 20

@@ -2,7 +2,7 @@
 
 Reports in public of the same kind: kubernetes/kubernetes#112513 (CVE-2022-3172: an aggregated API server
 redirects clients, which send it their credentials), oryx-labs/oryxos#231 and parnurzeal/gorequest#298 (an
-API key is kept), snapview/tungstenite-rs#551 and microsoft/playwright#29246 (a WebSocket keeps Authorization).
+API key is kept), snapview/tungstenite-rs#551 and microsoft/playwright#29246 (a WebSocket keeps a token).
 """
 
 from __future__ import annotations

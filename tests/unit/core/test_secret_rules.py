@@ -27,10 +27,11 @@ def clean(text: str) -> str:
     return masked(text, spans(text))
 
 
-@pytest.mark.parametrize(
+FOUND = pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("HF_TOKEN=abc", "HF_TOKEN=***"),
+        ("TOKEN=abcdefgh12345678", "TOKEN=***"),
         ("export GITHUB_TOKEN='a b c'; next", "export GITHUB_TOKEN='***'; next"),
         ("AWS_SESSION_TOKEN: IQoJb3JpZ2luX2VjE/+==", "AWS_SESSION_TOKEN: ***"),
         ("AWS_SECRET_ACCESS_KEY=abc/def+1", "AWS_SECRET_ACCESS_KEY=***"),
@@ -85,10 +86,24 @@ def clean(text: str) -> str:
         ),
     ],
 )
+
+
+@FOUND
 def test_secrets_are_found_by_name_or_form(text: str, expected: str) -> None:
     """Contract: the whole value is replaced, also with spaces, and nothing else."""
     assert clean(text) == expected
     assert clean(clean(text)) == clean(text)
+
+
+@FOUND
+def test_the_lines_around_a_secret_do_not_matter(text: str, expected: str) -> None:
+    """Contract: a secret is found at the beginning of a line, after lines of any length.
+
+    In the output of `env`, in scripts and in error messages, each line begins with a name.
+    """
+    lines = ("x", "USER=robot", "a line of more than 13 characters", "env:", "", "password", "at the end")
+    for before in (line + end for line in lines for end in ("\n", "\r\n", "\n\n", "\n  ")):
+        assert clean(f"{before}{text}\nnext line\n") == f"{before}{expected}\nnext line\n", repr(before)
 
 
 _PIECES = st.sampled_from(
@@ -221,6 +236,7 @@ NCCL INFO Bootstrap : Using eth0:10.244.1.5<0> [0] NCCL INFO comm 0x5581 rank 0 
 def test_ordinary_text_stays_byte_for_byte(line: str) -> None:
     """Contract: logs, tracebacks, metrics, JSON, digests and messages of Kubernetes are not changed."""
     assert clean(line) == line
+    assert clean(f"x\n{line}\n") == f"x\n{line}\n"
 
 
 @given(st.binary(min_size=20, max_size=20), st.uuids(), st.floats(), st.integers())

@@ -20,6 +20,7 @@ import pytest
 
 from harness.cli import logs
 from harness.evidence import Bundle
+from harness.evidence.io import files
 from harness.evidence.io.files import NotInsideError, inside, open_inside, replace_file
 from harness.evidence.io.runs_folder import Past
 from harness.evidence.schema.bundle import Verdict
@@ -266,3 +267,15 @@ def test_a_report_is_not_written_through_a_link(bundle: Path, outside: Path) -> 
     assert target.read_text() == before
     assert (bundle / "report.html").read_text() == "page"
     assert not (bundle / "report.html").is_symlink()
+
+
+def test_the_end_of_a_log_without_lines_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: the last lines of a file have at most MAX_RECORD_BYTES, and keep their numbers."""
+    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 3000)
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    long = b"a\nb\n" + b"x" * 50_000 + b"\nend\n"
+    total, lines = files.last_lines(io.BytesIO(long), 200)
+    assert total == 4
+    assert sum(map(len, lines)) <= 4000
+    assert lines[-1] == b"end\n"
+    assert files.last_lines(io.BytesIO(b"a\nb\nc"), 2) == (3, [b"b\n", b"c"])

@@ -403,3 +403,55 @@ def test_lines_are_written_at_once_unless_they_can_begin_a_secret() -> None:
     assert stream.feed(f"{STAMP}mZ9xW4 and more\n") == f"***\n{STAMP}*** and more\n"
     assert stream.feed(f"{STAMP}waiting for hV7kQ2\n") == f"{STAMP}waiting for "
     assert stream.feed(f"{STAMP}step 2\n") == f"hV7kQ2\n{STAMP}step 2\n"
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "gone", "kept", "report"),
+    [
+        (
+            "1234abcd",
+            "MTIzNGFiY2QK eDEyMzRhYmNkCmZvbw==",
+            ["MTIzNGFi", "EyMzRhYmNk"],
+            ["CmZvbw=="],
+            "actions/runner#291",
+        ),
+        ("{\n}\n", "map { x } e fQ== ew==", [], ["map { x } e fQ== ew=="], "actions/runner#326"),
+        (
+            '{"hosts": [{"name": "vps-1", "key": "-----BEGIN OPENSSH PRIVATE KEY-----\\nb3BlbnNzaC1rZXktdjEA'
+            '\\n-----END OPENSSH PRIVATE KEY-----\\n"}]}',
+            "client-0 2026-06-04 vps-1 --> b3BlbnNzaC1rZXktdjEA",
+            ["b3BlbnNzaC1rZXktdjEA"],
+            ["client-0 2026-06-04 vps-1 --> "],
+            "stardew-valley-dedicated-server/server#354",
+        ),
+        ("hunter2", "hunter2 aHVudGVyMg==", ["hunter2", "aHVudGVyMg"], [], "thomhurst/ModularPipelines#2994"),
+        (
+            "s3cr3tV@lue/+x",
+            "eyJwIjoiczNjcjN0VkBsdWUvK3gifQ==",
+            ["czNjcjN0VkBsdWUvK3"],
+            ["eyJwIjoi"],
+            "SAP/jenkins-library#3908",
+        ),
+        (
+            "USER=robot\nPASSWORD=pa55-Word-77\n",
+            "login pa55-Word-77 ok",
+            ["pa55-Word-77"],
+            ["login "],
+            "found here",
+        ),
+        (
+            '{"auths": {"r": {"username": "robot", "password": "pa55-Word-77"}}}',
+            "login pa55-Word-77 of robot",
+            ["pa55-Word-77"],
+            ["robot"],
+            "a pull Secret",
+        ),
+    ],
+)
+def test_secrets_that_other_redactors_missed(
+    secret: str, text: str, gone: list[str], kept: list[str], report: str
+) -> None:
+    """Contract: a secret in a document, or encoded with other text, is redacted; ordinary text is not."""
+    redacted = Redactor([secret]).text(text)
+    assert not [part for part in gone if part in redacted], report
+    assert not [part for part in kept if part not in redacted], report

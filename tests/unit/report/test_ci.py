@@ -4,13 +4,16 @@ markup.
 
 from __future__ import annotations
 
+import math
+
 import bundles
 import pytest
 from pydantic import ValidationError
 
 from harness.evidence import BundleWriter, Redactor
+from harness.evidence.schema.bundle import Check
 from harness.judge import judge
-from harness.report.ci import github, summary
+from harness.report.ci import cases, github, summary
 from harness.report.ci.ctrf import Test, Tool, document
 from harness.report.ci.facts import Launched, from_properties, launched, properties
 
@@ -146,3 +149,10 @@ def test_a_ctrf_document_counts_tests_and_rejects_invalid_ones():
     for wrong in ({"status": "error"}, {"duration": 1.5}, {"name": ""}, {"verdict": "PASS"}, {"suite": []}):
         with pytest.raises(ValidationError):
             a_test(**wrong)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5, -1.0, 1e308, math.inf, math.nan])
+def test_an_acceptance_test_of_any_claimed_duration_is_in_the_document(seconds: float) -> None:
+    """Contract: a damaged bundle does not stop the report for CI."""
+    check = Check(name="c", result="PASS", cause=None, ranks=[], explanation="", evidence=[])
+    assert cases._accepted(check, "PASS", seconds, "e2e", 0).duration in (0, 1500, cases.MAX_SECONDS * 1000)

@@ -14,7 +14,7 @@ from harness.evidence import Bundle
 from harness.judge import judge
 from harness.judge.points.series import Series
 from harness.report.html.curves import Metric, metrics, plot, steps
-from harness.report.html.page import render, write
+from harness.report.html.page import _ticks, render, write
 from harness.report.html.timeline import lanes
 
 
@@ -163,3 +163,21 @@ def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
     nan = Metric("n", truth={0: Series([(0, float("nan"))])}, recorded=Series([(0, float("nan"))]))
     assert plot(nan) is None
     assert metrics(bundles.healthy().write(tmp_path / "bundle"), None)
+
+
+@pytest.mark.parametrize(
+    "length", [0.0, -1.0, 0.5, 7.0, 60.0, 3600.0, 86_400.0, 1e7, 1e308, math.inf, math.nan]
+)
+def test_the_number_of_ticks_does_not_depend_on_the_length(length: float) -> None:
+    """Contract: a bundle that claims to have lasted until the year 9999 does not fill the memory."""
+    ticks = _ticks(length)
+    assert len(ticks) <= 8
+    assert all(0 <= position <= 100 for position, _ in ticks)
+    assert bool(ticks) == (0 < length < 3e8)
+
+
+@pytest.mark.parametrize("ended_at", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "x"])
+def test_a_bundle_of_any_length_has_a_page(tmp_path: Path, ended_at: str) -> None:
+    job = bundles.healthy()
+    job.manifest = job.manifest.model_copy(update={"ended_at": ended_at})
+    assert "</html>" in page(job, tmp_path)

@@ -134,6 +134,36 @@ def test_kind_that_the_role_does_not_permit() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"},
+        {"apiVersion": "v1", "kind": "ServiceAccount"},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"},
+        {"apiVersion": "v2", "kind": "ConfigMap"},
+    ],
+)
+def test_no_template_gives_its_author_the_rights_of_the_controller(template: Object) -> None:
+    """Reports in public: golang/vulndb#5377 (an operator creates a Secret that Kubernetes fills with the
+    token of any service account) and #4125 (one creates a role binding).
+    """
+    one = queue(resources=[{"name": "x", "template": {**template, "metadata": {"name": "x"}}}])
+    decision = look(one, local_queue=ACTIVE)
+    assert made(decision) == []
+    assert why(decision) == ("False", "ResourcesNotReady")
+
+
+def test_a_template_cannot_name_another_namespace() -> None:
+    """Reports in public: openshift/deadmanssnitch-operator#341 and golang/vulndb#5283 (an operator uses the
+    namespace that a custom resource names).
+    """
+    metadata = {"name": "x", "namespace": "kube-system"}
+    for kind in ("ConfigMap", "PersistentVolumeClaim"):
+        template = {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+        decision = look(queue(resources=[{"name": "x", "template": template}]), local_queue=ACTIVE)
+        assert [document["metadata"]["namespace"] for document in made(decision)] == ["team"]
+
+
 def test_kai_queue_has_a_finalizer_and_no_owner() -> None:
     """Contract: first the finalizer, then the Queue: without it a queue that goes would leave it behind."""
     one = queue(kaiQueue="gpu", parentKaiQueue="default")
