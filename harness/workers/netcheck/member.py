@@ -93,7 +93,7 @@ class Member:
         self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
-        self._facts = facts()
+        self._facts = {**facts(), "rdzv_id": known.rdzv_id}
         self._stop = threading.Event()
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)

@@ -38,9 +38,7 @@ class Filled:
     segment: int = 0
 
 
-def fill(
-    address: str, port: int, within: float = SECONDS, connection: socket.socket | None = None
-) -> Filled:
+def fill(address: str, port: int, within: float = SECONDS, connection: socket.socket | None = None) -> Filled:
     """Send full packets to a greeting server. Each transfer may take `within` seconds.
 
     The first transfer uses `connection`, if given: the one on which the server has just responded. A stall

@@ -71,9 +71,7 @@ class Pool:
             try:
                 again = attempt()
             except Exception:  # An error ends this probe, as in a thread of its own, but not the thread.
-                threading.excepthook(
-                    threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
-                )
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             with self._changed:
                 self._ended = time.monotonic()
                 if again is not None:
