@@ -158,7 +158,9 @@ class Names:
         with dns_client.one_flow():
             return self._in_one_flow(name, candidate, before)
 
-    def _in_one_flow(self, name: str, candidate: str, before: _Absent | None) -> Lookup | None:  # noqa: PLR0911 - one return per answer
+    def _in_one_flow(  # noqa: PLR0911 - one return per answer
+        self, name: str, candidate: str, before: _Absent | None
+    ) -> Lookup | None:
         """Return the same as `_try`. The replica that has the name is queried for its address."""
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
@@ -192,9 +194,9 @@ class Names:
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer from a DNS replica that does not have the name yet, or None.
 
-        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's DNS address, and each receives new records independently. If a
-        replica is queried for the address of a name that it does not have yet, it caches "no such name" for
-        30 s.
+        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's
+        DNS address, and each receives new records independently. If a replica is queried for the address of a
+        name that it does not have yet, it caches "no such name" for 30 s.
         """
         for _ in range(self.agree):
             with dns_client.one_flow():
