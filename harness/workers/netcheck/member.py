@@ -50,8 +50,8 @@ SETTLED = 1.6
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
-"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict, and seconds more
-for each of them, because a rank that cannot be reached gets it as the response to its next report."""
+"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict, and seconds
+more for each of them. A rank that cannot be reached gets it as the response to its next report."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016

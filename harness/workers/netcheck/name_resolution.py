@@ -264,7 +264,19 @@ class Names:
             left = max(0, until - self.clock())
             text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
-        return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
+        text = f"no such name: {tried}"
+        for other in self._of_own_service(name, candidates):
+            if (found := self._try(name, other)) is not None and found.addresses:
+                text += f"; {found.found} exists, so the name of the Service may be wrong"
+        return Lookup(name, cause="dns.no_record", text=text)
+
+    def _of_own_service(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
+        """Yield the name with the domain of this pod's own name, if it has a different domain."""
+        host, _, domain = name.partition(".")
+        own = max((each for _, names in _hosts(self.hosts) for each in names), key=len, default="")
+        full = f"{host}.{own.partition('.')[2]}."
+        if domain and "." in own and full not in candidates:
+            yield full
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
         """Yield likely full names, in this pod's namespace and in the domains of the pod's own name."""

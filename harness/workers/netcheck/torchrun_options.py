@@ -53,8 +53,9 @@ def command_line(proc: Path, pid: int) -> list[str]:
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's options as variables. `--rdzv-endpoint` also sets rank 0's address.
+    """Return torchrun's options as variables, without those that it ignores.
 
+    `--rdzv-endpoint` also sets rank 0's address, and `--master-addr` and `--master-port` then do not count.
     Options after the script name belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
@@ -68,7 +69,14 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         if not mark and name not in _FLAGS:
             value = next(rest, "")
         options[name] = value
-    endpoint = options.get("rdzv-endpoint", "")
+    endpoint, backend = options.get("rdzv-endpoint", ""), options.get("rdzv-backend", "static")
+    if backend != "static":
+        options.pop("node-rank", None)  # The other backends assign the ranks themselves.
+    if backend.startswith("etcd"):
+        endpoint = ""  # The address of an etcd server, not of rank 0.
+    elif endpoint:
+        options.pop("master-addr", None)
+        options.pop("master-port", None)
     host, _, port = endpoint.rpartition(":")
     found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
     if merged(endpoint):

@@ -119,7 +119,8 @@ class _Reader:
         self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
     ) -> None:
         """`options` are torchrun's options as variables. `gpus` is the number of GPUs in this container."""
-        self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in PROCESSES}}
+        first = (*PROCESSES, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+        self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in first}}
         for name, value in (options or {}).items():
             self._variables.setdefault(name, value)
         self._options = options or {}

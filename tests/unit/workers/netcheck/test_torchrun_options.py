@@ -89,6 +89,38 @@ def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
     assert _Reader(TEAM, from_script(script)).environment(None).ok
 
 
+@pytest.mark.parametrize(
+    ("options", "cause", "text"),
+    [
+        pytest.param(
+            "--rdzv_backend=c10d --rdzv_endpoint=localhost:29500",
+            "variables.master_addr",
+            "MASTER_ADDR=localhost refers to this pod itself",
+            id="mlc-ai/pith-train#91",
+        ),
+        pytest.param(
+            "--node_rank=2 --master_addr=job-0.pods",
+            "variables.node_rank",
+            "there are 2 nodes",
+            id="node rank",
+        ),
+    ],
+)
+def test_a_literal_option_counts_more_than_the_variable_that_is_right(
+    options: str, cause: str, text: str
+) -> None:
+    """Contract: torchrun does not read MASTER_ADDR and NODE_RANK if it has the option."""
+    found = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
+    assert [finding.cause for finding in found.findings] == [cause]
+    assert text in found.findings[0].text
+
+
+def test_a_port_as_an_address_is_refused() -> None:
+    """kubeflow/pytorch-operator#313: the script takes MASTER_PORT for MASTER_ADDR."""
+    found = validate_environment({**TEAM, "MASTER_ADDR": "23456"}).findings
+    assert [finding.cause for finding in found] == ["variables.master_addr"]
+
+
 def test_brackets_around_an_address_are_unknown() -> None:
     """Contract: torchrun's options accept [fd00::1]. TCPStore of PyTorch 2.6 looks it up as a name."""
     found = validate_environment({**TEAM, "MASTER_ADDR": "[fd00::1]"})
