@@ -323,7 +323,7 @@ def _shows_absence(cell: Cell) -> bool:
 
     If the probing rank itself has no route, its result shows nothing about the probed rank.
     """
-    return cell.outcome in ABSENT and not cell.unrouted
+    return (cell.withheld or cell.outcome) in ABSENT and not cell.unrouted
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:

@@ -88,7 +88,9 @@ def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> C
     return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {why}")
 
 
-def _doubt(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> str:
+def _doubt(  # noqa: PLR0911 - one return per reason
+    cell: Cell, sender: Report, receiver: Report | None, job: _Job
+) -> str:
     """Return why a failure is not proved, or ""."""
     ends = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
