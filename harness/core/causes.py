@@ -104,6 +104,7 @@ CauseId = Literal[
     "variables.nodes",
     "variables.nproc_per_node",
     "variables.rank",
+    "variables.torchrun",
     "variables.interface",
     "service.missing",
     "service.selector",

@@ -14,7 +14,8 @@ from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
-DEFAULT_PORT = "29500"
+DEFAULT_PORT, C10D_PORT = "29500", "29400"
+"""torchrun's ports without --master_port, and without a port in --rdzv_endpoint."""
 IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 
@@ -38,12 +39,20 @@ class Agent:
 
     @property
     def host(self) -> str:
-        return self.options.get("rdzv_endpoint", "").rpartition(":")[0] or self.options.get("master_addr", "")
+        return self._endpoint[0] or self.options.get("master_addr", "")
 
     @property
     def port(self) -> str:
+        return self._endpoint[1] or self.options.get("master_port", DEFAULT_PORT)
+
+    @property
+    def _endpoint(self) -> tuple[str, str]:
+        """Return the host and port of --rdzv_endpoint, as torchrun parses it, or ("", "")."""
         endpoint = self.options.get("rdzv_endpoint", "")
-        return endpoint.rpartition(":")[2] if endpoint else self.options.get("master_port", DEFAULT_PORT)
+        host, colon, port = endpoint.rpartition(":")
+        if not endpoint or colon:
+            return host.removeprefix("[").removesuffix("]"), port
+        return endpoint, C10D_PORT
 
     @property
     def rendezvous_id(self) -> str:

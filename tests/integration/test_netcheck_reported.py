@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import pytest
 from dns_server import Server, Zone
 from namespaces import DOMAIN, World, run
-from test_netcheck import PORT, play, said, together
+from test_netcheck import FOUR, PORT, finished, play, said, together
 
 from harness.workers.netcheck import dns_client
 from harness.workers.netcheck.name_resolution import Configuration, Names
@@ -64,6 +65,48 @@ def test_a_host_name_that_only_rank_0_can_resolve_is_named(pods: World) -> None:
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("dns.search_path", [1, 2, 3]), result["findings"]
         assert f"job-0.{DOMAIN}" in said(result, "dns.search_path")["text"]
+
+
+def test_the_subdomain_of_another_service_is_named(pods: World) -> None:
+    """kubernetes-sigs/jobset#603: MASTER_ADDR has the JobSet's name, and its Service has another one."""
+    results = play(pods, deadline=20, all={"variables": {"MASTER_ADDR": "job-0.job"}})
+    for result in results.values():
+        assert (result["verdict"], result["cause"]) == ("failed", "dns.no_record"), result["findings"]
+        assert f".{DOMAIN}. exists" in said(result, "dns.no_record")["text"], result["findings"]
+
+
+def test_an_exclusion_list_for_gloo_is_named(pods: World) -> None:
+    """aws-samples/aws-do-eks#51: GLOO_SOCKET_IFNAME has NCCL's syntax."""
+    given = {"GLOO_SOCKET_IFNAME": "^lo,docker,veth,eni", "NCCL_SOCKET_IFNAME": "^lo,docker,veth,eni"}
+    results = play(pods, r1={"variables": given})
+    for result in results.values():
+        assert (result["cause"], result["ranks"]) == ("variables.interface", [1]), result["findings"]
+
+
+def test_an_own_name_with_an_address_of_another_host_is_named(pods: World) -> None:
+    """aws-samples/aws-do-eks#69: gloo cannot bind to the address of its name, and falls back to loopback."""
+    setup = "echo 10.99.0.9 job-2 >/etc/hosts"
+    for result in play(pods, r2={"setup": setup, "variables": {"GLOO_SOCKET_IFNAME": "-"}}).values():
+        assert (result["cause"], result["ranks"]) == ("address.advertised", [2]), result["findings"]
+
+
+def test_a_master_that_listens_seconds_after_its_name_resolves_is_waited_for(pods: World) -> None:
+    """kubeflow/pytorch-operator#333: nslookup succeeds 4 to 10 s before a connection does."""
+    processes = [pods.start(rank, "--deadline", "60", variables=FOUR) for rank in range(4)]
+    together(processes[1:])
+    time.sleep(4)
+    together(processes[:1])
+    results = [finished(process) for process in processes]
+    assert [one["verdict"] for one in results] == ["ok"] * 4, results[0]["findings"]
+
+
+def test_a_run_id_of_each_pods_own_is_named(pods: World) -> None:
+    """pytorch/examples#1254: --rdzv_id=$RANDOM. The harness knows that the pods belong to one job."""
+    own = {f"r{rank}": {"variables": {"RDZV_ID": str(5000 + rank)}} for rank in range(4)}
+    results = play(pods, all={"variables": {"NETCHECK_RUN_ID": "one"}}, **own)
+    for result in results.values():
+        assert (result["cause"], result["ranks"]) == ("variables.torchrun", [0, 1, 2, 3]), result["findings"]
+        assert "5000 on rank 0; 5001 on rank 1" in said(result, "variables.torchrun")["text"]
 
 
 def resolver(server: Server, tmp_path: Path) -> Names:

@@ -20,6 +20,7 @@ from harness.judge.end import End
 from harness.judge.finding import Finding, listed, not_passed
 from harness.judge.ranks import worlds
 from harness.workers.ground_truth import truth_frames
+from harness.workers.netcheck.torchrun_options import merged
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         return None
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
     diagnosis = (
-        _alone(case, scene)
+        _options(scene)
+        or _alone(case, scene)
         or _process(scene)
         or _dns(case, scene, headless_service.problem(case))
         or _tcp(scene)
@@ -129,6 +131,23 @@ def _who(nodes: Iterable[Node]) -> str:
 
 def _places(nodes: list[Node]) -> str:
     return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
+
+
+def _options(scene: Scene) -> Diagnosis:
+    """Detect options that torchrun reads as part of another option's value, because a space is missing."""
+    values = {
+        node.index: (name, value, other)
+        for node in scene.waiting
+        if node.agent
+        for name, value in node.agent.options.items()
+        if (other := merged(value))
+    }
+    if not values:
+        return None
+    wrong = [node for node in scene.waiting if node.index in values]
+    name, value, other = values[wrong[0].index]
+    text = f"torchrun reads --{name}={value} as one value: a space is missing before {other}"
+    return "variables.torchrun", wrong, f"{_places(wrong)} waited at {wrong[0].where}: {text}"
 
 
 def _alone(case: Case, scene: Scene) -> Diagnosis:

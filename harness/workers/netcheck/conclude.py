@@ -92,7 +92,7 @@ def conclude(
     tried = {receiver for _, receiver in cells} | (set(range(nodes)) if 0 in at else set())
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
-    found = [*_own(reports), *_places(reports, cells)]
+    found = [*_own(reports), *_run_ids(reports), *_places(reports, cells)]
     slow = f"; {busy(at)}" if at and busy(at) else ""
     found += _bad(_without_taken(cells, reports), missing, machines, slow, alone=len(reports) == 1)
     found += [*_master(reports), *_withheld(cells)]
@@ -132,6 +132,19 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
         text = first.text if status != OK or len(those) == 1 else f"{len(those)} ranks; {first.text}"
         found.append(replace(first, text=text, ranks=ranks))
     return found
+
+
+def _run_ids(reports: Sequence[Report]) -> list[Finding]:
+    """Return a finding if torchrun has different run ids, because such agents never find each other."""
+    ids = {report.place: str(report.facts.get("rdzv_id") or "") for report in reports}
+    ids = {place: run_id for place, run_id in ids.items() if run_id}
+    if len({*ids.values()}) < 2:
+        return []
+    said = "; ".join(
+        f"{run_id} on {listed(place for place, own in ids.items() if own == run_id)}"
+        for run_id in dict.fromkeys(ids.values())
+    )
+    return [failed("variables.torchrun", f"the ranks' --rdzv_id differs: {said}", ids)]
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
@@ -310,7 +323,7 @@ def _shows_absence(cell: Cell) -> bool:
 
     If the probing rank itself has no route, its result shows nothing about the probed rank.
     """
-    return cell.outcome in ABSENT and not cell.unrouted
+    return (cell.withheld or cell.outcome) in ABSENT and not cell.unrouted
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:

@@ -125,10 +125,10 @@ def _question(number: int, name: str, kind: int) -> bytes:
 
 @contextlib.contextmanager
 def one_flow() -> Iterator[None]:
-    """Send this thread's queries from one socket for each server, so that the same replica answers all of them.
+    """Send this thread's queries from one socket for each server, so that one replica answers all of them.
 
-    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose one for each flow,
-    that is, for each source port. In a nested block, the queries are a flow of their own.
+    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose one for each
+    flow, that is, for each source port. In a nested block, the queries are a flow of their own.
     """
     outer, own = getattr(_FLOW, "sockets", None), dict[tuple[str, int], socket.socket]()
     _FLOW.sockets = own

@@ -46,6 +46,8 @@ _ADVICE = {
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
         "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
+        "variables.torchrun": "Put a space between torchrun's options, and give every pod "
+        "the same --rdzv_id.",
         "variables.interface": "Remove the variable, or name the pod's own interface; ^NAME is NCCL's alone.",
     },
     "pods": {

@@ -41,6 +41,10 @@ def wait_for_rank_0(seconds: float) -> None:
     for finding in known.findings:
         if finding.status == FAILED:
             raise failure(finding.cause or "", finding.text)
+    if os.environ.get("MASTER_ADDR", "").startswith("["):
+        address = os.environ["MASTER_ADDR"]
+        text = f"MASTER_ADDR={address} has brackets, and PyTorch looks up a name with them"
+        raise failure("variables.master_addr", f"{text}: write {address.strip('[]')}")
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         text = f"{', '.join(missing)} not set: a process that torchrun starts has RANK and the others"

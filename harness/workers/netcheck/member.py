@@ -49,13 +49,14 @@ SETTLED = 1.6
 """Seconds until a failure that is not in SETTLE is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
-INFORM = 5.0
-"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict."""
+INFORM, INFORM_EACH = 5.0, 0.1
+"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict, and seconds
+more for each of them. A rank that cannot be reached gets it as the response to its next report."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Seconds until a rank sends a report that has not changed, and seconds for each rank of the job until it sends
-a report that has pending cells or has not changed, because rank 0 reads all ranks' reports."""
+"""Seconds until a rank sends a report that has not changed, and seconds for each rank of the job until it
+sends one that has pending cells or has not changed. Rank 0 reads the reports of all ranks."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -93,7 +94,7 @@ class Member:
         self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
-        self._facts = facts()
+        self._facts = {**facts(), "rdzv_id": known.rdzv_id}
         self._stop = threading.Event()
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)
@@ -432,7 +433,7 @@ class Member:
         ]
         for thread in threads:
             thread.start()
-        ends = time.monotonic() + INFORM
+        ends = time.monotonic() + INFORM + INFORM_EACH * len(reports)
         while time.monotonic() < ends and {r.instance for r in reports} - self._informed:
             time.sleep(0.02)
         return result

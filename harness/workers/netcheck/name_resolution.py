@@ -158,7 +158,9 @@ class Names:
         with dns_client.one_flow():
             return self._in_one_flow(name, candidate, before)
 
-    def _in_one_flow(self, name: str, candidate: str, before: _Absent | None) -> Lookup | None:  # noqa: PLR0911 - one return per answer
+    def _in_one_flow(  # noqa: PLR0911 - one return per answer
+        self, name: str, candidate: str, before: _Absent | None
+    ) -> Lookup | None:
         """Return the same as `_try`. The replica that has the name is queried for its address."""
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
@@ -192,9 +194,9 @@ class Names:
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer from a DNS replica that does not have the name yet, or None.
 
-        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's DNS address, and each receives new records independently. If a
-        replica is queried for the address of a name that it does not have yet, it caches "no such name" for
-        30 s.
+        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's
+        DNS address, and each receives new records independently. If a replica is queried for the address of a
+        name that it does not have yet, it caches "no such name" for 30 s.
         """
         for _ in range(self.agree):
             with dns_client.one_flow():
@@ -262,7 +264,19 @@ class Names:
             left = max(0, until - self.clock())
             text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
-        return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
+        text = f"no such name: {tried}"
+        for other in self._of_own_service(name, candidates):
+            if (found := self._try(name, other)) is not None and found.addresses:
+                text += f"; {found.found} exists, so the name of the Service may be wrong"
+        return Lookup(name, cause="dns.no_record", text=text)
+
+    def _of_own_service(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
+        """Yield the name with the domain of this pod's own name, if it has a different domain."""
+        host, _, domain = name.partition(".")
+        own = max((each for _, names in _hosts(self.hosts) for each in names), key=len, default="")
+        full = f"{host}.{own.partition('.')[2]}."
+        if domain and "." in own and full not in candidates:
+            yield full
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
         """Yield likely full names, in this pod's namespace and in the domains of the pod's own name."""

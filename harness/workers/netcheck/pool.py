@@ -1,7 +1,7 @@
 """Run the probes' attempts in few threads, and in more threads only while peers do not respond.
 
-One thread for each peer would make 63 threads in each of 64 pods. On a busy node, they would all wait for a CPU
-at the same time, until their timeouts expire. With few threads, an attempt's timeout starts when it is its turn.
+One thread for each peer would make 63 threads in each of 64 pods. On a busy node, they would all wait for a
+CPU at the same time, until their timeouts expire. With few threads, a timeout starts with its own attempt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STUCK = 0.5
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delayed` returns how many of the seconds since a monotonic time this process was delayed, because a process
-    that gets no CPU does not need more threads.
+    `delayed` returns how many of the seconds since a monotonic time this process was delayed. A process that
+    does not get a CPU does not need more threads.
     """
 
     def __init__(self, stop: threading.Event, delayed: Callable[[float], float]) -> None:
@@ -37,7 +37,7 @@ class Pool:
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:
-        """Run `attempt` as soon as a thread is free, and again at the monotonic time that it returns, if any."""
+        """Run `attempt` when a thread is free, and again at the monotonic time that it returns, if any."""
         with self._changed:
             self._push(time.monotonic(), attempt)
             if self._threads < FIRST:

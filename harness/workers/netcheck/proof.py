@@ -52,7 +52,7 @@ def busy(at: Mapping[int, Report]) -> str:
 def withheld(reports: Sequence[Report]) -> list[Report]:
     """Return the reports. Failures that are not proved are pending there."""
     at = {report.place: report for report in reports}
-    seen = _Job(*busiest(at), max(report.dns for report in reports))
+    seen = _Job(*busiest(at), max(report.dns for report in reports), len(reports) == 1)
 
     def row(report: Report) -> dict[int, Cell]:
         return {place: _proved(cell, report, at.get(place), seen) for place, cell in report.row.items()}
@@ -69,11 +69,15 @@ def withheld(reports: Sequence[Report]) -> list[Report]:
 
 @dataclass(frozen=True)
 class _Job:
-    """The rank with the longest delay, that delay, and the seconds of the DNS server's slowest answer."""
+    """The rank with the longest delay, that delay, and the seconds of the DNS server's slowest answer.
+
+    `alone` means that only one rank's report is known.
+    """
 
     rank: int
     delay: Delay
     dns: float
+    alone: bool
 
 
 def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> Cell:
@@ -84,7 +88,9 @@ def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> C
     return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {why}")
 
 
-def _doubt(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> str:
+def _doubt(  # noqa: PLR0911 - one return per reason
+    cell: Cell, sender: Report, receiver: Report | None, job: _Job
+) -> str:
     """Return why a failure is not proved, or ""."""
     ends = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
@@ -96,6 +102,8 @@ def _doubt(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> st
         return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
         return "" if cell.listened else f"rank {receiver.place} did not provably listen at that moment"
+    if cell.outcome == "tcp.refused" and job.alone and job.delay.late >= BUSY:
+        return f"the other rank may have ended already, because netcheck {job.delay.text}"
     if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in ends) < YOUNG:
         return "a rank has just started"
     return ""

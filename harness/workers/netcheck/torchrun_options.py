@@ -19,10 +19,20 @@ _OPTIONS = {
     "nproc-per-node": "NPROC_PER_NODE",
     "master-addr": "MASTER_ADDR",
     "master-port": "MASTER_PORT",
+    "rdzv-id": "RDZV_ID",
 }
 """torchrun option → the equivalent environment variable."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
 """torchrun options that do not take a value."""
+_NO_SPACE = re.compile(
+    r"\S(--(?:nnodes|nproc[-_]|node[-_]rank|master[-_]|rdzv[-_]|max[-_]restarts|standalone)\S*)"
+)
+_OWN_ID = re.compile(
+    r"\s--rdzv[-_]id[=\s]\s*[\"']?"
+    r"(\S*?(?:\$\{?(?:RANDOM|HOSTNAME)\b|\$\$|(?:\$\(|`)\s*(?:uuidgen|hostname|cat\s+\S*/random/uuid"
+    r"|date\s[^)`]*%[sNT])))"
+)
+"""An --rdzv_id that a shell expands to another value in each pod."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -43,8 +53,9 @@ def command_line(proc: Path, pid: int) -> list[str]:
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's options as variables. `--rdzv-endpoint` also sets rank 0's address.
+    """Return torchrun's options as variables, without those that it ignores.
 
+    `--rdzv-endpoint` also sets rank 0's address, and `--master-addr` and `--master-port` then do not count.
     Options after the script name belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
@@ -58,13 +69,37 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         if not mark and name not in _FLAGS:
             value = next(rest, "")
         options[name] = value
-    host, _, port = options.get("rdzv-endpoint", "").rpartition(":")
+    endpoint, backend = options.get("rdzv-endpoint", ""), options.get("rdzv-backend", "static")
+    if backend != "static":
+        options.pop("node-rank", None)  # The other backends assign the ranks themselves.
+    if backend.startswith("etcd"):
+        endpoint = ""  # The address of an etcd server, not of rank 0.
+    elif endpoint:
+        options.pop("master-addr", None)
+        options.pop("master-port", None)
+    host, _, port = endpoint.rpartition(":")
     found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
+    if merged(endpoint):
+        found["RDZV_ENDPOINT"] = endpoint
     return {**found, **{variable: options[name] for name, variable in _OPTIONS.items() if options.get(name)}}
 
 
+def merged(value: str) -> str:
+    """Return the option of torchrun that is part of a value because the space before it is missing, or ""."""
+    found = _NO_SPACE.search(value)
+    return found[1].partition("=")[0] if found else ""
+
+
+def differs_in_each_pod(run_id: str) -> bool:
+    """Return whether a shell expands a run id to another value in each pod, such as $RANDOM."""
+    return bool(_OWN_ID.search(f" --rdzv_id={run_id}"))
+
+
 def from_script(text: str) -> dict[str, str]:
-    """Return the literal options of the first torchrun command in a shell script, as variables."""
+    """Return the literal options of the first torchrun command in a shell script, as variables.
+
+    An --rdzv_id with another value in each pod is returned as it is written.
+    """
     joined = re.sub(r"\\\n", " ", text)
     kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
     match = _IN_SCRIPT.search(kept)
@@ -74,7 +109,9 @@ def from_script(text: str) -> dict[str, str]:
         words = shlex.split(match[1] + match[2], comments=True)
     except ValueError:  # A quoted string continues on the next line.
         words = (match[1] + match[2]).split()
-    return {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
+    literal = {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
+    own = _OWN_ID.search(match[2])
+    return {**literal, "RDZV_ID": own[1]} if own else literal
 
 
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:

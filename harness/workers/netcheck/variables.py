@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .finding import Finding, failed, ok, unknown
-from .torchrun_options import gpus, of_container
+from .torchrun_options import differs_in_each_pod, gpus, merged, of_container
 
 MASTER_PORT = 29500
 """torchrun's default MASTER_PORT."""
@@ -26,6 +26,19 @@ RUN_ID = (
     "PLUTO_RUN_ID",
 )
 """For each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
+RDZV_ID = ("RDZV_ID", "PET_RDZV_ID")
+TORCHRUN = {
+    "RDZV_ID": "--rdzv_id",
+    "PET_RDZV_ID": "--rdzv_id",
+    "RDZV_ENDPOINT": "--rdzv_endpoint",
+    "PET_RDZV_ENDPOINT": "--rdzv_endpoint",
+    "NNODES": "--nnodes",
+    "NPROC_PER_NODE": "--nproc_per_node",
+    "NODE_RANK": "--node_rank",
+    "MASTER_ADDR": "--master_addr",
+    "MASTER_PORT": "--master_port",
+}
+"""Variable → the option of torchrun with the same value."""
 AUTOMATIC = ("auto", "gpu", "cpu")
 """Values that torchrun accepts instead of a number of processes."""
 
@@ -47,6 +60,8 @@ class Environment:
     run_id: str
     findings: tuple[Finding, ...]
     local_rank: int = 0
+    rdzv_id: str = ""
+    """torchrun's --rdzv_id, or "" if it is unknown."""
 
     @property
     def ok(self) -> bool:
@@ -104,7 +119,8 @@ class _Reader:
         self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
     ) -> None:
         """`options` are torchrun's options as variables. `gpus` is the number of GPUs in this container."""
-        self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in PROCESSES}}
+        first = (*PROCESSES, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+        self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in first}}
         for name, value in (options or {}).items():
             self._variables.setdefault(name, value)
         self._options = options or {}
@@ -112,6 +128,7 @@ class _Reader:
         self.wrong: list[Finding] = []
 
     def environment(self, expected: int | None) -> Environment:
+        self._torchrun()
         declared = self._number(NODES, "variables.nodes", 1, self._last_of_range(NODES))
         declared = self._formed(declared)
         self._contradictions(declared)
@@ -134,7 +151,7 @@ class _Reader:
         self._sizes(said)
         self._ranks(said)
         addr, port = self._master(nodes)
-        findings = self.wrong or [self._right(node_rank, nodes, world, addr)]
+        findings = self.wrong or [self._right(node_rank, nodes, world, addr), *self._brackets()]
         return Environment(
             node_rank,
             nodes,
@@ -145,7 +162,18 @@ class _Reader:
             self._first(RUN_ID)[1],
             tuple(findings),
             local or 0,
+            self._first(RDZV_ID)[1],
         )
+
+    def _torchrun(self) -> None:
+        """Add a failed finding for each value that torchrun reads differently than it is meant."""
+        for name, option in TORCHRUN.items():
+            value = self._options.get(name) or self._variables.get(name, "")
+            if other := merged(value):
+                text = f"torchrun reads {option}={value} as one value: a space is missing before {other}"
+                self._fail("variables.torchrun", text)
+            elif option == "--rdzv_id" and differs_in_each_pod(value):
+                self._fail("variables.torchrun", f"{option}={value} has another value in each pod")
 
     def _formed(self, declared: int | None) -> int | None:
         """Return the number of nodes with which an elastic torchrun started, otherwise `declared`."""
@@ -228,6 +256,14 @@ class _Reader:
             )
         port = self._number(("MASTER_PORT",), "variables.master_port", 1, most=65535)
         return host, MASTER_PORT if port is None else port
+
+    def _brackets(self) -> list[Finding]:
+        """Return an unknown finding if MASTER_ADDR has brackets, which only torchrun's options accept."""
+        addr = self._variables.get("MASTER_ADDR", "")
+        if not addr.startswith("["):
+            return []
+        text = f"MASTER_ADDR={addr} has brackets: torchrun removes them, but env:// looks up a name with them"
+        return [unknown("variables", f"{text}. Write {addr.strip('[]')}")]
 
     def _number(
         self, names: Sequence[str], cause: str, least: int, text: str | None = None, most: int = 10**9

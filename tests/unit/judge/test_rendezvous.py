@@ -110,6 +110,25 @@ def test_another_rendezvous_id(judged, options):
     assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1])
 
 
+def test_an_endpoint_without_a_port_has_the_port_of_torchrun(judged):
+    """pytorch/pytorch#79388: --rdzv_endpoint=$MASTER_ADDR. c10d then uses port 29400."""
+    job = bundles.healthy()
+    words = ["torchrun", "--rdzv_backend=c10d", f"--rdzv_endpoint={HOST}", "--nnodes=2", "train.py"]
+    apart = inspection(job, 1, words, connected=False)
+    verdict = judged(job, inspection(job, 0, words, port="29400"), apart)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [1])
+    assert f"{HOST}:29400" in verdict.explanation
+
+
+def test_a_missing_space_between_options_is_named(judged):
+    """pytorch/pytorch#76367: --rdzv_id=ID1--rdzv_backend=c10d is one id, and the backend is the default."""
+    job = bundles.healthy()
+    wrong = {"rdzv_id": "ID1--rdzv_backend=c10d"}
+    verdict = judged(job, *(inspection(job, rank, torchrun(rank, **wrong)) for rank in (0, 1)))
+    assert (verdict.cause, verdict.ranks) == ("variables.torchrun", [0, 1])
+    assert "a space is missing before --rdzv_backend" in verdict.explanation
+
+
 def test_another_number_of_nodes(judged):
     """Contract: torchrun's number of nodes is compared with the job's."""
     job = bundles.healthy()

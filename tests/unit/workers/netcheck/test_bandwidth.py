@@ -177,12 +177,12 @@ def test_a_port_that_nobody_has() -> None:
 def test_a_time_that_is_none_is_refused(body: bytes) -> None:
     """Contract: whatever a stranger asks for, no thread of the server stays with it."""
     before = set(threading.enumerate())
-    with Server(0, hello(), handlers={b"FLOW": bandwidth.take}) as server:
-        with (
-            socket.create_connection(("127.0.0.1", server.port), 2) as connection,
-            pytest.raises((OSError, ValueError)),
-        ):
-            call(connection, b"FLOW", body, 2)
+    with (
+        Server(0, hello(), handlers={b"FLOW": bandwidth.take}) as server,
+        socket.create_connection(("127.0.0.1", server.port), 2) as connection,
+        pytest.raises((OSError, ValueError)),
+    ):
+        call(connection, b"FLOW", body, 2)
     for thread in set(threading.enumerate()) - before:  # other tests of this process have threads, too
         thread.join(10)
         assert not thread.is_alive()

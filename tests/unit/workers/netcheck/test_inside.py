@@ -38,6 +38,10 @@ def found(proc: Path) -> dict[str, str]:
         (("--rdzv-endpoint=job-0.job:1234",), {"MASTER_ADDR": "job-0.job", "MASTER_PORT": "1234"}),
         (("--rdzv_endpoint", "[fd00::1]:1234"), {"MASTER_ADDR": "fd00::1", "MASTER_PORT": "1234"}),
         (("--rdzv-endpoint=job-0.job",), {}),
+        (("--rdzv_id=7", "--nnodes=2"), {"RDZV_ID": "7", "NNODES": "2"}),
+        (("--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcd:2379", "--nnodes=2"), {"NNODES": "2"}),
+        (("--rdzv-backend", "c10d", "--node-rank=0", "--master-addr=a", "--rdzv-endpoint=b:1"),
+         {"MASTER_ADDR": "b", "MASTER_PORT": "1"}),
         (("train.py", "--master-addr=else"), {}),
     ],
 )  # fmt: skip

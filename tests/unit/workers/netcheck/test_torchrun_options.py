@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.workers.netcheck.torchrun_options import from_script, gpus, of_container
-from harness.workers.netcheck.variables import _Reader
+from harness.workers.netcheck.variables import _Reader, validate_environment
 
+TEAM = {"MASTER_ADDR": "job-0.pods", "NNODES": "2", "NODE_RANK": "1"}
 GUIDE = """# Enhanced torchrun command
 sleep $((RANDOM % 30 + 30))
 # torchrun --nnodes 9 old.py
@@ -37,6 +38,95 @@ torchrun \\
 )
 def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -> None:
     assert from_script(script) == found
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        pytest.param(
+            "python -m torch.distributed.run --nproc_per_node=1 --nnodes=2 "
+            "--rdzv_id=ID1--rdzv_backend=c10d --rdzv_endpoint=IP1:2222 train.py",
+            "--rdzv_id=ID1--rdzv_backend=c10d as one value: a space is missing before --rdzv_backend",
+            id="pytorch/pytorch#76367",
+        ),
+        pytest.param(
+            "torchrun --nnodes=2--nproc-per-node=8 train.py", "missing before --nproc-per-node", id="nnodes"
+        ),
+        pytest.param(
+            "torchrun --nnodes=2 --rdzv-endpoint=job-0.pods:29400--rdzv-id=7 train.py",
+            "--rdzv_endpoint=job-0.pods:29400--rdzv-id=7 as one value",
+            id="endpoint",
+        ),
+        pytest.param(
+            "torchrun --nnodes 2 --rdzv_id $RANDOM --rdzv_backend c10d train.py",
+            "--rdzv_id=$RANDOM has another value in each pod",
+            id="pytorch/examples#1254",
+        ),
+        pytest.param(
+            "torchrun --nnodes=2 --rdzv-id=$(uuidgen) train.py",
+            "has another value in each pod",
+            id="axolotl-ai-cloud/axolotl#3879",
+        ),
+        pytest.param(
+            'torchrun --nnodes=2 --rdzv_id="job-$(date +%s)" train.py',
+            "has another value in each pod",
+            id="time",
+        ),
+    ],
+)
+def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> None:
+    found = _Reader(TEAM, from_script(script)).environment(None).findings
+    assert (found[0].cause, found[0].status) == ("variables.torchrun", "failed"), found
+    assert text in found[0].text
+
+
+@pytest.mark.parametrize(
+    "run_id", ["7", "job-7", "$JOB_ID", "${RDZV_ID}", "$(date +%F)", "run--7", "a--b", "$RANDOMNESS_ID"]
+)
+def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
+    """Contract: dashes are allowed in an id, and a variable of the pod template has one value."""
+    script = f"torchrun --nnodes=2 --rdzv_id={run_id} --rdzv_backend=c10d train.py"
+    assert _Reader(TEAM, from_script(script)).environment(None).ok
+
+
+@pytest.mark.parametrize(
+    ("options", "cause", "text"),
+    [
+        pytest.param(
+            "--rdzv_backend=c10d --rdzv_endpoint=localhost:29500",
+            "variables.master_addr",
+            "MASTER_ADDR=localhost refers to this pod itself",
+            id="mlc-ai/pith-train#91",
+        ),
+        pytest.param(
+            "--node_rank=2 --master_addr=job-0.pods",
+            "variables.node_rank",
+            "there are 2 nodes",
+            id="node rank",
+        ),
+    ],
+)
+def test_a_literal_option_counts_more_than_the_variable_that_is_right(
+    options: str, cause: str, text: str
+) -> None:
+    """Contract: torchrun does not read MASTER_ADDR and NODE_RANK if it has the option."""
+    found = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
+    assert [finding.cause for finding in found.findings] == [cause]
+    assert text in found.findings[0].text
+
+
+def test_a_port_as_an_address_is_refused() -> None:
+    """kubeflow/pytorch-operator#313: the script takes MASTER_PORT for MASTER_ADDR."""
+    found = validate_environment({**TEAM, "MASTER_ADDR": "23456"}).findings
+    assert [finding.cause for finding in found] == ["variables.master_addr"]
+
+
+def test_brackets_around_an_address_are_unknown() -> None:
+    """Contract: torchrun's options accept [fd00::1]. TCPStore of PyTorch 2.6 looks it up as a name."""
+    found = validate_environment({**TEAM, "MASTER_ADDR": "[fd00::1]"})
+    assert (found.ok, found.master_addr) == (True, "fd00::1"), found
+    assert [finding.status for finding in found.findings] == ["ok", "unknown"]
+    assert "Write fd00::1" in found.findings[1].text
 
 
 def container(proc: Path, of: dict[int, tuple[int, list[str]]]) -> Path:

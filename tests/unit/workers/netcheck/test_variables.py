@@ -29,7 +29,6 @@ def causes(variables: dict[str, str], **options: int) -> list[str | None]:
         {"WORLD_SIZE": "32", "NPROC_PER_NODE": "8"},
         {"WORLD_SIZE": ""},
         {"MASTER_ADDR": "fd77::1"},
-        {"MASTER_ADDR": "[fd77::1]"},
         {"MASTER_ADDR": "job-0.pods.team.svc.cluster.local."},
         {"NNODES": "2:4"},
         {"NPROC_PER_NODE": "auto"},
