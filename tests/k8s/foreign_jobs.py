@@ -79,12 +79,15 @@ dist.destroy_process_group()
 LOSING_RANK loses its last point, because its uploader is gone.
 """
 ALONE = """
-import os
+import os, time
 import pluto
 rank = os.environ["RANK"]
 run = pluto.init(name=f"rank{rank}")
 for step in range(50):
     run.log({f"loss/{rank}": step * 0.5}, step=step)
+manager = run._sync_manager
+while manager.store.get_pending_count(manager.run_id):
+    time.sleep(0.1)
 run.finish()
 """
 """A rank that logs with Pluto, and needs no other rank."""
