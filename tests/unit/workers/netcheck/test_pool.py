@@ -65,8 +65,12 @@ def test_an_error_ends_one_attempt_and_no_thread(pool: Pool, monkeypatch: pytest
     errors: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: errors.append(args.exc_value))
     ran: list[int] = []
+
+    def broken() -> None:
+        raise KeyError("missing")
+
     for _ in range(2 * FIRST):
-        pool.add(lambda: {}["missing"])
+        pool.add(broken)
     for number in range(10):
         pool.add(lambda number=number: ran.append(number))  # type: ignore[misc]
     until(lambda: len(ran) == 10)
