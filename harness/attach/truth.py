@@ -21,6 +21,8 @@ from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
 from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
+_MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
+"""What lines of admitted recorders contain."""
 
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:
@@ -38,7 +40,7 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
 
 def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
     """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
-    marks = (LINE_MARK.encode(), SUMMARY_MARK.encode())
+    marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
     found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
     worlds = {each.summary.world for each in found if each.summary is not None}
@@ -64,7 +66,7 @@ class RecordedLines:
 
     def feed(self, pod: str, uid: str, text: str) -> None:
         """Decode the lines of a pod's log."""
-        self.admitted |= any(mark in text for mark in (LINE_MARK, REPORTED_MARK, SUMMARY_MARK))
+        self.admitted |= any(mark in text for mark in _MARKS)
         if MARK not in text and PROCESS_MARK not in text:
             return
         with self._lock:
