@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from harness.core.clock import seconds
-from harness.core.kubernetes import Object
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, Restart, condition
 
@@ -100,7 +100,7 @@ def _created_once(case: Case) -> bool:
     return all(_one_creation(pod, own) for pod in pods)
 
 
-def _one_creation(pod: Pod, events: list[Object]) -> bool:
+def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
     """Return whether exactly one Event, from the time of the pod's creation, reports that it was created."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     found = [
@@ -115,5 +115,5 @@ def _one_creation(pod: Pod, events: list[Object]) -> bool:
     return times == 1 and abs(at - created_at) <= _CREATION_SECONDS
 
 
-def _time(event: Object) -> float | None:
+def _time(event: dict[str, Any]) -> float | None:
     return seconds(event.get("firstTimestamp") or event.get("eventTime"))
