@@ -6,15 +6,13 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import attached_jobs as jobs
-import bundle_api
 import pytest
 import yaml
 from attached_jobs import results, serve, short
 
-from harness.attach.resources import MPI_JOB_V1, roles
+from harness.attach.resources import roles
 from harness.cli.main import main
 from harness.core.clock import seconds
 from harness.evidence import Bundle
@@ -318,167 +316,6 @@ def test_512_pods_are_read_in_pages(api, attached):
 
 
 # -- situations of public bug reports ------------------------------------------------------------------
-
-
-def pytorch_job(*conditions: dict) -> dict:
-    replicas = {"replicas": 1, "template": {"spec": jobs.template("python train.py")}}
-    spec = {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}}
-    return {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": list(conditions)}}
-
-
-def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
-    """kubeflow/trainer#1579: the worker is the cause, also while the master never ends."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "1 Worker failed"))]
-    api.objects["pod"] = [
-        jobs.kubeflow("PyTorchJob", "master", 0, None),
-        jobs.kubeflow("PyTorchJob", "worker", 0, 1),
-    ]
-    api.logs["train-worker-0", "main"] = jobs.stamped("ValueError: shard")
-    verdict = attached("pytorchjob/train").verdict
-    assert short(verdict) == ("FAIL", "rank.crashed", [1])
-
-
-def without_rank(**status: Any) -> dict:
-    """Return the launcher of an MPIJob, which has no rank, in this state."""
-    launcher = jobs.kubeflow("MPIJob", "launcher", 0, None, role="launcher")
-    launcher["status"] = {"phase": "Pending", **status}
-    return launcher
-
-
-NO_IMAGE = "Container image mpi/kubectl is not present with pull policy of Never"
-STUCK = {"image": "mpi/kubectl", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": NO_IMAGE}}}
-UNSCHEDULABLE = {
-    "type": "PodScheduled",
-    "status": "False",
-    "reason": "Unschedulable",
-    "message": "0/4 nodes are available: 4 Insufficient memory.",
-}
-
-
-@pytest.mark.parametrize(
-    ("launcher", "cause", "text"),
-    [
-        (
-            without_rank(initContainerStatuses=[{"name": "kubectl", **STUCK}]),
-            "image.not_found",
-            "train-launcher-0, which has no rank, could not start its init container kubectl",
-        ),
-        (
-            without_rank(containerStatuses=[{"name": "main", **STUCK}]),
-            "image.not_found",
-            "train-launcher-0, which has no rank, could not start its container main",
-        ),
-        (
-            without_rank(conditions=[UNSCHEDULABLE]),
-            "scheduling.unschedulable",
-            "train-launcher-0, which has no rank, could not be scheduled: Unschedulable: 0/4 nodes",
-        ),
-    ],
-)
-def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, launcher, cause, text):
-    """Contract: the workers of an MPIJob wait for its launcher, so it is judged too."""
-    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
-    status = {"conditions": [jobs.condition("Created", "MPIJobCreated")]}
-    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": status}]
-    if "conditions" in launcher["status"]:
-        launcher["spec"].pop("nodeName", None)
-    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
-    verdict = attached("mpijob/train").verdict
-    assert verdict.verdict != "PASS"
-    assert (verdict.cause, verdict.ranks) == (cause, [])
-    assert text in verdict.explanation
-
-
-TWICE = {"count": 2}
-LATER = {"firstTimestamp": jobs.at(1800)}
-"""The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
-
-
-@pytest.mark.parametrize(
-    ("created", "result"),
-    [
-        ({"train-master-0": {}, "train-worker-0": {}}, "PASS"),
-        ({"train-master-0": {}, "train-worker-0": TWICE}, "UNKNOWN"),
-        ({"train-master-0": {}, "train-worker-0": LATER}, "UNKNOWN"),
-        ({"train-master-0": LATER, "train-worker-0": LATER}, "UNKNOWN"),
-        ({"train-master-0": {}, "train-worker-01": {}}, "UNKNOWN"),
-        ({}, "UNKNOWN"),
-    ],
-)
-def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created, result):
-    """Contract: it did not, if each pod was created once, and there are Events from the job's start."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
-    api.objects["pod"] = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
-    api.objects["event"] = [
-        jobs.event(pod, "PyTorchJob", "train", "SuccessfulCreatePod", f"Created pod: {pod}", **more)
-        for pod, more in created.items()
-    ]
-    assert results(attached("pytorchjob/train").verdict)["restarts"] == result
-
-
-def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
-    """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
-    api.objects["pytorchjob"] = [
-        pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))
-    ]
-    verdict = attached("pytorchjob/train").verdict
-    assert verdict.verdict == "UNKNOWN"
-    assert any("reached the limit" in check.explanation for check in verdict.checks)
-
-
-def test_an_evicted_worker_of_an_mpijob(api, attached):
-    """kubeflow/mpi-operator#647: the evicted worker is the cause, not the launcher that lost it."""
-    spec = {
-        "slotsPerWorker": 1,
-        "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}},
-    }
-    failed = jobs.condition("Failed", "MPIJobEvicted", "1/2 workers are evicted")
-    api.objects["mpijob"] = [
-        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
-    ]
-    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-    api.objects["pod"] = [
-        jobs.kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
-        jobs.kubeflow("MPIJob", "worker", 0, None),
-        jobs.kubeflow("MPIJob", "worker", 1, 137, **evicted),
-    ]
-    verdict = attached("mpijob/train").verdict
-    assert short(verdict) == ("FAIL", "rank.evicted", [1])
-
-
-def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
-    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
-    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
-    failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
-    api.objects["mpijob"] = [
-        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
-    ]
-    api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
-    api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
-    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
-    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
-    verdict = attached("mpijob/train").verdict
-    assert verdict.verdict == "UNKNOWN"
-    assert said.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_an_mpijob_of_the_training_operator(api, attached, readable, monkeypatch):
-    """Its version is v1, and its pods have the role `master` or none, unlike those of the MPI operator."""
-    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sleep")}}}}
-    failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
-    mpi_job = {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
-    monkeypatch.setitem(bundle_api.RESOURCES, "mpijob", MPI_JOB_V1)
-    api.objects["mpijob"] = [mpi_job] if readable else []
-    api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="master")]
-    api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None, role="") for n in (0, 1)]
-    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
-    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
-    outcome = attached("mpijob/train")
-    expected = Bundle.open(outcome.bundle).manifest.expected
-    assert (outcome.verdict.verdict, expected.num_nodes) == ("UNKNOWN", 2)
-    explained = " ".join(check.explanation for check in outcome.verdict.checks)
-    assert said.rstrip(".") in explained or not readable, explained
 
 
 def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):

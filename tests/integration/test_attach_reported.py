@@ -7,7 +7,7 @@ from typing import Any
 
 import attached_jobs as jobs
 import pytest
-from attached_jobs import Object, results, serve, short
+from attached_jobs import Object, serve, short
 from bundle_api import BundleApi
 
 from harness.evidence.schema.bundle import Verdict
@@ -211,64 +211,3 @@ def test_a_jobset_that_restarts_within_its_limit(leaving: bool, api: BundleApi, 
     api.objects["pod"] = [of_jobset(0, None, **gone), of_jobset(1, 1, **gone)]
     api.logs["train-w-1-0-x", "main"] = jobs.stamped("ValueError: shard")
     assert short(attached("jobset/train").verdict) == ("FAIL", "rank.crashed", [1])
-
-
-def initializing(part: str, index: int) -> Object:
-    """Return a pod of a PyTorchJob whose init container waits for the master."""
-    pod = kubeflow("PyTorchJob", part, index, None)
-    init = {"name": "init-pytorch", "image": "alpine:3.10"}
-    pod["spec"]["initContainers"] = [init]
-    pod["status"] = {
-        "phase": "Pending",
-        "initContainerStatuses": [{**init, "state": jobs.state(None)}],
-        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
-    }
-    return pod
-
-
-def test_a_worker_that_never_started_although_the_pytorchjob_succeeded(
-    api: BundleApi, attached: Attach
-) -> None:
-    """kubeflow/pytorch-operator#348: the job succeeds when its master does."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
-    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, 0), initializing("worker", 0)]
-    verdict = attached("pytorchjob/train").verdict
-    assert short(verdict) == ("FAIL", "rank.init_container_unended", [1])
-    assert results(verdict)["completed"] == "UNKNOWN"
-
-
-@pytest.mark.parametrize(
-    ("error", "cause", "ranks"),
-    [
-        ("FileNotFoundError: data/FashionMNIST", "rank.crashed", [0]),
-        ("torch.distributed.DistStoreError: Timed out", "rank.init_container_unended", [1]),
-    ],
-)
-def test_workers_that_wait_for_a_master_that_crashes(
-    api: BundleApi, attached: Attach, error: str, cause: str, ranks: list[int]
-) -> None:
-    """kubeflow/katib#1112: the crash is the cause, unless the master waited for the workers in vain."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Running", "PyTorchJobRunning"))]
-    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, 1), initializing("worker", 0)]
-    api.logs["train-master-0", "main"] = jobs.stamped("Traceback (most recent call last):", error)
-    verdict = attached("pytorchjob/train").verdict
-    assert (verdict.cause, verdict.ranks) == (cause, ranks)
-
-
-def test_an_ended_launcher_of_an_mpijob_that_runs_for_ever(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/mpi-operator#127: the workers run, and no condition shows that the launcher failed."""
-    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
-    status = {"conditions": [jobs.condition("Running", "MPIJobRunning")]}
-    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": status}]
-    launcher = kubeflow("MPIJob", "launcher", 0, 1, role="launcher")
-    api.objects["pod"] = [launcher, *(kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
-    explanation = attached("mpijob/train").verdict.explanation
-    assert "Its launcher train-launcher-0 ended with exit code 1" in explanation
-
-
-def test_a_pytorchjob_without_an_operator(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/trainer#1856: nothing writes its status or creates its pods."""
-    job = pytorch_job(jobs.condition("Created"))
-    api.objects["pytorchjob"] = [{**job, "status": {}}]
-    explanation = attached("pytorchjob/train").verdict.explanation
-    assert "The PyTorchJob has no conditions either: does its operator run?" in explanation
