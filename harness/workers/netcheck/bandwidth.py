@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .finding import Finding, failed, ok, unknown
@@ -37,8 +38,11 @@ COMPARABLE = 0.5
 REFERENCES = 2
 """Number of pairs with which a slow pair is compared. A single one might be temporarily slow."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
-AGAIN = 3
-"""Maximum number of times that a slow pair is remeasured."""
+WAITED = 0.2
+"""If an end of a stream waited for a CPU for more than this fraction of the time, its low rate proves
+nothing."""
+AGAIN, AGAIN_IF_BUSY = 3, 10
+"""Maximum number of times that a slow pair is remeasured, and one for which the machine was too busy."""
 _CHUNK = 1 << 20
 
 
@@ -51,13 +55,15 @@ class Measured:
     """The measurement from a pair's sender to its receiver. `error` is set if the measurement failed.
 
     `rate` is the payload throughput of one TCP stream in bytes per second. `p50` and `p99` are percentiles of
-    the round-trip time in seconds, with 16 bytes each way.
+    the round-trip time in seconds, with 16 bytes each way. `waited` is the fraction of the time in which the
+    stream's sender or receiver waited for a CPU, whichever waited longer.
     """
 
     rate: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
     error: str = ""
+    waited: float = 0.0
 
     @classmethod
     def of(cls, data: Any) -> Measured:
@@ -106,7 +112,9 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
         for pairs in rounds(ranks):
             found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
     usual = slow(found, machines)
-    for turn in range(AGAIN):
+    for turn in range(AGAIN_IF_BUSY):
+        if turn >= AGAIN and not any(found[pair].error == BUSY for pair in usual):
+            break
         bad = {pair: rate for pair, rate in usual.items() if _doubtful(found[pair], rate)}
         lost = [pair for pair, each in found.items() if each.error and pair not in usual]
         references = {rate: _references(found, {*bad, *lost}, rate) for rate in {*bad.values()}}
@@ -143,7 +151,11 @@ def _under_load(measured: Measured, usual: float, load: float) -> Measured:
     pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction. Between SLOW and
     COMPARABLE, it is unknown whether the link or the machine is slow.
     """
-    if measured.error or load >= COMPARABLE or measured.rate >= SLOW * usual:
+    if measured.error or measured.rate >= SLOW * usual:
+        return measured
+    if measured.waited > WAITED:
+        return replace(measured, error=BUSY)
+    if load >= COMPARABLE:
         return measured
     share = measured.rate / (usual * load)
     if SLOW <= share < COMPARABLE:
@@ -232,17 +244,20 @@ def measure(address: str, port: int, seconds: float) -> Measured:
     with reached.connection as connection:
         try:
             trips = _ping(connection, seconds)
-            rate = _stream(connection, seconds)
+            rate, waited = _stream(connection, seconds)
         except (OSError, ValueError) as error:
             return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
         finally:
             # Without a reset, data buffered for a slow link would delay the next measurement.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return Measured(rate, _percentile(trips, 50), _percentile(trips, 99))
+    return Measured(rate, _percentile(trips, 50), _percentile(trips, 99), waited=waited)
 
 
-def take(connection: socket.socket, body: bytes) -> float:
-    """Receive a stream for the number of seconds in `body`. Return its bytes per second after the warm-up.
+def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
+    """Receive a stream for the number of seconds in `body`.
+
+    Return its bytes per second after the warm-up, and the fraction of the time in which this thread waited
+    for a CPU.
 
     Raises ValueError if the seconds are out of range, and OSError if the stream ends early.
     """
@@ -250,7 +265,7 @@ def take(connection: socket.socket, body: bytes) -> float:
     if not 0 < seconds <= 2 * LONGEST:
         raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
     buffer, counted = bytearray(_CHUNK), 0
-    began = time.monotonic()
+    began, waited = time.monotonic(), _waited()
     warm, ends = began + seconds * WARM_UP, began + seconds
     counting = began
     while (now := time.monotonic()) < ends:
@@ -267,7 +282,16 @@ def take(connection: socket.socket, body: bytes) -> float:
             counted, counting = 0, time.monotonic()
         else:
             counted += got
-    return counted / max(1e-6, time.monotonic() - counting)
+    now = time.monotonic()
+    return counted / max(1e-6, now - counting), (_waited() - waited) / (now - began)
+
+
+def _waited() -> float:
+    """Return for how many seconds this thread has waited for a CPU, or 0 if the kernel does not say so."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _ping(connection: socket.socket, seconds: float) -> list[float]:
@@ -280,8 +304,12 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
     return sorted(trips)
 
 
-def _stream(connection: socket.socket, seconds: float) -> float:
-    """Send data until the receiver responds with the rate. Raises TimeoutError if it does not respond."""
+def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
+    """Send data until the receiver responds, and return what `take` returns there, but the longer wait.
+
+    Raises TimeoutError if it does not respond.
+    """
+    began, waited = time.monotonic(), _waited()
     chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)
@@ -291,7 +319,8 @@ def _stream(connection: socket.socket, seconds: float) -> float:
         readable, writable, _ = select.select([connection], [connection], [], 0.5)
         if readable:
             connection.settimeout(PATIENCE)
-            return float(json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
+            rate, share = map(float, json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
+            return rate, max(share, (_waited() - waited) / (time.monotonic() - began))
         if writable:
             try:
                 connection.send(chunk)

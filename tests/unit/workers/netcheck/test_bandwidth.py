@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import Counter
 from itertools import permutations
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.workers.netcheck import bandwidth
-from harness.workers.netcheck.bandwidth import BUDGET, Measured, all_pairs, judge, rounds, seconds_each
+from harness.workers.netcheck.bandwidth import BUDGET, BUSY, Measured, all_pairs, judge, rounds, seconds_each
 from harness.workers.netcheck.finding import verdict
 from harness.workers.netcheck.greeting import Hello, Server, call
 
@@ -93,6 +94,21 @@ def test_a_pair_that_was_slow_once_is_measured_again() -> None:
     rates = all_pairs(range(4), {}, ask)
     assert [pair for pair, each in rates.items() if each.rate == SLOW] == [(1, 2)]
     assert (asked.count((1, 2)), asked.count((0, 3)), asked.count((2, 1))) == (4, 2, 1)
+
+
+@pytest.mark.parametrize(("busy", "asked_again", "error"), [(2, 3, ""), (20, 10, BUSY)])
+def test_an_end_that_waits_for_a_cpu_shows_no_slow_link(busy: int, asked_again: int, error: str) -> None:
+    """Contract: the pair is measured again until its ends have a CPU, and is unknown if they never do."""
+    asked: Counter[tuple[int, int]] = Counter()
+
+    def ask(pair: tuple[int, int], _: float) -> Measured:
+        asked[pair] += 1
+        starved = pair == (0, 1) and asked[pair] <= 1 + busy
+        return Measured(SLOW, waited=0.9) if starved else Measured(FAST)
+
+    measured = all_pairs(range(4), {}, ask)
+    assert (asked[0, 1] - 1, measured[0, 1].error) == (asked_again, error)
+    assert [one.cause for one in judge(measured, {}) if one.cause] == []
 
 
 def test_a_machine_that_becomes_busy_accuses_no_pair() -> None:
