@@ -93,6 +93,8 @@ def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, laun
 TWICE = {"count": 2}
 LATER = {"firstTimestamp": jobs.at(1800)}
 """The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
+REPEATED = {"count": 3, "lastTimestamp": jobs.at(4000)}
+"""An Event whose last repetition keeps it from expiring, although those of the same time have expired."""
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,22 @@ def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created,
         for pod, more in created.items()
     ]
     assert results(attached("pytorchjob/train").verdict)["restarts"] == result
+
+
+def test_a_repeated_event_does_not_show_that_no_event_has_expired(api, attached):
+    """Contract: the API server deletes an Event an hour after its last update, not after its first one."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
+    pods = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
+    for pod in pods:  # These replaced earlier pods.
+        pod["metadata"]["creationTimestamp"] = jobs.at(1800)
+    api.objects["pod"] = pods
+    names = [pod["metadata"]["name"] for pod in pods]
+    api.objects["event"] = [
+        jobs.event(name, "PyTorchJob", "train", "SuccessfulCreatePod", f"Created pod: {name}", **LATER)
+        for name in names
+    ]
+    api.objects["event"] += [jobs.event("x", "PyTorchJob", "train", "Unhealthy", "no node", **REPEATED)]
+    assert results(attached("pytorchjob/train").verdict)["restarts"] == "UNKNOWN"
 
 
 def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
