@@ -316,7 +316,7 @@ def _blocks_before_the_end(
     count = sum(map(len, blocks.leaves.values()))
     here = sum(
         compare_blocks(
-            record.rank,
+            record,
             metric,
             leaves,
             rows.get(metric) or Rows(metric),
