@@ -5,6 +5,7 @@ Most situations are those of public bug reports. tests/k8s/test_attach.py has th
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attached_jobs as jobs
@@ -14,6 +15,7 @@ from attached_jobs import results, short
 
 from harness.attach.resources import MPI_JOB_V1
 from harness.evidence import Bundle
+from harness.judge import judge
 
 
 def pytorch_job(*conditions: dict) -> dict:
@@ -88,6 +90,33 @@ def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, laun
     assert verdict.verdict != "PASS"
     assert (verdict.cause, verdict.ranks) == (cause, [])
     assert text in verdict.explanation
+
+
+def test_a_pod_without_a_rank_that_is_gated_is_not_unschedulable(api, attached):
+    """Contract: Kueue, or another controller, keeps it from the scheduler until its job is admitted."""
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    launcher = without_rank(conditions=[gated])
+    launcher["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    launcher["spec"].pop("nodeName", None)
+    api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
+    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
+    assert "scheduling.unschedulable" not in {each.cause for each in attached("mpijob/train").verdict.checks}
+
+
+def test_a_pod_without_a_rank_that_starts_again_and_again_has_its_image(api, attached):
+    """Contract: a pull that failed before its container started is not why it waits now."""
+    ended = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": jobs.state(1)}
+    launcher = without_rank(containerStatuses=[{"name": "main", "image": "mpi/kubectl", **ended}])
+    api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
+    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
+    path = attached("mpijob/train").bundle
+    lines = (path / "objects/pod.jsonl").read_text().splitlines()
+    (now,) = (json.loads(line) for line in lines if "CrashLoopBackOff" in line)
+    before = json.loads(json.dumps(now))
+    before["object"]["status"]["containerStatuses"] = [{"name": "main", **STUCK}]
+    before["object"]["metadata"]["resourceVersion"] = "6"
+    (path / "objects/pod.jsonl").write_text("".join(f"{line}\n" for line in [json.dumps(before), *lines]))
+    assert "image.not_found" not in {each.cause for each in judge(Bundle.open(path)).checks}
 
 
 TWICE = {"count": 2}
