@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -110,6 +110,7 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         try:
             text = _text(stored.packed[number])
             report = msgspec.json.decode(text, type=_Report)
+            leaves = list(_leaves(report))
         except ValueError as error:
             return f"report {number} of its digests in the tracker cannot be read: {str(error)[:100]}"
         before = record.lines.get(report.line)
@@ -126,7 +127,8 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
                     f"to which line {line.number} of its log commits: one of both was changed"
                 )
         if number < last:
-            _add(blocks, report)
+            for metric, block, leaf in leaves:
+                blocks.leaves.setdefault(metric, {})[block] = leaf
     return blocks
 
 
@@ -162,10 +164,10 @@ def _text(packed: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def _add(blocks: Blocks, report: _Report) -> None:
+def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
+    """Yield (metric, block, points) for each entry. Raises ValueError if a digest is invalid."""
     for metric, block, points, digest, began_ms, ended_ms in report.entries:
-        leaf = Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
-        blocks.leaves.setdefault(metric, {})[block] = leaf
+        yield metric, block, Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:

@@ -303,6 +303,20 @@ def test_a_killed_rank_whose_reports_were_all_deleted_contradicts_its_log() -> N
     assert "none is in the runs that were read" in told(findings)
 
 
+def test_a_report_with_an_invalid_digest_contradicts_its_log() -> None:
+    """Contract: the tracker accepts any text as a digest, and the judge must not fail because of it."""
+    process = Reporting()
+    process.minute(10)
+    body = {"process": "attempt0", "rank": 0, "number": 0, "line": process.count - 1}
+    body |= {"chain": process.chain, "entries": [["loss", 0, 1, "A", 10, 10]]}
+    process.store(json.dumps(body).encode())
+    process.minute(20)
+    process.end()
+    findings = judged([process], process.rows)
+    assert contradicted(findings)
+    assert "report 0 of its digests in the tracker cannot be read" in told(findings)
+
+
 LOGGED = st.lists(
     st.one_of(
         st.tuples(st.just("log"), st.integers(0, 3), st.integers(0, 9), st.sampled_from([0.5, 7.0])),
