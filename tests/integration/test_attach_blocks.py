@@ -132,7 +132,7 @@ def test_a_forged_report_or_line_is_never_a_pass(recorded: Recorded) -> None:
         [1],
     )
     assert "rank 1" in verdict.explanation
-    assert "one of both was changed" in verdict.explanation
+    assert "one of them was changed" in verdict.explanation
     with sqlite3.connect(recorded.server.db) as db:
         db.execute("DELETE FROM digests WHERE id = ?", (first,))
     verdict = recorded.attach().verdict

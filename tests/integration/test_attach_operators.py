@@ -268,4 +268,4 @@ def test_a_pytorchjob_without_an_operator(api, attached):
     job = pytorch_job(jobs.condition("Created"))
     api.objects["pytorchjob"] = [{**job, "status": {}}]
     explanation = attached("pytorchjob/train").verdict.explanation
-    assert "The PyTorchJob has no conditions either: does its operator run?" in explanation
+    assert "The PyTorchJob has no conditions either: is its operator running?" in explanation

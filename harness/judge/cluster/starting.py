@@ -110,13 +110,13 @@ def _without_rank(case: Case) -> list[Pod]:
 
 
 def _image_without_rank(case: Case) -> Finding | None:
-    """Return the finding for a pod without a rank of which a container could not start."""
+    """Return the finding for a pod without a rank whose container could not start, or None."""
     for pod in _without_rank(case):
         for part, role in (("initContainers", "init container"), ("containers", "container")):
             for status in items(pod.last.object, "status", f"{part.removesuffix('s')}Statuses"):
                 name = str(status.get("name"))
                 if "waiting" not in mapping(status, "state") or mapping(status, "lastState"):
-                    continue  # It runs, or it has run.
+                    continue  # It has started.
                 if (why := _blocked(pod, part, name, f"{role} {name}")) is not None:
                     there, advice = _on_nodes(case, why, pod.node)
                     text = f"pod {pod.name}, which has no rank, {why.text}"
@@ -126,7 +126,7 @@ def _image_without_rank(case: Case) -> Finding | None:
 
 
 def _unscheduled_without_rank(case: Case) -> Finding | None:
-    """Return the finding for a pod without a rank that has no node."""
+    """Return the finding for a pod without a rank that could not be scheduled, or None."""
     for pod in _without_rank(case):
         scheduled = pod.condition("PodScheduled")
         if pod.node is None and scheduled is not None and scheduled[1].get("status") == "False":

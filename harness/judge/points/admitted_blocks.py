@@ -1,4 +1,4 @@
-"""Check the digests of blocks that recorders sent to the tracker against their logs, and use them.
+"""Locate differences by the digests of blocks that recorders sent to the tracker, if they fit the logs.
 
 The summary in a log is bounded, so it has one digest for several blocks of a long training. The tracker has a
 digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of the reports
@@ -92,7 +92,7 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
 
 
 def _fitting(record: Record, stored: _Stored) -> Blocks | str:
-    """Return the blocks to which the log commits, or how the log and the reports contradict each other."""
+    """Return the blocks to which the log commits, or how the reports contradict the log."""
     heads: dict[int, list[Line]] = {}
     for _, line in sorted(record.lines.items()):
         if line.reports:
@@ -117,14 +117,14 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         if before is not None and before.chain != report.chain:
             return (
                 f"report {number} of its digests in the tracker does not fit line {report.line} of its log: "
-                "one of both was changed"
+                "one of them was changed"
             )
         head = digest_reports.head_after(head, text)
         for line in heads.get(number + 1, ()):
             if digest_reports.head_text(head) != line.head:
                 return (
                     f"the first {counted(number + 1, 'report')} of its digests in the tracker are not those "
-                    f"to which line {line.number} of its log commits: one of both was changed"
+                    f"to which line {line.number} of its log commits: one of them was changed"
                 )
         if number < last:
             for metric, block, leaf in leaves:
@@ -142,7 +142,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     if summary is None or summary.sent is None or section is None:
         return ""
     sent, last = summary.sent, record.last
-    in_line = last is not None and last.reports == sent.reports  # Another response may have come in between.
+    in_line = last is not None and last.reports == sent.reports  # Not if one was acknowledged after the line.
     complete = in_line and sent.unsent == sent.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
@@ -150,7 +150,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
         if (complete and differs) or sum(leaf.points for leaf in leaves) > claim.count:
             return (
                 f"its digests of {claim.metric} in the tracker do not fit its summary in the log: "
-                "one of both was changed"
+                "one of them was changed"
             )
     return ""
 

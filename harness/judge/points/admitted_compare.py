@@ -337,8 +337,8 @@ def compare_blocks(
 ) -> int:
     """Compare the blocks of a process without a summary with the run. Return how many of them are in the run.
 
-    `alone` means that no other process can have logged this metric. If the process may still run, its client
-    may send points later, so no difference is a failure.
+    `alone` means that no other process can have logged this metric. If the process's container is running,
+    its client may send points later, so no difference is a failure.
     """
     rank = record.rank or 0
     kept = raw.kept().nodes()

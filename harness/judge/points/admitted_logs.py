@@ -65,7 +65,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
 
 
 def _running(pod: Pod, container: str) -> bool:
-    """Return whether a container ran in the last recorded state of its pod."""
+    """Return whether a container was running in the last recorded state of its pod."""
     statuses = items(pod.last.object, "status", "containerStatuses")
     status = next((each for each in statuses if each.get("name") == container), {})
     return pod.last.type != "DELETED" and "running" in mapping(status, "state")

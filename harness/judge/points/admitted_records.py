@@ -134,9 +134,9 @@ class Record:
     """Whether the summary is complete and consistent with the lines and the blocks."""
     blocks: Blocks | None = None
     contradiction: str = ""
-    """How the log and the digests in the tracker contradict each other, or ""."""
+    """How the digests in the tracker contradict the log, or ""."""
     running: bool = False
-    """Whether its container ran when it was read, so that its client may still send points."""
+    """Whether its container was running when its pod was read, so that its client may still send points."""
 
     @property
     def last(self) -> Line | None:
@@ -258,7 +258,7 @@ def read(
     """Return the records in a pod's log. `nonce` is HARNESS_NONCE in the pod's spec, the uid of its owner.
 
     `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
-    was rotated away. `running` is whether the container ran when its pod was read.
+    was rotated away. `running` is whether the container was running when its pod was read.
     """
     found: dict[str, Record] = {}
     others = 0

@@ -17,7 +17,7 @@ from harness.judge.case import Case, Restart, condition
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
 """Kinds whose status counts restarts or failed pods."""
 _CREATIONS = ("SuccessfulCreate", "SuccessfulCreatePod")
-"""Reasons of Events about the creation of a pod, of Kubernetes' controllers and of Kubeflow's operators."""
+"""Reasons of the Events with which controllers of Kubernetes and Kubeflow report a pod that they created."""
 _CREATION_SECONDS = 5.0
 """Maximum seconds between the creation of an object and the Event about it."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"
@@ -116,7 +116,7 @@ def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
 
 
 def _count(event: dict[str, Any]) -> Any:
-    """Return how often an Event has occurred."""
+    """Return how many times an Event has occurred."""
     return event.get("count") or mapping(event, "series").get("count") or 1
 
 

@@ -92,7 +92,7 @@ class Pool:
         return None
 
     def _watch(self) -> None:
-        """Double the number of threads while attempts are due and all attempts take long."""
+        """Double the number of threads while attempts are due and all of them take STUCK seconds or more."""
         while not self._stop.wait(STUCK):
             with self._changed:
                 now = time.monotonic()

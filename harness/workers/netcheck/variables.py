@@ -168,7 +168,7 @@ class _Reader:
         )
 
     def _missing_spaces(self) -> None:
-        """Add a failed finding for each option that torchrun reads as a part of another option's value."""
+        """Add a failed finding for each option that torchrun reads as part of another option's value."""
         for name, option in TORCHRUN.items():
             value = self._option(name)
             if other := merged(value):
