@@ -123,7 +123,7 @@ TWICE = {"count": 2}
 LATER = {"firstTimestamp": jobs.at(1800)}
 """The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
 REPEATED = {"count": 3, "lastTimestamp": jobs.at(4000)}
-"""An Event whose last repetition keeps it from expiring, although those of the same time have expired."""
+"""An Event that has not expired because it was repeated. Others from the start of the job have expired."""
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_an_evicted_worker_of_an_mpijob(api, attached):
 
 
 def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
-    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
+    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused."""
     api.objects["mpijob"] = [mpi_job(jobs.condition("Failed", "MPIJobFailed", "launcher failed"))]
     api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
     api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
