@@ -1,6 +1,4 @@
-"""Kubeflow's controllers on a kind cluster of ours: built from their Go modules, installed by their own
-manifests.
-"""
+"""Build Kubeflow's controllers from their Go modules, and install them on a kind cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _INIT_CONTAINER = """
   - -c
   - for i in $(seq {{.MaxTries}}); do getent hosts {{.MasterAddr}} && exit; sleep 1; done; exit 1
 """
-"""The init container of workers of a PyTorchJob. That of the operator needs nslookup."""
+"""The init container of a PyTorchJob's workers. The operator's default needs nslookup."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def install(
     arguments: Sequence[str] = (),
     seconds: float = 180,
 ) -> None:
-    """Build, load and start a controller, and wait until it is ready. It gets `arguments` also."""
+    """Build, load and start a controller with additional `arguments`, and wait until it is ready."""
     packages = {operator.name: f"{operator.path}/{operator.package}"}
     built = program(Module(operator.name, operator.path, operator.version, packages), context)
     _build_image(operator, built, work / "image")
@@ -154,7 +152,7 @@ def until_applied(kube: Kube, document: dict[str, Any], seconds: float = 60) -> 
 
 
 def _documents(operator: Operator, base: Path, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what its kustomization makes, with our image and namespace, and without its remote parts."""
+    """Return the objects of its kustomization with the local image and namespace, but not remote ones."""
     secret = {"name": operator.secret, "namespace": operator.namespace}
     found: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": operator.namespace}},

@@ -42,14 +42,14 @@ def logged(
 
 
 def _logs(bundle: Bundle, container: str) -> dict[int, str]:
-    """Return the path in the bundle of the log of each pod, by the index of the pod."""
+    """Return the path of each pod's log in the bundle, by the index of the pod."""
     return {index: bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
 
 
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
     """Return the ranks whose admitted recorders wrote to the log of each pod, by the index of the pod.
 
-    Nothing is returned if their summaries name no world, or different ones.
+    Returns {} if their summaries name no world, or different worlds.
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():
@@ -65,7 +65,7 @@ def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str,
 
 
 def of_logs(logs: dict[str, LoggedRanks], nodes: int, where: str = "torchrun's log") -> RankOrder:
-    """Return the order in which torchrun numbered the pods, as `where` shows it."""
+    """Return the order in which torchrun numbered the pods. `where` names the source of `logs`."""
     return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, where)
 
 

@@ -193,23 +193,29 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     lists = together([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
-    _read_again(job, reader, recording)
+    if _changed(job, reader, recording):
+        with suppress(HarnessError):  # They were read before.
+            for kind, item in read(POD):
+                recording.add(kind, item)
     recording.flush()
     there = {each.kind.name for each in wanted} | {job.resource.kind.name}
     writer.update(attached_at=now(), watched=sorted(there - reader.unread.keys() - reader.absent))
 
 
-def _read_again(job: AttachedJob, reader: Reader, recording: Recording) -> None:
-    """Read and record the job's object again, after the pods.
+def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
+    """Read and record the job's object again, after the pods. Return whether its status has changed.
 
-    If the job ended in between, its object shows why the pods were deleted.
+    If the job ended in between, its object shows why pods were deleted, and pods that were read as running
+    may have ended.
     """
     if job.item is None:
-        return
+        return False
     with suppress(HarnessError):  # It was read before.
         item = reader.get(job.resource, job.name, retry=False)
         if item is not None and mapping(item, "metadata").get("uid") == job.uid:
             recording.add(job.resource.kind.name, item)
+            return mapping(item, "status") != mapping(job.item, "status")
+    return False
 
 
 def pod_labels(job: AttachedJob) -> str:

@@ -22,7 +22,7 @@ from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SU
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
-"""What lines of admitted recorders contain."""
+"""The marks of the lines that admitted recorders write."""
 
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:

@@ -58,6 +58,15 @@ DYING = f"""{BEGIN}
     log(10_000)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+LATE = f"""{BEGIN}
+    os.kill(run._sync_manager._process.pid, signal.SIGKILL)
+    for step in (10_500, 11_500):
+        run.log({{f"loss/{{rank}}": 7.5}}, step=step)
+    until(lambda: not client_calls._recording.lines.reports.state(0)["unsent"])
+    run.log({{f"loss/{{rank}}": 7.5}}, step=11_501)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""The tracker has the digest of a block whose point the client has not sent."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +132,7 @@ def test_a_forged_report_or_line_is_never_a_pass(recorded: Recorded) -> None:
         [1],
     )
     assert "rank 1" in verdict.explanation
-    assert "one of both was changed" in verdict.explanation
+    assert "one of them was changed" in verdict.explanation
     with sqlite3.connect(recorded.server.db) as db:
         db.execute("DELETE FROM digests WHERE id = ?", (first,))
     verdict = recorded.attach().verdict
@@ -145,6 +154,20 @@ def test_the_blocks_of_a_dead_rank_are_judged(recorded: Recorded) -> None:
     assert complete.result == "UNKNOWN"
     assert "blocks of its points until its last line are in the run" in complete.explanation
     assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
+
+
+@pytest.mark.nightly
+def test_a_point_that_a_running_rank_has_not_sent_is_lost_only_when_it_has_ended(recorded: Recorded) -> None:
+    recorded.train(0, program=TRAIN)
+    recorded.train(1, program=LATE)
+    recorded.serve(recorded.pod(0), recorded.pod(1, None))  # The Job is Complete.
+    verdict = recorded.attach().verdict
+    assert (verdict.verdict, check(verdict, "no-lost-points").result) == ("UNKNOWN", "UNKNOWN")
+    complete = check(verdict, "ground-truth-complete").explanation
+    assert "in steps 10000–10999; its client may still send them" in complete
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    recorded.serve(recorded.pod(0), recorded.pod(1, 137), job=failed)
+    assert check(recorded.attach().verdict, "no-lost-points").result == "FAIL"
 
 
 @pytest.mark.nightly

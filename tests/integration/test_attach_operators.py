@@ -5,6 +5,7 @@ Most situations are those of public bug reports. tests/k8s/test_attach.py has th
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attached_jobs as jobs
@@ -14,6 +15,7 @@ from attached_jobs import results, short
 
 from harness.attach.resources import MPI_JOB_V1
 from harness.evidence import Bundle
+from harness.judge import judge
 
 
 def pytorch_job(*conditions: dict) -> dict:
@@ -90,9 +92,38 @@ def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, laun
     assert text in verdict.explanation
 
 
+def test_a_pod_without_a_rank_that_is_gated_is_not_unschedulable(api, attached):
+    """Contract: Kueue, or another controller, keeps it from the scheduler until its job is admitted."""
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    launcher = without_rank(conditions=[gated])
+    launcher["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    launcher["spec"].pop("nodeName", None)
+    api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
+    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
+    assert "scheduling.unschedulable" not in {each.cause for each in attached("mpijob/train").verdict.checks}
+
+
+def test_a_pod_without_a_rank_that_starts_again_and_again_has_its_image(api, attached):
+    """Contract: a pull that failed before its container started is not why it waits now."""
+    ended = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": jobs.state(1)}
+    launcher = without_rank(containerStatuses=[{"name": "main", "image": "mpi/kubectl", **ended}])
+    api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
+    api.objects["pod"] = [launcher, *(jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1))]
+    path = attached("mpijob/train").bundle
+    lines = (path / "objects/pod.jsonl").read_text().splitlines()
+    (now,) = (json.loads(line) for line in lines if "CrashLoopBackOff" in line)
+    before = json.loads(json.dumps(now))
+    before["object"]["status"]["containerStatuses"] = [{"name": "main", **STUCK}]
+    before["object"]["metadata"]["resourceVersion"] = "6"
+    (path / "objects/pod.jsonl").write_text("".join(f"{line}\n" for line in [json.dumps(before), *lines]))
+    assert "image.not_found" not in {each.cause for each in judge(Bundle.open(path)).checks}
+
+
 TWICE = {"count": 2}
 LATER = {"firstTimestamp": jobs.at(1800)}
 """The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
+REPEATED = {"count": 3, "lastTimestamp": jobs.at(4000)}
+"""An Event that has not expired because it was repeated. Others from the start of the job have expired."""
 
 
 @pytest.mark.parametrize(
@@ -115,6 +146,22 @@ def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created,
         for pod, more in created.items()
     ]
     assert results(attached("pytorchjob/train").verdict)["restarts"] == result
+
+
+def test_a_repeated_event_does_not_show_that_no_event_has_expired(api, attached):
+    """Contract: the API server deletes an Event an hour after its last update, not after its first one."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
+    pods = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
+    for pod in pods:  # These replaced earlier pods.
+        pod["metadata"]["creationTimestamp"] = jobs.at(1800)
+    api.objects["pod"] = pods
+    names = [pod["metadata"]["name"] for pod in pods]
+    api.objects["event"] = [
+        jobs.event(name, "PyTorchJob", "train", "SuccessfulCreatePod", f"Created pod: {name}", **LATER)
+        for name in names
+    ]
+    api.objects["event"] += [jobs.event("x", "PyTorchJob", "train", "Unhealthy", "no node", **REPEATED)]
+    assert results(attached("pytorchjob/train").verdict)["restarts"] == "UNKNOWN"
 
 
 def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
@@ -141,7 +188,7 @@ def test_an_evicted_worker_of_an_mpijob(api, attached):
 
 
 def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
-    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
+    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused."""
     api.objects["mpijob"] = [mpi_job(jobs.condition("Failed", "MPIJobFailed", "launcher failed"))]
     api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
     api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
@@ -221,4 +268,4 @@ def test_a_pytorchjob_without_an_operator(api, attached):
     job = pytorch_job(jobs.condition("Created"))
     api.objects["pytorchjob"] = [{**job, "status": {}}]
     explanation = attached("pytorchjob/train").verdict.explanation
-    assert "The PyTorchJob has no conditions either: does its operator run?" in explanation
+    assert "The PyTorchJob has no conditions either: is its operator running?" in explanation

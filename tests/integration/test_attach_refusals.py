@@ -115,6 +115,18 @@ def test_a_list_whose_pages_expire_is_read_again_whole(api: BundleApi, attached:
     assert ["continue" in each for each in queries] == [False, True, False]
 
 
+def test_a_job_that_completes_while_it_is_read(api: BundleApi, attached: Attach) -> None:
+    """Contract: its pods are read again, so that no rank of a completed job seems to run."""
+    running(api)
+
+    def before(path: str) -> None:
+        if path.endswith("/jobs/train") and ("GET", PODS) in api.requests:
+            complete(api)
+
+    api.before = before
+    assert short(attached().verdict) == COMPLETE
+
+
 def running(api: BundleApi) -> None:
     serve(api, jobs.job("train", 2), jobs.pod(0, None), jobs.pod(1, None))
 

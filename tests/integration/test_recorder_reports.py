@@ -159,7 +159,7 @@ def test_a_changed_or_deleted_report_contradicts_the_log(trained: Job) -> None:
     changes: list[tuple[Callable[[list[DigestReport]], list[DigestReport]], str]] = [
         (lambda reports: reports[:-1], "they were lost or deleted, or its log is forged"),
         (lambda _: [], "they were lost or deleted, or its log is forged"),
-        (swapped, "one of both was changed"),
+        (swapped, "one of them was changed"),
     ]
     for change, words_ in changes:
         findings = judge(trained, reports=change)
@@ -299,7 +299,7 @@ def hangs(_: BaseHTTPRequestHandler) -> None:
                 (responds(503), "HTTP 503"),
                 (responds(507), "HTTP 507"),
                 (responds(200, b"<html>"), "JSONDecodeError"),
-                (responds(200, b'{"reports": true}'), "the response is not one of the tracker's"),
+                (responds(200, b'{"reports": true}'), "the response is not from the tracker"),
                 (responds(200, b'{"reports": 7}'), "7 reports of this process instead of 0"),
             )
         ),

@@ -123,7 +123,7 @@ def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
 
 
 KUBECTL_IMAGE = "mpi-kubectl-delivery-image"
-"""Option of the operator. The launchers of the tests do not use the kubectl that this image brings them."""
+"""An option of the operator. The image gives launchers kubectl, which those of the tests do not use."""
 COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
 """The verdict on a completed job whose points were not recorded."""
 CRASHED = ("FAIL", "rank.crashed", [1])

@@ -30,7 +30,7 @@ _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
 )
-"""Words in errors of ranks that waited in vain for other ranks."""
+"""Words in the errors of ranks that waited in vain for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _failed_by_itself(end: End) -> bool:
-    """Return whether a rank failed with an error that a rank which waits for others does not have."""
+    """Return whether a rank failed with an error of its own, and not because it waited for other ranks."""
     own = end.state == "failed" and end.cause == "rank.crashed" and not end.follows
     return own and "Error" in end.log_quote and not _OF_A_WAITING_RANK.search(end.log_quote)
 

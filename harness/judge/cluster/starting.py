@@ -14,7 +14,7 @@ from harness.evidence.kubernetes import messages, node_images
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
-from harness.judge.case import Case, names
+from harness.judge.case import Case, gated, names
 from harness.judge.cluster import containers, gpu_supply, image_pulls, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
@@ -96,25 +96,27 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
 
 
 def _without_rank(case: Case) -> list[Pod]:
-    """Return the pods of an attached job that have no rank, unless the job completed.
+    """Return the pods of an attached job that have no rank, or [] if the job completed.
 
-    The ranks may wait for them: for the launcher of an MPIJob, or for an initializer of a TrainJob.
+    The ranks may wait for them: for the launcher of an MPIJob, or for an initializer of a TrainJob. Pods with
+    a scheduling gate are omitted, as those of ranks are (`Case.pods`).
     """
     if not case.launch.attached or case.terminal == "Completed":
         return []
     ranked = {pod.last.uid for attempts in case.pod_attempts.values() for pod in attempts}
     others = {uid: states for uid, states in case.bundle.objects("pod").items() if uid not in ranked}
-    return [Pod(-1, tuple(states)) for states in others.values() if states[-1].type != "DELETED"]
+    pods = [Pod(-1, tuple(states)) for states in others.values() if states[-1].type != "DELETED"]
+    return [pod for pod in pods if not gated(pod.last)]
 
 
 def _image_without_rank(case: Case) -> Finding | None:
-    """Return the finding for a pod without a rank of which a container could not start."""
+    """Return the finding for a pod without a rank whose container could not start, or None."""
     for pod in _without_rank(case):
         for part, role in (("initContainers", "init container"), ("containers", "container")):
             for status in items(pod.last.object, "status", f"{part.removesuffix('s')}Statuses"):
                 name = str(status.get("name"))
-                if "waiting" not in mapping(status, "state"):
-                    continue
+                if "waiting" not in mapping(status, "state") or mapping(status, "lastState"):
+                    continue  # It has started.
                 if (why := _blocked(pod, part, name, f"{role} {name}")) is not None:
                     there, advice = _on_nodes(case, why, pod.node)
                     text = f"pod {pod.name}, which has no rank, {why.text}"
@@ -124,7 +126,7 @@ def _image_without_rank(case: Case) -> Finding | None:
 
 
 def _unscheduled_without_rank(case: Case) -> Finding | None:
-    """Return the finding for a pod without a rank that has no node."""
+    """Return the finding for a pod without a rank that could not be scheduled, or None."""
     for pod in _without_rank(case):
         scheduled = pod.condition("PodScheduled")
         if pod.node is None and scheduled is not None and scheduled[1].get("status") == "False":

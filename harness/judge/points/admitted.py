@@ -147,7 +147,7 @@ def _complete(
     return not_passed(
         "ground-truth-complete",
         "unification.digests_contradict" if contradicted else "unification.truth_incomplete",
-        f"what the recorders {who}wrote in the log and sent to the tracker contradicts each other"
+        f"what the recorders {who}sent to the tracker contradicts their lines in the log"
         if contradicted
         else f"what the recorders {who}wrote is not enough to judge every point",
         details=details,
@@ -316,7 +316,7 @@ def _blocks_before_the_end(
     count = sum(map(len, blocks.leaves.values()))
     here = sum(
         compare_blocks(
-            record.rank,
+            record,
             metric,
             leaves,
             rows.get(metric) or Rows(metric),

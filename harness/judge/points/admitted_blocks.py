@@ -1,4 +1,4 @@
-"""Check the digests of blocks that recorders sent to the tracker against their logs, and use them.
+"""Locate differences by the digests of blocks that recorders sent to the tracker, if they fit the logs.
 
 The summary in a log is bounded, so it has one digest for several blocks of a long training. The tracker has a
 digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of the reports
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -92,7 +92,7 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
 
 
 def _fitting(record: Record, stored: _Stored) -> Blocks | str:
-    """Return the blocks to which the log commits, or how the log and the reports contradict each other."""
+    """Return the blocks to which the log commits, or how the reports contradict the log."""
     heads: dict[int, list[Line]] = {}
     for _, line in sorted(record.lines.items()):
         if line.reports:
@@ -110,23 +110,25 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         try:
             text = _text(stored.packed[number])
             report = msgspec.json.decode(text, type=_Report)
+            leaves = list(_leaves(report))
         except ValueError as error:
             return f"report {number} of its digests in the tracker cannot be read: {str(error)[:100]}"
         before = record.lines.get(report.line)
         if before is not None and before.chain != report.chain:
             return (
                 f"report {number} of its digests in the tracker does not fit line {report.line} of its log: "
-                "one of both was changed"
+                "one of them was changed"
             )
         head = digest_reports.head_after(head, text)
         for line in heads.get(number + 1, ()):
             if digest_reports.head_text(head) != line.head:
                 return (
                     f"the first {counted(number + 1, 'report')} of its digests in the tracker are not those "
-                    f"to which line {line.number} of its log commits: one of both was changed"
+                    f"to which line {line.number} of its log commits: one of them was changed"
                 )
         if number < last:
-            _add(blocks, report)
+            for metric, block, leaf in leaves:
+                blocks.leaves.setdefault(metric, {})[block] = leaf
     return blocks
 
 
@@ -140,7 +142,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     if summary is None or summary.sent is None or section is None:
         return ""
     sent, last = summary.sent, record.last
-    in_line = last is not None and last.reports == sent.reports  # Another response may have come in between.
+    in_line = last is not None and last.reports == sent.reports  # Not if one was acknowledged after the line.
     complete = in_line and sent.unsent == sent.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
@@ -148,7 +150,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
         if (complete and differs) or sum(leaf.points for leaf in leaves) > claim.count:
             return (
                 f"its digests of {claim.metric} in the tracker do not fit its summary in the log: "
-                "one of both was changed"
+                "one of them was changed"
             )
     return ""
 
@@ -162,10 +164,10 @@ def _text(packed: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def _add(blocks: Blocks, report: _Report) -> None:
+def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
+    """Yield (metric, block, points) for each entry. Raises ValueError if a digest is invalid."""
     for metric, block, points, digest, began_ms, ended_ms in report.entries:
-        leaf = Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
-        blocks.leaves.setdefault(metric, {})[block] = leaf
+        yield metric, block, Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:

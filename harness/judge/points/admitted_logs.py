@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from harness.core.clock import seconds
 from harness.evidence.io.files import inside
 from harness.evidence.io.reader import Bundle
-from harness.evidence.kubernetes.objects import Pod, items
+from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import Point
 from harness.judge.case import Case, names
@@ -53,7 +53,8 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     path = case.bundle.log(pod.name, container)
     late = _begins_late(case, pod, path)
     texts = (line.decode(errors="replace") for _, line in case.bundle.lines(path))
-    found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late)
+    running = _running(pod, container)
+    found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late, running=running)
     for record in found.records:
         if own is not None and record.summary is not None and record.summary.world is None:
             record.rank = own  # Without a launcher, the index in a Job is not the rank in a JobSet.
@@ -61,6 +62,13 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     if not found.records:
         found.absent = _absent(case, pod, path, late, is_last=is_last)
     return found
+
+
+def _running(pod: Pod, container: str) -> bool:
+    """Return whether a container was running in the last recorded state of its pod."""
+    statuses = items(pod.last.object, "status", "containerStatuses")
+    status = next((each for each in statuses if each.get("name") == container), {})
+    return pod.last.type != "DELETED" and "running" in mapping(status, "state")
 
 
 def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:

@@ -134,7 +134,9 @@ class Record:
     """Whether the summary is complete and consistent with the lines and the blocks."""
     blocks: Blocks | None = None
     contradiction: str = ""
-    """How the log and the digests in the tracker contradict each other, or ""."""
+    """How the digests in the tracker contradict the log, or ""."""
+    running: bool = False
+    """Whether its container was running when its pod was read, so that its client may still send points."""
 
     @property
     def last(self) -> Line | None:
@@ -245,12 +247,18 @@ class PodRecord:
 
 
 def read(
-    lines: Iterable[str], nonce: str, *, pod: str = "", rank: int | None = None, whole: bool = True
+    lines: Iterable[str],
+    nonce: str,
+    *,
+    pod: str = "",
+    rank: int | None = None,
+    whole: bool = True,
+    running: bool = False,
 ) -> PodRecord:
     """Return the records in a pod's log. `nonce` is HARNESS_NONCE in the pod's spec, the uid of its owner.
 
     `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
-    was rotated away.
+    was rotated away. `running` is whether the container was running when its pod was read.
     """
     found: dict[str, Record] = {}
     others = 0
@@ -259,7 +267,7 @@ def read(
             others += 1
             continue
         own = item.rank if item.rank is not None else rank
-        record = found.setdefault(item.attempt, Record(item.attempt, own, pod, nonce))
+        record = found.setdefault(item.attempt, Record(item.attempt, own, pod, nonce, running=running))
         if record.rank != own:
             record.conflict = "its lines name two ranks, so some are forged"
             continue

@@ -15,7 +15,7 @@ MAX_SILENT = 3
 YOUNGER_SECONDS = 60.0
 """A pod that was created this many seconds after another rank had started was not there from the start."""
 _LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
-"""Labels with the value `launcher`: of the MPI operator, and of the training operator."""
+"""The labels with which the MPI operator and the training operator mark a launcher pod, in this order."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
 

@@ -29,7 +29,7 @@ def reason(case: Case) -> str:
     if launched is None:
         return "a controller of the pods, a person, a program or the removal of their node deleted it"
     if case.launch.kind in _OPERATORS and not items(launched.object, "status", "conditions"):
-        return f"the {case.launch.kind} has no conditions either: does its operator run?"
+        return f"the {case.launch.kind} has no conditions either: is its operator running?"
     if case.launch.kind in _OPERATORS:
         policy = mapping(launched.object, "spec", "runPolicy").get("cleanPodPolicy")
         policy = policy or mapping(launched.object, "spec").get("cleanPodPolicy") or "not set"

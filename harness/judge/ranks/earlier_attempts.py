@@ -17,7 +17,7 @@ from harness.judge.case import Case, Restart, condition
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
 """Kinds whose status counts restarts or failed pods."""
 _CREATIONS = ("SuccessfulCreate", "SuccessfulCreatePod")
-"""Reasons of Events about the creation of a pod, of Kubernetes' controllers and of Kubeflow's operators."""
+"""Reasons of the Events with which controllers of Kubernetes and Kubeflow report a pod that they created."""
 _CREATION_SECONDS = 5.0
 """Maximum seconds between the creation of an object and the Event about it."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"
@@ -79,10 +79,10 @@ def not_known(case: Case) -> str:
 
 
 def _created_once(case: Case) -> bool:
-    """Return whether the Events of the job's controller show that it created each of the ranks' pods once.
+    """Return whether Events show that the job's controller created the pod of each rank exactly once.
 
-    The API server deletes an Event after a time that is not known, one hour by default. Therefore one Event
-    must be from the creation of the job.
+    The API server deletes an Event some time after its last update, by default after one hour. Therefore an
+    Event from the creation of the job must still exist that was never updated: no later one has expired then.
     """
     launched = case.jobset
     created_at = seconds(mapping(launched.object, "metadata").get("creationTimestamp")) if launched else None
@@ -93,7 +93,8 @@ def _created_once(case: Case) -> bool:
         for event in case.bundle.last("event").values()
         if mapping(event.object, "involvedObject").get("uid") == launched.uid
     ]
-    first = min((at for event in own if (at := _time(event)) is not None), default=None)
+    once = [event for event in own if _count(event) == 1]
+    first = min((at for event in once if (at := _time(event)) is not None), default=None)
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     if first is None or first - created_at > _CREATION_SECONDS or len(pods) != len(case.pod_attempts):
         return False
@@ -101,7 +102,7 @@ def _created_once(case: Case) -> bool:
 
 
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
-    """Return whether exactly one Event, from the time of the pod's creation, reports that it was created."""
+    """Return whether one Event, from the time of the pod's creation, and no other reports its creation."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     found = [
         event
@@ -111,8 +112,12 @@ def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
     created_at = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
     if len(found) != 1 or created_at is None or (at := _time(found[0])) is None:
         return False
-    times = found[0].get("count") or mapping(found[0], "series").get("count") or 1
-    return times == 1 and abs(at - created_at) <= _CREATION_SECONDS
+    return _count(found[0]) == 1 and abs(at - created_at) <= _CREATION_SECONDS
+
+
+def _count(event: dict[str, Any]) -> Any:
+    """Return how many times an Event has occurred."""
+    return event.get("count") or mapping(event, "series").get("count") or 1
 
 
 def _time(event: dict[str, Any]) -> float | None:

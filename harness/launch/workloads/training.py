@@ -8,7 +8,6 @@ restarts.
 from __future__ import annotations
 
 import copy
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -303,14 +302,13 @@ def _redact(context: RunContext, values: Iterable[str]) -> None:
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     """Return a bundle's name and the digest of its last checkpoint's weights. Raises UsageError."""
     bundle = opened(run, runs_dir)
-    try:
-        audit = json.loads((bundle.path / "training-audit.json").read_text())
-        weights = str(audit["checkpoints"][-1]["weights"])
-    except (OSError, ValueError, LookupError, TypeError):
+    audit = bundle.training_audit
+    weights = audit.checkpoints[-1].weights if audit is not None and audit.checkpoints else None
+    if weights is None:
         raise UsageError(
             f"--same-as {run}: expected the bundle of a training whose checkpoints were audited",
             hint="`harness runs` shows bundles; `harness train` creates such a bundle",
-        ) from None
+        )
     return bundle.path.name, weights
 
 

@@ -1,4 +1,4 @@
-"""/api/audit/…: the audit view, which the clients in tracker/client/audit.py read, and what it stores."""
+"""/api/audit/…: the audit view for the clients in tracker/client/audit.py, claims, and digests."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _run_ids(reports: Sequence[Report]) -> list[Finding]:
-    """Return a finding if torchrun has different run ids, because such agents never find each other."""
+    """Return a finding if the ranks' run ids differ, because torchrun then waits for other ranks in vain."""
     ids = {report.place: str(report.facts.get("rdzv_id") or "") for report in reports}
     ids = {place: run_id for place, run_id in sorted(ids.items()) if run_id}
     if len({*ids.values()}) < 2:

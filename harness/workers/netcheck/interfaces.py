@@ -39,7 +39,7 @@ def addresses() -> dict[str, str]:
 
 
 def recent_addresses() -> dict[str, str]:
-    """Return the same as `addresses`, as of at most RECENT seconds ago, for those who ask for each peer."""
+    """Return the result of `addresses`, which may be RECENT seconds old. Each probe calls this function."""
     now = time.monotonic()
     if not _LAST or now - _LAST[0][0] > RECENT:
         _LAST[:] = [(now, addresses())]

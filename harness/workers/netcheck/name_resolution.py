@@ -27,11 +27,11 @@ LONGEST = 3600
 PATIENCE, SHORT = 5.0, 1.0
 """Seconds to wait for an answer, as the resolver of glibc does, and for the first one of several servers."""
 AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
-"""Number of additional queries that must confirm that a name exists, and the number in a job of MANY ranks or
-more. All ranks of a job query every name, so that more ranks find a replica without the name more often."""
+"""Number of additional queries that must confirm that a name exists, and the number in jobs of MANY ranks or
+more. All ranks query each name, so in a large job, a rank needs fewer queries to reach every replica."""
 Ask = Callable[..., Answer]
 _HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
-"""Path of a hosts file → its inode, time of change and size, and what it contained then."""
+"""Path of a hosts file → its inode, modification time and size, and its content at that time."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Names:
     def _in_one_flow(  # noqa: PLR0911 - one return per answer
         self, name: str, candidate: str, before: _Absent | None
     ) -> Lookup | None:
-        """Return the same as `_try`. The replica that has the name is queried for its address."""
+        """Implement `_try`. The replica that has the name is also asked for its address."""
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
             return self._broken(name, exists)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 FIRST = 2
 """Number of threads at the start."""
 STUCK = 0.5
-"""If no attempt ends for this many seconds while others are due, the number of threads doubles."""
+"""If all attempts take this many seconds or more while others are due, the number of threads doubles."""
 
 
 class Pool:
@@ -33,7 +33,7 @@ class Pool:
         self._numbers = itertools.count()
         self._threads = self._idle = 0
         self._ended = time.monotonic()
-        """When an attempt last ended."""
+        """When an attempt that took less than STUCK seconds last ended, or the number of threads doubled."""
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:
@@ -67,13 +67,16 @@ class Pool:
                 attempt = self._next()
             if attempt is None:
                 return
-            again = None
+            again, began = None, time.monotonic()
             try:
                 again = attempt()
             except Exception:  # An error ends this probe, as in a thread of its own, but not the thread.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             with self._changed:
-                self._ended = time.monotonic()
+                now = time.monotonic()
+                took = now - began
+                if took < STUCK or took - self._delayed(began) < STUCK:
+                    self._ended = now
                 if again is not None:
                     self._push(again, attempt)
 
@@ -89,7 +92,7 @@ class Pool:
         return None
 
     def _watch(self) -> None:
-        """Double the number of threads while attempts are due and none ends."""
+        """Double the number of threads while attempts are due and all of them take STUCK seconds or more."""
         while not self._stop.wait(STUCK):
             with self._changed:
                 now = time.monotonic()

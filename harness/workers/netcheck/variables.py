@@ -128,7 +128,7 @@ class _Reader:
         self.wrong: list[Finding] = []
 
     def environment(self, expected: int | None) -> Environment:
-        self._torchrun()
+        self._missing_spaces()
         declared = self._number(NODES, "variables.nodes", 1, self._last_of_range(NODES))
         declared = self._formed(declared)
         self._contradictions(declared)
@@ -141,6 +141,8 @@ class _Reader:
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:
             nodes = world // each
+        if nodes != 1:
+            self._own_run_id()
         rank, local = (self._number((name,), "variables.rank", 0) for name in ("RANK", "LOCAL_RANK"))
         node_rank = self._node_rank(rank, local, per_node)
         if expected is not None and declared not in (None, expected):
@@ -165,15 +167,24 @@ class _Reader:
             self._first(RDZV_ID)[1],
         )
 
-    def _torchrun(self) -> None:
-        """Add a failed finding for each value that torchrun reads differently than it is meant."""
+    def _missing_spaces(self) -> None:
+        """Add a failed finding for each option that torchrun reads as part of another option's value."""
         for name, option in TORCHRUN.items():
-            value = self._options.get(name) or self._variables.get(name, "")
+            value = self._option(name)
             if other := merged(value):
                 text = f"torchrun reads {option}={value} as one value: a space is missing before {other}"
                 self._fail("variables.torchrun", text)
-            elif option == "--rdzv_id" and differs_in_each_pod(value):
-                self._fail("variables.torchrun", f"{option}={value} has another value in each pod")
+
+    def _own_run_id(self) -> None:
+        """Add a failed finding if each pod's shell expands --rdzv_id to another value."""
+        for name in RDZV_ID:
+            value = self._option(name)
+            if differs_in_each_pod(value) and not merged(value):
+                self._fail("variables.torchrun", f"--rdzv_id={value} has another value in each pod")
+
+    def _option(self, name: str) -> str:
+        """Return the value of an option of torchrun, or of the variable with this name, or ""."""
+        return self._options.get(name) or self._variables.get(name, "")
 
     def _formed(self, declared: int | None) -> int | None:
         """Return the number of nodes with which an elastic torchrun started, otherwise `declared`."""

@@ -8,8 +8,8 @@ harness also stores a digest for each block (harness/tracker/storage/digests.py)
 
 `line` and `chain` are those of the last line in the log when the report was created (admitted_lines.py). The
 next lines contain the number of reports that the tracker has acknowledged, and the head: a digest of the
-bytes of all of them. So neither the log nor the reports can be changed alone. A block that gets further
-points after its report is reported again, and the last report counts.
+bytes of all of them. Therefore, neither the log nor the reports can be changed alone. A block that gets
+further points after its report is reported again, and the last report counts.
 
 Reports are sent in a thread, with the URL and the key of the client. They never delay the program, except for
 at most END_SECONDS when a run finishes. A failure stops the reports, and never raises. Standard library only,
@@ -30,20 +30,20 @@ from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"
 SECONDS = 5.0
-"""Timeout of a request."""
+"""Timeout of a request in seconds."""
 END_SECONDS = 1.0
-"""Maximum time for which a process waits at the end of a run until its reports are acknowledged."""
+"""Maximum time in seconds that a process waits at the end of a run for its reports to be acknowledged."""
 MAX_PENDING = 20_000
 """Maximum number of entries that wait to be sent. Further ones are dropped."""
 MAX_ENTRIES, MAX_BYTES = 1000, 200_000
-"""Maximum number of entries in a report, and of the bytes of their JSON."""
+"""Maximum number of entries in a report, and of bytes in their JSON."""
 MAX_FAILURES = 5
 """Number of consecutive failures after which nothing more is sent."""
 MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the head after a further report. `head` is `first_head` or the head after the report before."""
+    """Return the head after another report. `head` is the head before it, or `first_head`."""
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
@@ -53,12 +53,12 @@ def first_head(nonce: str, attempt: str, run: str) -> bytes:
 
 
 def head_text(head: bytes) -> str:
-    """Return a head as it is written in a line."""
+    """Return a head in the form in which a line contains it."""
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
 class UnexpectedError(Exception):
-    """Raised if a response is not one of the tracker's. Its text contains no data of the request."""
+    """Raised if a response is not from the tracker. Its text contains no data of the request."""
 
 
 class Reports:
@@ -88,12 +88,12 @@ class Reports:
         self._pending: deque[Entry] = deque()
         self._line: tuple[int, str] = (0, "")
         self._report: bytes | None = None
-        """The report that is sent next, if it was created."""
+        """The report that is being sent or that will be sent again, or None."""
         self._in_report = 0
-        """Number of entries that are no longer in `_pending`, and not acknowledged."""
+        """Number of entries in `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
-        """Number of calls of `add`, and of those after which all entries were sent or a request failed."""
+        """Number of calls of `add`, and how many of them were followed by an attempt to send all entries."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
@@ -241,7 +241,7 @@ class Reports:
             raise
         stored = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
         if not isinstance(stored, int) or isinstance(stored, bool):
-            raise UnexpectedError("the response is not one of the tracker's")
+            raise UnexpectedError("the response is not from the tracker")
         return stored
 
 

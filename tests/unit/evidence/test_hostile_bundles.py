@@ -19,12 +19,14 @@ import bundles
 import pytest
 
 from harness.cli import logs
+from harness.core.errors import UsageError
 from harness.evidence import Bundle
 from harness.evidence.io import files
 from harness.evidence.io.files import NotInsideError, inside, open_inside, replace_file
 from harness.evidence.io.runs_folder import Past
 from harness.evidence.schema.bundle import Verdict
 from harness.judge import judge
+from harness.launch.workloads import training
 from harness.report.ci import cases
 from harness.report.ci.facts import launched
 from harness.report.diff import facts
@@ -279,3 +281,21 @@ def test_the_end_of_a_log_without_lines_takes_little_memory(monkeypatch: pytest.
     assert sum(map(len, lines)) <= 4000
     assert lines[-1] == b"end\n"
     assert files.last_lines(io.BytesIO(b"a\nb\nc"), 2) == (3, [b"b\n", b"c"])
+
+
+@pytest.mark.parametrize("way", ["audited", "not loaded", "linked"])
+def test_the_weights_of_another_training_come_from_its_bundle(tmp_path: Path, way: str) -> None:
+    """Contract: `harness train --same-as` reads no other file, and needs a checkpoint that was loaded."""
+    checkpoint = {"name": "step-1", "whole": True, "weights": None if way == "not loaded" else "abc"}
+    path = tmp_path / "one"
+    path.mkdir()
+    (path / "manifest.json").write_text("{}")
+    audit = (tmp_path if way == "linked" else path) / "training-audit.json"
+    audit.write_text(json.dumps({"checkpoints": [checkpoint]}))
+    if way == "linked":
+        (path / audit.name).symlink_to(audit)
+    if way == "audited":
+        assert training.weights_of(path, tmp_path) == ("one", "abc")
+        return
+    with pytest.raises(UsageError, match="whose checkpoints were audited"):
+        training.weights_of(path, tmp_path)

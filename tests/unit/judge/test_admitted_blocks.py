@@ -39,10 +39,13 @@ def judged(
     reports: list[DigestReport] | None = None,
     logs: list[list[str]] | None = None,
     ranks: int = 1,
+    running: bool = False,
 ) -> dict[str, Finding]:
     """Return the findings. `reports` and `logs` default to those of the processes."""
     written = logs or [process.written for process in processes]
-    pods = [admitted_records.read(log, UID, pod=f"pod-{at}") for at, log in enumerate(written)]
+    pods = [
+        admitted_records.read(log, UID, pod=f"pod-{at}", running=running) for at, log in enumerate(written)
+    ]
     known = reports if reports is not None else [one for each in processes for one in each.in_tracker()]
     admitted_blocks.verify(pods, known, [int(RUN)])
     return {one.name: one for one in admitted.judge(pods, ranks=range(ranks), parts=parts(rows), run=RUN)}
@@ -233,6 +236,21 @@ def test_blocks_of_a_killed_rank_are_judged() -> None:
     assert findings["no-lost-points"].result == "UNKNOWN"
 
 
+def test_points_that_a_running_rank_may_still_send_are_not_lost() -> None:
+    """Contract: the client may send points later than the recorder reports their block."""
+    process = trained(6000)
+    process.minute(7000)
+    process.minute(7001)
+    rows = [(m, s, 9.5 if (m, s) == ("loss", 2002) else v, t) for m, s, v, t in process.rows]
+    rows = without(rows, "lr", 1001)
+    assert judged([process], rows)["no-lost-points"].result == "FAIL"
+    findings = judged([process], rows, running=True)
+    assert results(findings) == {"PASS", "UNKNOWN"}
+    assert "rank 0: lr: 1 of 5000 points before its last line, in steps 1000–1999" in told(findings)
+    assert "rank 0: loss: as many points as logged, but not the same, in steps 2000–2999" in told(findings)
+    assert "its client may still send them" in told(findings)
+
+
 def test_a_killed_rank_that_was_restarted_is_judged_by_its_own_points() -> None:
     """Contract: points that the next process logged again for the same steps are not those of the first."""
     first = trained(6000)
@@ -283,6 +301,20 @@ def test_a_killed_rank_whose_reports_were_all_deleted_contradicts_its_log() -> N
     findings = judged([process], process.rows, [])
     assert contradicted(findings)
     assert "none is in the runs that were read" in told(findings)
+
+
+def test_a_report_with_an_invalid_digest_contradicts_its_log() -> None:
+    """Contract: the tracker accepts any text as a digest, and the judge must not fail because of it."""
+    process = Reporting()
+    process.minute(10)
+    body = {"process": "attempt0", "rank": 0, "number": 0, "line": process.count - 1}
+    body |= {"chain": process.chain, "entries": [["loss", 0, 1, "A", 10, 10]]}
+    process.store(json.dumps(body).encode())
+    process.minute(20)
+    process.end()
+    findings = judged([process], process.rows)
+    assert contradicted(findings)
+    assert "report 0 of its digests in the tracker cannot be read" in told(findings)
 
 
 LOGGED = st.lists(

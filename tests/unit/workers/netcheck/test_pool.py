@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.workers.netcheck import dns_client
-from harness.workers.netcheck.pool import FIRST, Pool
+from harness.workers.netcheck.pool import FIRST, STUCK, Pool
 
 LONG = 60.0
 
@@ -47,6 +47,20 @@ def test_peers_that_do_not_respond_keep_no_other_from_being_probed(pool: Pool) -
     pool.add(ran.set)
     assert ran.wait(LONG)
     over.set()
+
+
+def test_attempts_that_end_after_a_timeout_get_more_threads(pool: Pool) -> None:
+    """Contract: if few threads time out one after the other, the last of many peers is probed too late."""
+    threads: list[int] = []
+
+    def timing_out() -> None:
+        time.sleep(1.2 * STUCK)
+        threads.append(threading.get_ident())
+
+    for _ in range(40):
+        pool.add(timing_out)
+    until(lambda: len(threads) == 40)
+    assert len({*threads}) > 4 * FIRST
 
 
 def test_an_attempt_runs_again_at_the_time_that_it_returns(pool: Pool) -> None:

@@ -89,6 +89,15 @@ def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
     assert _Reader(TEAM, from_script(script)).environment(None).ok
 
 
+@pytest.mark.parametrize("nodes", ["--nnodes=1", "--nnodes=1:1", "--standalone"])
+def test_a_single_pod_can_have_any_run_id(nodes: str) -> None:
+    script = f"torchrun {nodes} --nproc-per-node=8 --rdzv_id=$RANDOM train.py"
+    known = _Reader({"NODE_RANK": "0"}, from_script(script)).environment(
+        1 if nodes == "--standalone" else None
+    )
+    assert known.ok, known.findings
+
+
 @pytest.mark.parametrize(
     ("options", "cause", "text"),
     [
