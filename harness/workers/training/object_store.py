@@ -17,8 +17,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
@@ -161,28 +162,30 @@ class Bucket:
     def _put_parts(self, key: str, descriptor: int, path: str, size: int) -> None:
         each = max(PART, -(-size // MAX_PARTS))
 
-        def send(number: int) -> str:
+        def send(upload: str, number: int) -> str:
             first = (number - 1) * each
             body = _slice(descriptor, first, min(each, size - first), path)
             query = {"partNumber": str(number), "uploadId": upload}
             with self.request("PUT", key, query, body=body) as response:
                 return str(response.headers["ETag"])
 
-        with self._upload(key) as (pool, upload):
-            etags = list(pool.map(send, range(1, -(-size // each) + 1)))
-            self._complete(key, upload, etags)
+        def finish(pool: ThreadPoolExecutor, upload: str) -> None:
+            etags = pool.map(partial(send, upload), range(1, -(-size // each) + 1))
+            self._complete(key, upload, list(etags))
 
-    @contextmanager
-    def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
-        """Begin a multipart upload, and abort it if the block raises an exception.
+        self._upload(key, finish)
+
+    def _upload(self, key: str, finish: Callable[[ThreadPoolExecutor, str], None]) -> None:
+        """Begin a multipart upload, call `finish` with its id, and abort it if there is an exception.
 
         The first request runs in a separate thread, so that the new upload's id is not lost if a signal
-        handler raises an exception in the main thread.
+        handler raises an exception in the main thread. This is not a context manager, because such an
+        exception can arrive before the body of `with` begins.
         """
         pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
         try:
             pool.submit(lambda: begun.append(self._begin(key))).result()
-            yield pool, begun[0]
+            finish(pool, begun[0])
         except BaseException:
             pool.shutdown(cancel_futures=True)
             for upload in begun:
@@ -217,8 +220,7 @@ class Bucket:
 
         Raises Failed if it is forbidden.
         """
-        with self._upload(key) as (_, upload):
-            self._abort(key, upload)
+        self._upload(key, lambda _, upload: self._abort(key, upload))
 
     # -- requests ----------------------------------------------------------------------------------------
     def url(self, key: str) -> str:
