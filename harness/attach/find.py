@@ -148,9 +148,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
         if each in (POD, TRAIN_JOB):  # A TrainJob has a JobSet of the same name.
             continue
         try:
-            versions = (MPI_JOB, MPI_JOB_V1) if each is MPI_JOB else (each,)
-            exists = any(reader.get(version, target.word) is not None for version in versions)
-            found += [each] if exists else []
+            found += [each] if _served(each, target.word, reader)[1] is not None else []
         except Forbidden as error:
             forbidden = error
     if TORCHRUN_JOB in found and JOBSET in found:
@@ -309,12 +307,18 @@ _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
 """Labels of pods that keep the name of a controller that was deleted without them (--cascade=orphan)."""
 
 
+def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Object | None]:
+    """Return an object, or None, and its resource: the version that the cluster's operator serves."""
+    item = reader.get(resource, name)
+    if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
+        return MPI_JOB_V1, older
+    return resource, item
+
+
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
     """Return a PyTorchJob or MPIJob by the labels of its pods. Its object may not be readable."""
     try:
-        item = reader.get(resource, name)
-        if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
-            resource, item = MPI_JOB_V1, older
+        resource, item = _served(resource, name, reader)
     except Forbidden as error:
         reader.unread[resource.kind.name] = error.message
         item = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import attached_jobs as jobs
@@ -21,7 +20,6 @@ from tracker_server import KEY, Server
 from harness.evidence import Bundle
 from harness.judge.engine import judge
 from harness.launch.mounts import recorder
-from harness.settings import Settings
 from harness.tracker.shared.keys import project_key
 
 BEGIN = """
@@ -76,20 +74,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def api() -> Iterator[BundleApi]:
-    server = BundleApi()
-    server.objects["node"] = [jobs.node(f"node-{n}") for n in range(4)]
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
 def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Recorded:
-    folders = {name: tmp_path / name for name in ("runs_dir", "state_dir", "cache_dir")}
-    settings = Settings(kubeconfig=api.kubeconfig(tmp_path), pluto_api_key=KEY, **folders)
-    api.secrets["own"] = {"api-key": encoded(KEY)}
-    return Recorded(api, server, folder, tmp_path, settings)
+    return Recorded.of(server, folder, api, tmp_path)
 
 
 @pytest.mark.nightly

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +85,14 @@ class Recorded:
     env: dict[str, str] = field(default_factory=dict)
     """Variables in the specs of all pods."""
     nonce: str = "uid-train"
+
+    @classmethod
+    def of(cls, server: Server, folder: Path, api: BundleApi, home: Path) -> Recorded:
+        """Return a job whose namespace has the Secret `own` with the tracker's key."""
+        folders = {name: home / name for name in ("runs_dir", "state_dir", "cache_dir")}
+        settings = Settings(kubeconfig=api.kubeconfig(home), pluto_api_key=KEY, **folders)
+        api.secrets["own"] = {"api-key": encoded(KEY)}
+        return cls(api, server, folder, home, settings)
 
     def __post_init__(self) -> None:
         self.run_id = f"shared-{self.home.name}"
@@ -163,20 +170,8 @@ class Recorded:
 
 
 @pytest.fixture
-def api() -> Iterator[BundleApi]:
-    server = BundleApi()
-    server.objects["node"] = [jobs.node(f"node-{n}") for n in range(4)]
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
 def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Recorded:
-    folders = {name: tmp_path / name for name in ("runs_dir", "state_dir", "cache_dir")}
-    settings = Settings(kubeconfig=api.kubeconfig(tmp_path), pluto_api_key=KEY, **folders)
-    api.secrets["own"] = {"api-key": encoded(KEY)}
-    return Recorded(api, server, folder, tmp_path, settings)
+    return Recorded.of(server, folder, api, tmp_path)
 
 
 @pytest.fixture(scope="module")

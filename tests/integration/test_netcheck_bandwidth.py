@@ -6,27 +6,13 @@ A rule in the node drops what exceeds a rate, so TCP really is slow there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from namespaces import World, world
+from namespaces import World
 from test_netcheck import FOUR, Result, finished, together
 
 RATE = "-m hashlimit --hashlimit-upto 1mb/s --hashlimit-burst 1mb --hashlimit-name {name} -j ACCEPT"
-
-
-@pytest.fixture(scope="module")
-def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("world")) as made:
-        yield made
-
-
-@pytest.fixture
-def limited(pods: World) -> Iterator[World]:
-    """A world whose rate limits end with the test."""
-    yield pods
-    pods.reset()
 
 
 def limit(pods: World, match: str, name: str) -> None:
@@ -51,9 +37,9 @@ def cells(result: Result) -> dict[tuple[int, int], dict[str, Any]]:
     }
 
 
-def test_every_pair_is_measured(limited: World) -> None:
+def test_every_pair_is_measured(pods: World) -> None:
     """Contract: each of the 12 pairs has a rate and percentiles, in the time that the option promises."""
-    results = measure(limited)
+    results = measure(pods)
     for result in results.values():
         assert result["verdict"] == "ok", result["recommendations"]
         assert len(cells(result)) == 12
@@ -64,9 +50,9 @@ def test_every_pair_is_measured(limited: World) -> None:
 
 
 @pytest.mark.nightly
-def test_a_slow_link_is_named_with_its_direction(limited: World) -> None:
-    limit(limited, "-s 10.77.1.2 -d 10.77.2.2", "link")
-    for result in measure(limited).values():
+def test_a_slow_link_is_named_with_its_direction(pods: World) -> None:
+    limit(pods, "-s 10.77.1.2 -d 10.77.2.2", "link")
+    for result in measure(pods).values():
         assert (result["cause"], result["ranks"]) == ("tcp.slow", [1, 2]), result["findings"]
         (finding,) = (one for one in result["findings"] if one["cause"])
         assert "the link rank 1 → rank 2 is slow" in finding["text"]
@@ -74,24 +60,24 @@ def test_a_slow_link_is_named_with_its_direction(limited: World) -> None:
 
 
 @pytest.mark.nightly
-def test_a_slow_node_is_named(limited: World) -> None:
-    limit(limited, "-s 10.77.2.2", "from")
-    limit(limited, "-d 10.77.2.2", "to")
-    result = measure(limited)[3]
+def test_a_slow_node_is_named(pods: World) -> None:
+    limit(pods, "-s 10.77.2.2", "from")
+    limit(pods, "-d 10.77.2.2", "to")
+    result = measure(pods)[3]
     assert (result["cause"], result["ranks"]) == ("tcp.slow", [2]), result["findings"]
     assert "what rank 2 sends and receives is slow" in json.dumps(result, ensure_ascii=False)
 
 
 @pytest.mark.nightly
-def test_what_a_slow_node_sends_alone_is_named(limited: World) -> None:
-    limit(limited, "-s 10.77.3.2", "from")
-    result = measure(limited)[0]
+def test_what_a_slow_node_sends_alone_is_named(pods: World) -> None:
+    limit(pods, "-s 10.77.3.2", "from")
+    result = measure(pods)[0]
     assert (result["cause"], result["ranks"]) == ("tcp.slow", [3]), result["findings"]
 
 
-def test_a_failing_pair_prevents_every_bandwidth_measurement(limited: World) -> None:
+def test_a_failing_pair_prevents_every_bandwidth_measurement(pods: World) -> None:
     """Contract: nobody measures beside a failure, and no rate of it is invented."""
-    limited.iptables(limited.gateway, "-A FORWARD -p tcp --syn -s 10.77.1.2 -d 10.77.2.2 -j DROP")
-    result = measure(limited)[0]
+    pods.iptables(pods.gateway, "-A FORWARD -p tcp --syn -s 10.77.1.2 -d 10.77.2.2 -j DROP")
+    result = measure(pods)[0]
     assert result["cause"] == "tcp.filtered"
     assert not any(cell["bandwidth"] for cell in cells(result).values())

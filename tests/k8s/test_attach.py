@@ -134,6 +134,16 @@ def passed(verdict: Verdict) -> set[str]:
     return {check.name for check in verdict.checks if check.result == "PASS"}
 
 
+def is_crashed_during_and_after(foreign: ForeignJobs, kind: str, name: str) -> None:
+    """Assert that rank 1 is the cause, followed to the end of the job and read afterwards."""
+    during = foreign.attach(f"{kind.lower()}/{name}", follow=True, wait=30)
+    foreign.finished(kind, name)
+    after = foreign.attach(f"{kind.lower()}/{name}")
+    for outcome in (during, after):
+        assert short(outcome) == CRASHED, outcome.verdict
+        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+
+
 def unread(bundle: Bundle) -> dict[str, str]:
     return bundle.manifest.unread if bundle.manifest else {"manifest": "absent"}
 
@@ -329,12 +339,7 @@ def test_a_trainjob_before_during_and_after(foreign: ForeignJobs, trainer: None)
     expected = next(check for check in before.verdict.checks if check.name == "expected")
     assert "PET_NPROC_PER_NODE in its environment (1)" in expected.explanation
     train_job(foreign, "dies", FAILING_RANK="1", STEPS="50")
-    during = foreign.attach("trainjob/dies", follow=True, wait=30)
-    foreign.finished("TrainJob", "dies")
-    after = foreign.attach("trainjob/dies")
-    for outcome in (during, after):
-        assert short(outcome) == CRASHED, outcome.verdict
-        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+    is_crashed_during_and_after(foreign, "TrainJob", "dies")
 
 
 @pytest.mark.nightly
@@ -349,12 +354,7 @@ def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_ope
     assert short(before) == COMPLETE, before.verdict
     assert passed(before.verdict) >= ALL_BUT_POINTS - {"restarts"}  # A PyTorchJob does not count them.
     pytorch_job(foreign, "dies", "python3", FAILING_RANK="1", STEPS="50")
-    during = foreign.attach("pytorchjob/dies", follow=True, wait=30)
-    foreign.finished("PyTorchJob", "dies")
-    after = foreign.attach("pytorchjob/dies")
-    for outcome in (during, after):
-        assert short(outcome) == CRASHED, outcome.verdict
-        assert "rank 1 has a bad batch" in outcome.verdict.explanation
+    is_crashed_during_and_after(foreign, "PyTorchJob", "dies")
 
 
 @pytest.mark.nightly
