@@ -181,7 +181,7 @@ class World:
         temporary.write_text(json.dumps(asdict(zone)))
         temporary.rename(path)
         if self._dns is None:
-            # In a cluster, the DNS server has a node of its own, so the pods do not take its CPU.
+            # In a cluster, the DNS server usually runs on another node, where the pods do not use its CPU.
             program = [str(Path(__file__).with_name("dns_server.py")), str(path), "::", "53"]
             server = ["nice", "-n", "-15", sys.executable, *program]
             self._dns = subprocess.Popen(self._in(self.gateway, *server))

@@ -50,7 +50,7 @@ LOSING = f"""{BEGIN}
     run.log({{f"loss/{{rank}}": 7.5}}, step=10_500)
     run.finish()
 """
-"""The uploader dies before the last point, which is in a block of its own."""
+"""The uploader dies before the last point, which is the only one in its block."""
 DYING = f"""{BEGIN}
     until(lambda: not client_calls._recording.lines.reports.state(0)["unsent"])
     log(10_000)

@@ -165,7 +165,7 @@ def test_a_repeated_event_does_not_show_that_no_event_has_expired(api, attached)
 
 
 def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
-    """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
+    """kubeflow/trainer#3419: without pods, no rank is accused, and the condition is quoted."""
     api.objects["pytorchjob"] = [
         pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))
     ]

@@ -203,7 +203,7 @@ def test_the_blocks_of_a_killed_rank_are_judged(job: Job) -> None:
 
 
 def test_a_launchs_key_reports_too(job: Job) -> None:
-    """Contract: whoever may write the points may report them."""
+    """Contract: a key that may write points may also send their digests."""
     key = launch_key(KEY, "n1", project="e2e", run=f"run-{job.home.name}")
     job.run(TRAIN, PLUTO_API_KEY=key)
     assert words(judge(job)) == {}

@@ -93,7 +93,7 @@ def call(
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
-    if len(body) > 1 << 16:  # The header in a packet of its own costs less than a copy of the body.
+    if len(body) > 1 << 16:  # A separate packet for the header costs less than copying the body.
         connection.sendall(header(kind, len(body)))
         connection.sendall(body)
     else:

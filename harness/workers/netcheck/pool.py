@@ -70,7 +70,7 @@ class Pool:
             again, began = None, time.monotonic()
             try:
                 again = attempt()
-            except Exception:  # An error ends this probe, as in a thread of its own, but not the thread.
+            except Exception:  # An error ends this probe, but not the thread.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             with self._changed:
                 now = time.monotonic()

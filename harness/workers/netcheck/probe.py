@@ -95,7 +95,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Cell)}
 
 
 class Probe:
-    """Probes one peer, in a thread of its own or in a pool, until the probe succeeds or `stop` is set."""
+    """Probes one peer, in its own thread or in a pool, until the probe succeeds or `stop` is set."""
 
     fills = True
     """Whether the probe also sends full packets."""
@@ -135,7 +135,7 @@ class Probe:
         """The connection on which the peer has just responded to the greeting."""
 
     def start(self) -> Probe:
-        """Probe in a thread of its own."""
+        """Probe in a new thread."""
         threading.Thread(target=self._run, daemon=True).start()
         return self
 

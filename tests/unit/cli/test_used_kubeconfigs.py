@@ -31,7 +31,7 @@ users:
 
 @pytest.fixture
 def sent(tmp_path: Path) -> Bundle:
-    """A bundle with a kubeconfig that runs a program, as somebody could send it."""
+    """A bundle from someone else, with a kubeconfig that runs a program."""
     program = tmp_path / "sent" / "program"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")

@@ -1,4 +1,4 @@
-"""What the harness tells a reader to do reaches the reader: the redactor does not hide a part of it.
+"""The redactor does not hide any part of the instructions in messages, causes and docs.
 
 A verdict with its actions, and the command line of a launch, pass the redactor before they are written.
 """

@@ -1,4 +1,4 @@
-"""A bundle that somebody sends cannot make a reader open files outside it, wait, or fill the memory.
+"""A bundle from someone else cannot make a reader open files outside it, wait, or fill the memory.
 
 Reports in public of the same kind: 418sec/huntr#1809 and #270 (a symbolic link in a served folder shows any
 file), Mailtrain-org/mailtrain#1029 (a report names a file outside its folder).
