@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -209,13 +210,24 @@ class Interrupted(object_store.Bucket):
         return response
 
 
+@pytest.mark.parametrize("start", [0.0, 0.1])
 def test_a_signal_while_an_upload_begins_leaves_no_upload(
-    server: S3Server, client: Minio, run: Path, prefix: str
+    server: S3Server, client: Minio, run: Path, prefix: str, start: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: an upload whose id the process had not yet read is aborted as well."""
+    """Contract: an upload whose id the process had not yet read is aborted as well.
+
+    With `start`, the signal arrives in Thread.start, before the executor knows its thread.
+    """
     bucket = Interrupted(BUCKET, server.environment)
     enlarge(run)
     path = run / "epoch-0003-step-00000030" / "rank-0" / "model.safetensors"
+    begin = threading.Thread.start
+
+    def started_late(thread: threading.Thread) -> None:
+        begin(thread)
+        time.sleep(start)
+
+    monkeypatch.setattr(threading.Thread, "start", started_late)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
     try:
         with pytest.raises(SystemExit):

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -179,25 +179,32 @@ class Bucket:
         """Begin a multipart upload, call `finish` with its id, and abort it if there is an exception.
 
         The first request runs in a separate thread, so that the new upload's id is not lost if a signal
-        handler raises an exception in the main thread. This is not a context manager, because such an
-        exception can arrive before the body of `with` begins.
+        handler raises an exception in the main thread. Such an exception can arrive anywhere: before the
+        body of a `with` statement begins, or before `submit` returns. So this is not a context manager, and
+        the future is created here.
         """
-        pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
+        pool, begun = ThreadPoolExecutor(AT_ONCE), Future[str]()
         try:
-            pool.submit(lambda: begun.append(self._begin(key))).result()
-            finish(pool, begun[0])
+            pool.submit(self._begin, key, begun)
+            finish(pool, begun.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
-            for upload in begun:
-                self._abort(key, upload)
+            if not begun.cancel() and not begun.exception():
+                self._abort(key, begun.result())
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _begin(self, key: str) -> str:
-        with self.request("POST", key, {"uploads": ""}, body=b"") as response:
-            page = ElementTree.fromstring(response.read())  # noqa: S314
-        return f"{page.findtext('{*}UploadId')}"
+    def _begin(self, key: str, begun: Future[str]) -> None:
+        """Begin a multipart upload unless `begun` is cancelled, and set its id or the exception."""
+        if not begun.set_running_or_notify_cancel():
+            return
+        try:
+            with self.request("POST", key, {"uploads": ""}, body=b"") as response:
+                page = ElementTree.fromstring(response.read())  # noqa: S314
+            begun.set_result(f"{page.findtext('{*}UploadId')}")
+        except BaseException as error:
+            begun.set_exception(error)
 
     def _complete(self, key: str, upload: str, etags: list[str]) -> None:
         parts = "".join(
