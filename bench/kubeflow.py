@@ -16,6 +16,7 @@ from harness.context import RunContext
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, condition
 from harness.core.retries import pause
+from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images.load import load_images
 from harness.provision.kind.cluster import KindCluster
 from harness.provision.source import versions
@@ -113,6 +114,29 @@ def install(
         seconds=seconds,
         namespace=operator.namespace,
     )
+    _restart_kueue(kube, seconds)
+
+
+def _restart_kueue(kube: Kube, seconds: float) -> None:
+    """Let Kueue see the new kinds now. Otherwise it looks for them in growing intervals of up to two minutes,
+    in which its webhook denies TrainJobs with "unsupported runtime".
+    """
+    namespace = CONTROLLERS["kueue"]
+    former = {pod["metadata"]["name"] for pod in kube.objects("v1", "Pod", namespace)}
+    for name in former:
+        kube.delete("v1", "Pod", name, namespace)
+    kube.wait(
+        "the new pod of Kueue",
+        "v1",
+        "Pod",
+        lambda pods: None if any(_ready(pods[name]) for name in pods.keys() - former) else "not ready",
+        seconds=seconds,
+        namespace=namespace,
+    )
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def remove(operator: Operator, kube: Kube) -> None:

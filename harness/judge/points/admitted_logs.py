@@ -14,7 +14,7 @@ from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import Point
 from harness.judge.case import Case, names
 from harness.judge.points import admitted_records
-from harness.judge.points.admitted_records import PodRecord, Record
+from harness.judge.points.admitted_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
 """A log that begins later after the start of its container is not whole: in general, and if it is large."""
@@ -165,10 +165,15 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
     return found
 
 
+NO_NETWORK = "fake"
+"""A backend of torch.distributed for tests, in which no rank meets another one."""
+
+
 def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     """Return whether the ranks formed one world according to the recorders, and a sentence.
 
-    None means that WORLD_SIZE fits, but that no torchrun started the ranks.
+    Without torchrun, each rank must have been in a process group of all ranks. None means that WORLD_SIZE
+    fits, but that neither is recorded.
     """
     size = case.expected.ranks
     last: dict[int, Record] = {}
@@ -179,15 +184,33 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     absent = [rank for rank in case.ranks if rank not in last]
     if absent:
         return False, f"the world of {names(absent)} is not recorded"
-    worlds = sorted({summary.world for summary in summaries if summary.world is not None})
+    groups = {rank: record.summary.group for rank, record in last.items() if record.summary is not None}
+    worlds = sorted({each for summary in summaries if (each := _size(summary)) is not None})
     if size == 1 and worlds in ([], [1]):
         return True, "the job has one rank"
     if worlds != [size] or len(last) != size:
         shown = ", ".join(map(str, worlds)) or "unknown"
         return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
-    if any(summary.world is None or summary.restart is None for summary in summaries):
-        return None, "no torchrun started the ranks, and their logs do not show whether they met in one world"
-    return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
+    for rank, group in sorted(groups.items()):
+        if group is not None and (group.rank, group.size) != (rank, size):
+            seen = f"rank {group.rank} of a process group of {group.size}"
+            return False, f"rank {rank} of {size} was {seen}, according to its recorder"
+    return _met(summaries, size)
+
+
+def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
+    """Return whether torchrun or a process group joined ranks whose numbers fit, and a sentence."""
+    if all(summary.world is not None and summary.restart is not None for summary in summaries):
+        return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
+    groups = [summary.group for summary in summaries]
+    if all(group is not None and group.backend != NO_NETWORK for group in groups):
+        text = f"torch.distributed had one process group of all {size} ranks"
+        return True, f"{text}, according to their recorders"
+    return None, "no torchrun started the ranks, and their logs do not show whether they met in one world"
+
+
+def _size(summary: Summary) -> int | None:
+    return summary.world if summary.world is not None or summary.group is None else summary.group.size
 
 
 def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:

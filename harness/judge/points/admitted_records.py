@@ -89,6 +89,14 @@ class Blocks:
     """Metric → block → its points, according to the last report."""
 
 
+class ProcessGroup(msgspec.Struct, frozen=True):
+    """The default process group of torch.distributed in a process."""
+
+    backend: str
+    rank: int
+    size: int
+
+
 class Summary(msgspec.Struct, frozen=True):
     """A process's summary, written when it ends."""
 
@@ -111,6 +119,7 @@ class Summary(msgspec.Struct, frozen=True):
     sent: Sent | None = None
     world: int | None = None
     """WORLD_SIZE of the process."""
+    group: ProcessGroup | None = None
 
     def of_run(self, run: str) -> Run | None:
         return next((each for each in self.runs if each.run == run), None)

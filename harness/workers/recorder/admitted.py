@@ -17,6 +17,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import time
 import weakref
 from collections.abc import Mapping
@@ -55,12 +56,15 @@ class Lines:
         self._chain = ""
         self._next = 0.0
         self.fault_text = ""
+        self.group: dict[str, Any] | None = None
+        """The last process group of torch.distributed that this process was seen in, or None."""
         self.reports: Reports | None = None
         """What is sent to the tracker about the first run with a complete block, or None."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
         """Write the line for this minute."""
+        self.group = process_group() or self.group
         self._next = time.monotonic() + LINE_SECONDS
         total = sum(one.total() for one in digests.values()) & point_digests.MASK
         points = sum(one.count for one in digests.values())
@@ -102,6 +106,7 @@ class Lines:
             "lines": self._number,
             "chain": self._chain,
             **{name: int(text) if text.isdecimal() else None for name, text in counts.items()},
+            "group": self.group,
             "host": os.uname().nodename[:100],
             "pid": os.getpid(),
             "parent": self.parent,
@@ -144,6 +149,21 @@ class Lines:
 
 
 _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
+
+
+def process_group() -> dict[str, Any] | None:
+    """Return the backend, rank and size of torch.distributed's default process group, or None. Never raises.
+
+    `init_process_group` returns when all its ranks have met, so this shows a world that no launcher reports.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_initialized():
+            return None
+        rank, size = int(distributed.get_rank()), int(distributed.get_world_size())
+        return {"backend": str(distributed.get_backend())[:40], "rank": rank, "size": size}
+    except Exception:
+        return None  # It is being imported or destroyed, or this PyTorch has no torch.distributed.
 
 
 class Admitted(Outside):
@@ -189,6 +209,7 @@ class Admitted(Outside):
             if meant is None or client_rules.refused(step or 0):
                 return  # The account covers these values.
             with self._lock:
+                self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
                 if digests is None:
                     digests = self._digests[run] = Digests()

@@ -172,6 +172,42 @@ def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
     assert verdict.verdict == result, shown(verdict)
 
 
+@pytest.mark.parametrize(
+    ("group", "result", "text"),
+    [
+        ({}, "PASS", ""),
+        ({"backend": "fake"}, "UNKNOWN", "do not show whether they met"),
+        ({"rank": 0}, "UNKNOWN", "rank 1 of 2 was rank 0 of a process group of 2"),
+        ({"size": 3}, "UNKNOWN", "3"),
+    ],
+)
+@pytest.mark.parametrize("world", [2, None])
+def test_ranks_without_torchrun_pass_if_one_process_group_had_all_of_them(
+    group: dict[str, Any], result: str, text: str, world: int | None, tmp_path: Path
+) -> None:
+    """Contract: init_process_group returns when all ranks have met, also if NCCL logs nothing."""
+    job = Recorded()
+    for rank in (0, 1):
+        container = job.pods[rank]["spec"]["containers"][0]
+        container["command"] = ["deepspeed", "train.py"]
+        container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
+        each = {"size": 2, "rank": rank, "backend": "nccl", **(group if rank or "backend" in group else {})}
+        job.logs[rank] = logged(rank, restart=None, world=world, group=each)
+    verdict = job.judge(tmp_path / "bundle")
+    assert verdict.verdict == result, shown(verdict)
+    assert text.lower() in shown(verdict).lower()
+
+
+def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> None:
+    """Contract: a rank trains alone if its script calls init_process_group with a world size of its own."""
+    job = Recorded()
+    for rank in (0, 1):
+        job.logs[rank] = logged(rank, group={"backend": "gloo", "rank": 0, "size": 1})
+    verdict = job.judge(tmp_path / "bundle")
+    assert verdict.verdict == "UNKNOWN", shown(verdict)
+    assert "Rank 0 of 2 was rank 0 of a process group of 1" in shown(verdict)
+
+
 def _env(job: Recorded) -> None:
     job.pods[1]["spec"]["containers"][0]["env"] = []
 
