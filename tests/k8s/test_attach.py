@@ -321,7 +321,8 @@ def test_a_torchrunjob_that_ends_well_and_one_that_crashes(foreign: ForeignJobs,
         "torchrunjob/t-whole", lambda: torchrun.job("t-whole", env=[{"name": "STEPS", "value": "5"}])
     )
     assert short(before) == COMPLETE, before.verdict
-    torchrun.job("t-broken", env=[{"name": "FAILING_RANK", "value": "1"}], reliability={"maxRestarts": 0})
+    env = [{"name": "FAILING_RANK", "value": "1"}, {"name": "STEPS", "value": "50"}]
+    torchrun.job("t-broken", env=env, reliability={"maxRestarts": 0})
     during = foreign.attach("torchrunjob/t-broken", follow=True, wait=30)
     torchrun.until("t-broken", "Failed")
     after = foreign.attach("torchrunjob/t-broken")
@@ -478,6 +479,6 @@ def test_more_than_64_pods_are_judged(foreign: ForeignJobs, policy_installed: No
     foreign.ended("many", 600)
     outcome = foreign.attach("job/many", tracker=TrackerOptions(secret=SecretKey(SECRET)))
     assert short(outcome) == ("UNKNOWN", "run.evidence_missing", []), outcome.verdict
-    assert {check.name for check in outcome.verdict.checks if check.result == "UNKNOWN"} == {"rendezvous"}
+    assert "rendezvous" not in passed(outcome.verdict)
     (points,) = [check for check in outcome.verdict.checks if check.name == "no-lost-points"]
     assert "All 3300 points of the ranks" in points.explanation

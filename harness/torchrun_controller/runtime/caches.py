@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.plan.capacity import Capacity
 from harness.torchrun_controller.runtime.informer import Informer, Told
-from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, OWN, PARTS, REQUESTS, Kind
+from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, OWN, PARTS, QUEUES, REQUESTS, Kind
 from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
@@ -28,6 +28,8 @@ class Caches:
         self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*OWN, *self.parts)}
         self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
         self._capacity_synced: list[threading.Event] = []
+        self.told: Told = _unheard
+        """What is called with each change, once the watches have started."""
         self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
 
     # -- read: harness.torchrun_controller.runtime.snapshot.Source ----------------------------------------
@@ -51,10 +53,17 @@ class Caches:
 
     # -- write -----------------------------------------------------------------------------------------
     def wrote(self, item: Object) -> None:
-        """Store the object from the API server's response to a write, if its kind is watched."""
+        """Store the object from the API server's response to a write, if its kind is watched.
+
+        A queue's status is reported, because jobs wait for it. Other objects concern only the job or queue
+        that is being reconciled.
+        """
         kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
-        if kind is not None:
-            self.stores[kind].wrote(kind.kept(item))
+        if kind is None:
+            return
+        change = self.stores[kind].wrote(kind.kept(item))
+        if change is not None and kind == QUEUES:
+            self.told(kind, change)
 
     # -- watch -----------------------------------------------------------------------------------------
     def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
@@ -63,6 +72,7 @@ class Caches:
         Jobs and queues are listed before the objects that are created for them. Therefore, if a cached job
         names a JobSet, that JobSet is also in the cache.
         """
+        self.told = told
         for kinds in (OWN, self.parts):
             started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
             for informer in started:

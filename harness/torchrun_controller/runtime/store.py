@@ -104,15 +104,14 @@ class Store:
             self.version = max(self.version, version)
 
     # -- writes of this process ------------------------------------------------------------------------
-    def wrote(self, item: Object) -> None:
-        """Store the object from the API server's response to a write.
+    def wrote(self, item: Object) -> Change | None:
+        """Store the object from the API server's response to a write. Return the change, or None.
 
-        If the watch is already at a later version, the response is ignored, because the object may already
-        have been deleted.
+        The watch does not report this change again. If the watch is already at a later version, the response
+        is ignored, because the object may already have been deleted.
         """
         with self._lock:
-            if version_of(item) > self.version:
-                self._put(item)
+            return self._put(item) if version_of(item) > self.version else None
 
     def _put(self, item: Object) -> Change | None:
         place = place_of(item)

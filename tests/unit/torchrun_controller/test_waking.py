@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from torchrun_api import Api, Watching
-from torchrun_objects import job, jobset, pod
+from torchrun_objects import job, jobset, pod, queue
 
 from harness.torchrun_controller.runtime import work_queue
-from harness.torchrun_controller.runtime.kinds import JOBS, JOBSETS, PODS, Kind
+from harness.torchrun_controller.runtime.kinds import JOBS, JOBSETS, PODS, QUEUES, Kind
 from harness.torchrun_controller.runtime.operator import Operator
 from harness.torchrun_controller.runtime.reconcile import Key
 from harness.torchrun_controller.runtime.store import Change
@@ -207,3 +207,21 @@ def test_what_wakes_at_once(kind: Kind, before: Object | None, after: Object | N
     operator.waking = noted = Noted()  # type: ignore[assignment]
     operator._told(kind, Change(before, after))
     assert noted.calls == [(how, Key("job", "team", "demo"))]
+
+
+def test_a_job_does_not_miss_the_check_of_its_queue() -> None:
+    """Contract: if the response to a queue's status write is stored before the watch reports it, the waiting
+    jobs are reconciled all the same.
+    """
+    operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
+    operator.waking = noted = Noted()  # type: ignore[assignment]
+    caches = operator.caches
+    caches.told = operator._told
+    caches.stores[JOBS].changed(changed(job(), 201, status={"phase": "Pending"}))
+    caches.stores[QUEUES].changed(changed(queue(), 202, status={}))
+    caches.wrote(changed(queue(), 203, status={"phase": "Ready"}))
+    assert ("wake", Key("job", "team", "demo")) in noted.calls
+    before = list(noted.calls)
+    caches.wrote(changed(job(), 204, status={"phase": "Queued"}))
+    assert caches.stores[QUEUES].changed(changed(queue(), 203, status={"phase": "Ready"})) is None
+    assert noted.calls == before
