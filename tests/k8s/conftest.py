@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from foreign_jobs import ForeignJobs
 from logged_launch import LoggedLaunch, launch, logging_cluster
 from torchrun_team import Controller, Team
 
+from harness.launch import recorder_admission as admission
+from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
@@ -43,6 +46,32 @@ def logged_launch(cluster: Ready, harness_settings: Settings) -> Iterator[Logged
     """A launch of the main job on the session's cluster with VictoriaLogs."""
     with logging_cluster(cluster, harness_settings) as ready:
         yield launch(ready, harness_settings)
+
+
+@pytest.fixture(scope="module")
+def foreign(
+    cluster: Ready,
+    harness_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[ForeignJobs]:
+    """Jobs of other people, in a namespace of their own. A module that looks into their pods sets PROBE."""
+    name, folder = f"foreign-{secrets.token_hex(3)}", tmp_path_factory.mktemp("attach")
+    probe = getattr(request.module, "PROBE", False)
+    found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings, probe=probe)
+    yield found
+    found.remove()
+
+
+@pytest.fixture
+def policy_installed(foreign: ForeignJobs) -> Iterator[None]:
+    """The policy records every new pod of the namespace."""
+    admission.install(foreign.kube, [foreign.namespace])
+    metadata = {"name": foreign.namespace, "labels": {policy.RECORD: "true"}}
+    foreign.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    foreign.until_recorded()
+    yield
+    admission.uninstall(foreign.kube)
 
 
 @pytest.fixture(scope="module")

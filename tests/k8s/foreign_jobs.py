@@ -25,6 +25,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.retries import pause
 from harness.core.service_proxy import service_of
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX, mapping
+from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
 from harness.launch import recorder_policy as policy
 from harness.launch.konduktor.kubeconfig import for_launch
@@ -184,6 +185,16 @@ def with_sidecar(spec: Object) -> None:
     own = spec["containers"][0]
     mesh = {"name": "mesh", "image": own["image"], "imagePullPolicy": "IfNotPresent"}
     spec["containers"].insert(0, {**mesh, "command": ["sh", "-c", "rm -f /usr/bin/python3*; sleep 3600"]})
+
+
+def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
+    """Return the verdict, its cause and its ranks."""
+    return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
+
+
+def passed(verdict: Verdict) -> set[str]:
+    """Return the names of the checks that passed."""
+    return {check.name for check in verdict.checks if check.result == "PASS"}
 
 
 class ForeignJobs:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from foreign_jobs import API_KEY, LOGGING, LONG, SECRET, ForeignJobs, pods
+from foreign_jobs import API_KEY, LOGGING, LONG, SECRET, ForeignJobs, passed, pods, short
 from harness_command import Harness, environment, family
 from torchrun_team import LISTED, PROGRAM, Team, led
 
@@ -20,29 +19,14 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.kubernetes import Object
 from harness.evidence import Bundle
-from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import progress
 from harness.judge.engine import judge
-from harness.launch import recorder_admission as admission
-from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
-from harness.report.finalize import Outcome
 from harness.settings import Settings
 from harness.workers.recorder.admitted_lines import SUMMARY_MARK
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def foreign(
-    cluster: Ready, harness_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ForeignJobs]:
-    folder = tmp_path_factory.mktemp("attach")
-    name = f"foreign-{secrets.token_hex(3)}"
-    found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings)
-    yield found
-    found.remove()
 
 
 @pytest.fixture(scope="module")
@@ -119,20 +103,12 @@ def train_job(foreign: ForeignJobs, name: str, **env: str) -> None:
     kubeflow.until_applied(foreign.kube, document)
 
 
-def short(outcome: Outcome) -> tuple[str, str | None, list[int]]:
-    return outcome.verdict.verdict, outcome.verdict.cause, outcome.verdict.ranks
-
-
 KUBECTL_IMAGE = "mpi-kubectl-delivery-image"
 """An option of the operator. The image gives launchers kubectl, which those of the tests do not use."""
 COMPLETE = ("UNKNOWN", "unification.not_recorded", [])
 """The verdict on a completed job whose points were not recorded."""
 CRASHED = ("FAIL", "rank.crashed", [1])
 ALL_BUT_POINTS = {"scheduling", "image", "rank-exit", "completed", "restarts", "logs"}
-
-
-def passed(verdict: Verdict) -> set[str]:
-    return {check.name for check in verdict.checks if check.result == "PASS"}
 
 
 def is_crashed_during_and_after(foreign: ForeignJobs, kind: str, name: str) -> None:
@@ -214,18 +190,6 @@ def test_a_jobset_that_hangs_and_ends(foreign: ForeignJobs) -> None:
     outcome = foreign.attach("jobset/whole", follow=True, wait=10)
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "unification.not_recorded")
     assert {"scheduling", "image", "rank-exit", "completed", "restarts"} <= passed(outcome.verdict)
-
-
-@pytest.fixture
-def policy_installed(foreign: ForeignJobs) -> Iterator[None]:
-    """The policy records every new pod of the namespace."""
-    admission.install(foreign.kube, [foreign.namespace])
-    labels = {policy.RECORD: "true"}
-    metadata = {"name": foreign.namespace, "labels": labels}
-    foreign.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    foreign.until_recorded()
-    yield
-    admission.uninstall(foreign.kube)
 
 
 @pytest.mark.nightly
@@ -468,17 +432,3 @@ def test_a_pytorchjob_whose_number_of_ranks_its_node_decides(
     assert short(outcome) == ("PASS", None, []), outcome.verdict
     (expected,) = [each for each in outcome.verdict.checks if each.name == "expected"]
     assert "on 2 nodes, from the lines of the recorders" in expected.explanation
-
-
-@pytest.mark.nightly
-def test_more_than_64_pods_are_judged(foreign: ForeignJobs, policy_installed: None) -> None:
-    """Contract: every point of 66 ranks is found. Nothing shows that they met, because they do not use
-    torch.distributed.
-    """
-    foreign.many("many", 66)
-    foreign.ended("many", 600)
-    outcome = foreign.attach("job/many", tracker=TrackerOptions(secret=SecretKey(SECRET)))
-    assert short(outcome) == ("UNKNOWN", "run.evidence_missing", []), outcome.verdict
-    assert "rendezvous" not in passed(outcome.verdict)
-    (points,) = [check for check in outcome.verdict.checks if check.name == "no-lost-points"]
-    assert "All 3300 points of the ranks" in points.explanation

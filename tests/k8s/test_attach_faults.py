@@ -7,8 +7,7 @@ launcher knows, it is UNKNOWN with the reason.
 from __future__ import annotations
 
 import re
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -21,10 +20,9 @@ from harness.core.kubernetes import Object
 from harness.evidence.kubernetes.objects import JOBSET_NAME
 from harness.evidence.schema.bundle import Verdict
 from harness.faults.fault import Expect, catalogue
-from harness.provision.cluster import Ready
-from harness.settings import Settings
 
 pytestmark = [pytest.mark.attach, pytest.mark.nightly, pytest.mark.timeout(600)]
+PROBE = True
 SEEN_SECONDS = 120.0
 """Maximum seconds until a fault of a waiting job is visible in its objects."""
 BEFORE = "what led to it before the harness attached is not known"
@@ -168,17 +166,6 @@ STRIKES = {
         gone=True,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def foreign(
-    cluster: Ready, harness_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ForeignJobs]:
-    folder = tmp_path_factory.mktemp("attach")
-    name = f"struck-{secrets.token_hex(3)}"
-    found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings, probe=True)
-    yield found
-    found.remove()
 
 
 @pytest.mark.parametrize("name", STRIKES)

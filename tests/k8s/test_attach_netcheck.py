@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,8 @@ from harness.settings import Settings
 from harness.workers.netcheck import Diagnosis
 
 pytestmark = [pytest.mark.attach, pytest.mark.netcheck, pytest.mark.nightly, pytest.mark.timeout(600)]
+PROBE = True
 LONG = {"STEPS": "3000"}
-
-
-@pytest.fixture(scope="module")
-def foreign(
-    cluster: Ready, harness_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ForeignJobs]:
-    folder = tmp_path_factory.mktemp("attach")
-    name = f"checked-{secrets.token_hex(3)}"
-    found = ForeignJobs(cluster.kube, name, cluster.worker.tag, folder, harness_settings, probe=True)
-    yield found
-    found.remove()
 
 
 def checked(foreign: ForeignJobs, bundle: Path) -> Diagnosis:
