@@ -46,6 +46,12 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
+    # NCCL (src/misc/socket.cc) and gloo (gloo/transport/tcp/pair.cc). No other host has these addresses.
+    (
+        "address.advertised",
+        r"socketStartConnect: Connect to (127\.|::1<|fe80:)"
+        r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
+    ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.

@@ -35,7 +35,10 @@ LATE_SECONDS = 60.0
 """A log begins late if its first line was written more than this many seconds after its container started."""
 MOMENT = 2.0
 """Maximum number of seconds between the last log line and the container's end, as rounded by Kubernetes."""
-OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
+OF_ALL = (
+    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency"),
+    "address.advertised",
+)
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 
 
