@@ -281,7 +281,8 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     """Return the message that the host of a timeout did not resolve, or None if it did at last."""
     target = _TARGET.search(error)
     host = target[1] if target else ""
-    said = [(number, text) for number, text in lines if host and host in text and text != error]
+    about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
+    said = [(number, text) for number, text in lines if host and about.search(text)]
     if not said or not _UNRESOLVED.search(said[-1][1]):
         return None
     return said[-1][0], _C10D.sub("", said[-1][1])

@@ -28,6 +28,8 @@ SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
 """Seconds without a response to at least two SYN packets after which a connection counts as filtered."""
+SERVER = ("dns.server_silent", "dns.server_refused", "dns.server_failed")
+"""Outcomes of a lookup that concern the DNS server and not the name."""
 SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
 """Outcomes for which the next attempt waits longer, because the other process may only be slow."""
 MAX_PATIENCE = 8.0
@@ -260,7 +262,7 @@ class Probe:
         found = self._names.look_up(name, self._patience)
         if cell.address in found.addresses:
             return cell
-        if found.cause and found.cause.startswith("dns.server"):
+        if found.cause in SERVER:
             return replace(cell, outcome=found.cause, text=found.text, waited=found.waited)
         said = found.text
         for address in found.addresses:
