@@ -282,7 +282,7 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     target = _TARGET.search(error)
     host = target[1] if target else ""
     about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
-    said = [(number, text) for number, text in lines if host and about.search(text)]
+    said = [entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])]
     if not said or not _UNRESOLVED.search(said[-1][1]):
         return None
     return said[-1][0], _C10D.sub("", said[-1][1])

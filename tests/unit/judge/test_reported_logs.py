@@ -329,7 +329,8 @@ def test_a_name_that_only_its_own_pod_resolves_is_named(
     job = recorded(job_of(Case([], "", [], "")))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
     host = host.format(pod=job.pod_name(0).rpartition("-")[0])
-    lines = [line.format(host=host) for line in (*UNRESOLVED, *more, *TRACEBACK, TIMED_OUT)]
+    own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
+    lines = [line.format(host=host) for line in (*UNRESOLVED, *more, own, *TRACEBACK, TIMED_OUT)]
     job.logs = {job.pod_name(0): stamped([*TRACEBACK, WAITED]), job.pod_name(1): stamped(lines)}
     for index in range(2):
         pod = PodEvents(job, index)
