@@ -121,6 +121,7 @@ CauseId = Literal[
     "dns.no_record",
     "dns.differs_by_node",
     "dns.old_address",
+    "dns.advertised",
     "address.none",
     "address.family",
     "address.loopback",

@@ -32,15 +32,16 @@ SLOW = {"deadline": 60}
 
 
 def play(
-    pods: World, deadline: float = 20.0, without: tuple[int, ...] = (), **of: dict[str, Any]
+    pods: World, deadline: float = 20.0, without: tuple[int, ...] = (), size: int = 4, **of: dict[str, Any]
 ) -> dict[int, Result]:
     """Run the ranks together; `r2={…}` are options of rank 2, `all={…}` of each. Return what each printed."""
     started = {}
-    for rank in range(4):
+    for rank in range(size):
         if rank not in without:
             own = {**of.get("all", {}), **of.get(f"r{rank}", {})}
-            job = {**of.get("all", {}).get("variables", {}), **own.pop("variables", {})}
-            started[rank] = pods.start(rank, "--deadline", str(deadline), **own, variables={**FOUR, **job})
+            job = {"NNODES": str(size), "WORLD_SIZE": str(size), **of.get("all", {}).get("variables", {})}
+            job = {**job, **own.pop("variables", {})}
+            started[rank] = pods.start(rank, "--deadline", str(deadline), **own, variables=job)
     together(started.values())
     return {rank: finished(process) for rank, process in started.items()}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from dns_server import Server, Zone
 from namespaces import DOMAIN, World, run
-from test_netcheck import FOUR, PORT, finished, play, said, together
+from test_netcheck import FOUR, PORT, SERVICE, Result, finished, play, said, together
+from test_netcheck_ports import cluster_ip
 
 from harness.workers.netcheck import dns_client
 from harness.workers.netcheck.name_resolution import Configuration, Names
@@ -107,6 +109,104 @@ def test_a_run_id_of_each_pods_own_is_named(pods: World) -> None:
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("variables.torchrun", [0, 1, 2, 3]), result["findings"]
         assert "5000 on rank 0; 5001 on rank 1" in said(result, "variables.torchrun")["text"]
+
+
+TORCHRUN = """#!/bin/sh
+until [ "$1" = -- ]; do shift; done
+shift
+"$@"
+"""
+"""Stands for the torchrun that starts netcheck: netcheck reads the options of its parent."""
+C10D = f"--nnodes=4 --rdzv_backend=c10d --rdzv_endpoint=job-0.{DOMAIN}:29500"
+SHORT_NAME = "echo 10.77.{0}.2 job-{0} >/etc/hosts"
+"""The hosts file of a pod without `subdomain`."""
+
+
+def under_torchrun(folder: Path, options: str, setup: str = "true") -> str:
+    """Return shell commands after which a pod runs its command under torchrun with these options."""
+    program = folder / "torchrun"
+    program.write_text(TORCHRUN)
+    program.chmod(0o755)
+    return f'{setup}; set -- {program} {options} -- "$@"'
+
+
+def play_torchrun(
+    pods: World, folder: Path, options: str, of: Mapping[int, str] | None = None, **variables: str
+) -> dict[int, Result]:
+    """Run netcheck under torchrun in all pods. `of` has further set-up commands of pods."""
+    own = {
+        f"r{rank}": {"setup": under_torchrun(folder, options, (of or {}).get(rank, "true"))}
+        for rank in range(4)
+    }
+    return play(pods, deadline=60, all={"variables": variables}, **own)
+
+
+def test_a_host_name_that_torchrun_publishes_and_nobody_resolves_is_named(
+    pods: World, tmp_path: Path
+) -> None:
+    """pytorch/pytorch#150532, meta-pytorch/monarch#1571: torchrun gives the workers socket.getfqdn()."""
+    of = {rank: SHORT_NAME.format(rank) for rank in range(4)}
+    for result in play_torchrun(pods, tmp_path, C10D, of).values():
+        assert (result["cause"], result["ranks"]) == ("dns.advertised", [0]), result["findings"]
+        finding = said(result, "dns.advertised")
+        assert "this pod's own name job-0 as MASTER_ADDR; no such name: tried job-0.team" in finding["text"]
+        assert "--local-addr" in finding["do"]
+
+
+@pytest.mark.parametrize(
+    ("options", "of"),
+    [
+        pytest.param(C10D, {}, id="full names"),
+        pytest.param(C10D, {3: SHORT_NAME.format(3)}, id="a name that is not the first"),
+        pytest.param(f"{C10D} --local-addr=10.77.0.2", {0: SHORT_NAME.format(0)}, id="an address"),
+        pytest.param("--nnodes=4", {0: SHORT_NAME.format(0)}, id="static"),
+    ],
+)
+def test_names_that_torchrun_does_not_publish_stop_no_job(
+    pods: World, tmp_path: Path, options: str, of: dict[int, str]
+) -> None:
+    results = play_torchrun(pods, tmp_path, options, of)
+    assert [one["verdict"] for one in results.values()] == ["ok"] * 4, results[0]["findings"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "cause"),
+    [
+        pytest.param("", "variables.torchrun", id="by host names"),
+        pytest.param(" --rdzv_conf=is_host=1", None, id="by is_host"),
+    ],
+)
+def test_a_c10d_store_behind_the_address_of_a_service_is_named(
+    pods: World, tmp_path: Path, conf: str, cause: str | None
+) -> None:
+    """pytorch/pytorch#80772 and #73656: every torchrun connects to the store, and none opens it."""
+    cluster_ip(pods)
+    options = f"--nnodes=4 --rdzv_backend=c10d --rdzv_endpoint={SERVICE}:29500{conf}"
+    for result in play_torchrun(pods, tmp_path, options, MASTER_ADDR=SERVICE).values():
+        assert result["cause"] == cause, result["findings"]
+        if cause:
+            assert (result["ranks"], result["missing"]) == ([0, 1, 2, 3], [])
+            assert "is_host=1" in said(result, cause)["text"]
+
+
+def test_a_link_local_address_that_nccl_selects_is_tried(pods: World) -> None:
+    """NVIDIA/nccl#1291 and #975: an InfiniBand interface without an IP address has a link-local one.
+
+    NCCL prefers `ib*`, and sends the address with the index of its own interface.
+    """
+    gpu = "mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; touch /dev/nvidia0"
+    pod = pods.pod(2)
+    run("ip", "-n", pod, "link", "add", "ib0", "type", "veth", "peer", "name", "ib9")
+    for name in ("ib0", "ib9"):
+        run("ip", "-n", pod, "link", "set", name, "up")
+    run("ip", "-n", pod, "-6", "addr", "add", "fe80::7/64", "dev", "ib0", "nodad")
+    try:
+        results = play(pods, all={"setup": gpu})
+    finally:
+        run("ip", "-n", pod, "link", "del", "ib0")
+    for result in results.values():
+        assert (result["cause"], result["ranks"]) == ("address.advertised", [2]), result["findings"]
+        assert "NCCL would listen on fe80::" in said(result, "address.advertised")["text"]
 
 
 def resolver(server: Server, tmp_path: Path) -> Names:

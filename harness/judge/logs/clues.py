@@ -46,6 +46,12 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
+    # NCCL (src/misc/socket.cc) and gloo (gloo/transport/tcp/pair.cc). No other host has these addresses.
+    (
+        "address.advertised",
+        r"socketStartConnect: Connect to (127\.|::1<|fe80:)"
+        r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
+    ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
@@ -81,6 +87,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
+_TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
+_UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
+_C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
+"""What PyTorch writes before a message about a socket: level, time, file and line."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.driver"),
@@ -240,7 +250,9 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
         if cause:
-            clue, clue_number = text.strip(), number
+            unresolved = _unresolved(lines, text) if cause == "rendezvous.unreachable" else None
+            cause = "rendezvous.dns" if unresolved else cause
+            clue_number, clue = unresolved or (number, text.strip())
             break
         follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
         another_error = another_error or (is_error and not follows)
@@ -263,6 +275,23 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         report_is_last=report_is_last,
         torchrun_signal=torchrun_signal,
     )
+
+
+def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
+    """Return the message that the host of a timeout did not resolve, or None if it did at last."""
+    target = _TARGET.search(error)
+    host = target[1] if target else ""
+    about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
+    said = [entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])]
+    if not said or not _UNRESOLVED.search(said[-1][1]):
+        return None
+    return said[-1][0], _C10D.sub("", said[-1][1])
+
+
+def unresolved_host(text: str) -> str:
+    """Return the host that PyTorch could not resolve according to a message, or ""."""
+    found = _UNRESOLVED.search(text)
+    return found[1] if found else ""
 
 
 def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:

@@ -440,7 +440,7 @@ def _which(truth: Truth, number: int) -> str:
 
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
-_WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
+_WAITING = re.compile(r"\[c10d\].*(addresses of .* cannot be retrieved|failed to connect|has timed out)")
 """Log lines that report that torch failed to reach the rendezvous."""
 
 

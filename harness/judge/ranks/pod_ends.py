@@ -46,6 +46,9 @@ _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
     "Service, or set enableServiceLinks: false in the pod template"
 )
+CLUE_LINES = 600
+"""Number of last log lines in which hints are searched. PyTorch writes a C++ stack of 30 lines for each error
+of a socket, and several of them after a rank has lost the rendezvous store."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -164,7 +167,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if code is None and own is None:
         return end
     log = case.bundle.log(pod.name, case.launch.container)
-    clues = log_clues.read(case.bundle.tail(log), log, len(end.ranks))
+    clues = log_clues.read(case.bundle.tail(log, CLUE_LINES), log, len(end.ranks))
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
     end = replace(end, others_lost_peers=clues.others_lost_peers)

@@ -18,7 +18,7 @@ from harness.judge.end import End
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import deleted_pods, exit_codes, worlds
+from harness.judge.ranks import deleted_pods, exit_codes, published_names, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, first, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
@@ -35,7 +35,10 @@ LATE_SECONDS = 60.0
 """A log begins late if its first line was written more than this many seconds after its container started."""
 MOMENT = 2.0
 """Maximum number of seconds between the last log line and the container's end, as rounded by Kubernetes."""
-OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
+OF_ALL = (
+    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency"),
+    "address.advertised",
+)
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 
 
@@ -244,6 +247,16 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
 
 def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
     """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
+    if cause.cause == "rendezvous.dns" and (name := published_names.unresolved(case, cause)) is not None:
+        return not_passed(
+            "rendezvous",
+            "dns.advertised",
+            name.text,
+            why=[cause.text, *after],
+            ranks=name.ranks or cause.ranks,
+            evidence=cause.evidence,
+            at=cause.at,
+        )
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"

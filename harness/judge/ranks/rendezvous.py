@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -100,7 +101,9 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _alone(case, scene)
         or _process(scene)
         or _dns(case, scene, headless_service.problem(case))
+        or _unhosted(scene)
         or _tcp(scene)
+        or _own_stores(scene)
         or _id(scene)
         or _size(scene)
     )
@@ -224,6 +227,52 @@ def _by_dns(case: Case, node: Node) -> bool:
     """
     own = mapping(case.pods[node.index].last.object, "status").get("podIP")
     return own not in (node.addresses or []) or node.host.count(".") == 1
+
+
+def _unhosted(scene: Scene) -> Diagnosis:
+    """Detect a c10d store that no torchrun opened, because no pod has the name in --rdzv_endpoint."""
+    options = [node.agent.options for node in scene.waiting if node.agent]
+    if not all(each.get("rdzv_backend") == "c10d" for each in options):
+        return None
+    if any("is_host" in each.get("rdzv_conf", "") for each in options):
+        return None
+    if len(scene.waiting) < scene.size or any(node.reached for node in scene.waiting):
+        return None
+    if any(node.probe is None or node.probe.outcome != "tcp.refused" for node in scene.waiting):
+        return None
+    first = scene.waiting[0]
+    text = (
+        f"{_places(scene.waiting)} waited for {first.where} (address {', '.join(first.addresses or [])}), "
+        "where nothing listens: no torchrun opened its c10d store, because no pod has this name or address; "
+        "name the pod of rank 0 in --rdzv_endpoint, or pass --rdzv_conf=is_host=1 there and is_host=0 "
+        "elsewhere"
+    )
+    return "variables.torchrun", scene.waiting, text
+
+
+def _own_stores(scene: Scene) -> Diagnosis:
+    """Detect nodes that wait in different stores, such as one in each pod, so that they never meet."""
+    at = {node.index: frozenset(node.addresses or [node.host]) for node in scene.waiting}
+    if len(at) < 2:
+        return None
+    first = scene.waiting[0]
+    if all(_is_loopback(address) for addresses in at.values() for address in addresses):
+        text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
+        return "variables.master_addr", scene.waiting, text
+    common, count = Counter(at.values()).most_common(1)[0]
+    odd = [node for node in scene.waiting if not at[node.index] & common]
+    if not odd:
+        return None
+    where = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
+    text = f"{where}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
+    return "variables.torchrun", odd if count > 1 else scene.waiting, text
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def _tcp(scene: Scene) -> Diagnosis:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from .finding import CAUSES, OK, STEPS
-from .probe import PENDING, Cell
+from .probe import ADVERTISED, PENDING, Cell
 from .rank_report import Report
 from .reach import REJECTED
+from .torchrun_names import published_by
 
 Pair = tuple[int, int]
 """(probing rank, probed rank)."""
@@ -28,7 +29,9 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
         if receiver != sender and receiver < nodes
     }
     cells = {pair: _rejected(pair, cell, cells, at, known[pair[1]]) for pair, cell in cells.items()}
-    return {pair: _unanswered(cell, cells.get((pair[1], pair[0]))) for pair, cell in cells.items()}
+    cells = {pair: _unanswered(cell, cells.get((pair[1], pair[0]))) for pair, cell in cells.items()}
+    first = published_by(at, nodes)
+    return {pair: _advertised(cell, pair[1], first) for pair, cell in cells.items()}
 
 
 def past(cell: Cell, step: str) -> bool:
@@ -36,6 +39,18 @@ def past(cell: Cell, step: str) -> bool:
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
+
+
+def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
+    """Return the cell. A name that torchrun would not publish does not matter.
+
+    `first` is the rank whose name torchrun would publish, or None if that is unknown.
+    """
+    if ADVERTISED not in (cell.outcome, cell.withheld) or receiver == first:
+        return cell
+    if first is not None:
+        return replace(cell, outcome=OK, text="", withheld="")
+    return replace(cell, outcome=PENDING, withheld=ADVERTISED)
 
 
 def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:

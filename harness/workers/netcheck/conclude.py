@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from . import bandwidth
+from . import bandwidth, torchrun_names
 from .cells import corrected, past
 from .finding import (
     CAUSES,
@@ -93,6 +93,7 @@ def conclude(
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_run_ids(reports), *_places(reports, cells)]
+    found += torchrun_names.unhosted(reports, nodes) if certain else []
     slow = f"; {busy(at)}" if at and busy(at) else ""
     found += _bad(_without_taken(cells, reports), missing, machines, slow, alone=len(reports) == 1)
     found += [*_master(reports), *_withheld(cells)]

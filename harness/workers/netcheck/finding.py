@@ -46,8 +46,8 @@ _ADVICE = {
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
         "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
-        "variables.torchrun": "Put a space between torchrun's options, and give every pod "
-        "the same --rdzv_id.",
+        "variables.torchrun": "Put a space between torchrun's options, give every pod the same --rdzv_id, "
+        "and let --rdzv_endpoint name the pod of rank 0.",
         "variables.interface": "Remove the variable, or name the pod's own interface; ^NAME is NCCL's alone.",
     },
     "pods": {
@@ -86,6 +86,8 @@ _ADVICE = {
         "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
         "address.advertised": "Set GLOO_SOCKET_IFNAME (gloo) or NCCL_SOCKET_IFNAME (NCCL) to the interface "
         "that the other ranks reach, or let the pod's own name lead to its address.",
+        "dns.advertised": "Pass --local-addr with the pod's address to torchrun, such as "
+        '--local-addr="$(hostname -i)", or give the pods a subdomain with a headless Service.',
         "peer.other_size": "Start every rank with the same number of nodes.",
     },
     "mtu": {

@@ -49,6 +49,8 @@ class Hello:
     bound: str = ""
     """The address on which gloo or NCCL would listen, or "" if unknown. `why` explains how it was chosen."""
     why: str = ""
+    published: str = ""
+    """The name of this host that torchrun may give to all workers as MASTER_ADDR, or "" if it does not."""
 
 
 @dataclass(frozen=True)

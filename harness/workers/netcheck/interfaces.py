@@ -38,6 +38,14 @@ def addresses() -> dict[str, str]:
     return dict([*_version_4(), *_version_6()])
 
 
+def with_link_local() -> dict[str, str]:
+    """Return the result of `addresses`, followed by the IPv6 link-local addresses, such as `fe80::1%2`.
+
+    The part after `%` is the index of the interface on this host.
+    """
+    return {**addresses(), **dict(_link_local())}
+
+
 def recent_addresses() -> dict[str, str]:
     """Return the result of `addresses`, which may be RECENT seconds old. Each probe calls this function."""
     now = time.monotonic()
@@ -146,11 +154,18 @@ def _version_4() -> Iterator[tuple[str, str]]:
 
 
 def _version_6() -> Iterator[tuple[str, str]]:
+    return ((str(address), name) for address, _, name in _if_inet6() if not address.is_link_local)
+
+
+def _link_local() -> Iterator[tuple[str, str]]:
+    return ((f"{address}%{index}", name) for address, index, name in _if_inet6() if address.is_link_local)
+
+
+def _if_inet6() -> Iterator[tuple[ipaddress.IPv6Address, int, str]]:
+    """Yield each IPv6 address of this host, and the index and name of its interface."""
     for line in _text(Path("/proc/net/if_inet6")).splitlines():
-        raw, *_, name = line.split()
-        address = ipaddress.ip_address(bytes.fromhex(raw))
-        if not address.is_link_local:
-            yield str(address), name
+        raw, index, *_, name = line.split()
+        yield ipaddress.IPv6Address(bytes.fromhex(raw)), int(index, 16), name
 
 
 def _mtu(asking: socket.socket, interface: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, interfaces, socket_ifname
+from . import bandwidth, interfaces, socket_ifname, torchrun_names
 from .conclude import Conclusion, conclude
 from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
@@ -26,7 +26,7 @@ from .greeting import PATIENCE, Hello, Server, call
 from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
 from .peers import Peer
 from .pool import Pool
-from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
+from .probe import PENDING, RESPONDED, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .proof import withheld
 from .rank_report import Report
 from .reach import connect
@@ -38,6 +38,7 @@ GRACE, NO_GRACE = 10.0, 0.5
 """Seconds for which a rank waits for rank 0's verdict after the deadline, with and without a connection."""
 SETTLE = {
     "dns.no_record": 5.0,
+    "dns.advertised": 5.0,
     "dns.server_refused": 5.0,
     "dns.server_failed": 5.0,
     "dns.negative_cached": 1e9,
@@ -95,6 +96,8 @@ class Member:
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
         self._facts = {**facts(), "rdzv_id": known.rdzv_id}
+        if nodes != 1:
+            self._name(known)
         self._stop = threading.Event()
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)
@@ -149,7 +152,7 @@ class Member:
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
-        library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.addresses()
+        library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.with_link_local()
         found: list[socket_ifname.Binding | None] = []
         thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
         thread.start()
@@ -162,6 +165,20 @@ class Member:
             self._hello = replace(self._hello, bound=found[0].address, why=where)
             if found[0].loopback:
                 self._own.append(failed("address.advertised", where))
+
+    def _name(self, known: Environment) -> None:
+        """Add what torchrun derives from this host's own name to the facts and the greeting."""
+        found: list[dict[str, Any]] = []
+        asked = known.torchrun, known.master_addr
+        thread = threading.Thread(target=lambda: found.append(torchrun_names.own(*asked)), daemon=True)
+        thread.start()
+        thread.join(OWN_NAME)
+        if not found:
+            text = f"this host's own name, which torchrun uses, did not resolve within {OWN_NAME:.0f} s"
+            self._own.append(unknown("dns", text))
+            return
+        self._facts.update(found[0])
+        self._hello = replace(self._hello, published=found[0].get("published", ""))
 
     def _listening(self) -> Server | None:
         """Return this rank's server on the first free port, or None if all ports are in use."""
@@ -199,6 +216,7 @@ class Member:
         except OSError:
             return None
         second.heard = self._server.heard
+        self._facts["store_port_free"] = True
         return second
 
     def _leave_master_port(self) -> None:
@@ -366,7 +384,7 @@ class Member:
             cell = probe.cell
             with self._lock:
                 newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
-            if cell.outcome == OK and time.monotonic() - newest > FETCH:
+            if cell.outcome in RESPONDED and time.monotonic() - newest > FETCH:
                 data = self._exchange(probe, b"TELL", self._no_verdict)
                 if data:
                     self._reported(data)
@@ -429,7 +447,7 @@ class Member:
         threads = [
             threading.Thread(target=self._inform, args=(probe, verdict), daemon=True)
             for probe in list(self._probes.values())
-            if probe.cell.outcome == OK and probe.cell.instance != self._hello.instance
+            if probe.cell.outcome in RESPONDED and probe.cell.instance != self._hello.instance
         ]
         for thread in threads:
             thread.start()
@@ -452,7 +470,7 @@ class Member:
         """
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
-        if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
+        if first.cell.outcome not in RESPONDED or (own and time.monotonic() - self._began < 0.5):
             return
         if self._learning:
             self._learn(self._exchange(first, b"PEER", None) or {})
@@ -503,7 +521,7 @@ class Member:
     def _connected(self) -> bool:
         """Return whether this rank can reach rank 0 or has been reached by it."""
         heard = self._server.heard.values() if self._server else ()
-        first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
+        first = self._probes[0].cell.outcome in RESPONDED
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:

@@ -19,12 +19,17 @@ from .peers import Peer
 from .reach import CONNECT_SECONDS, REJECTED, connect
 
 PENDING = "pending"
+ADVERTISED = "dns.advertised"
+RESPONDED = (OK, ADVERTISED, "address.advertised", "mtu.black_hole")
+"""Outcomes in which the peer itself responded to the greeting, so that reports can be exchanged."""
 AGAIN = 0.3
 """Seconds without a response after which an earlier failure is discarded, unless it is in SILENT."""
 SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
 """Seconds without a response to at least two SYN packets after which a connection counts as filtered."""
+SERVER = ("dns.server_silent", "dns.server_refused", "dns.server_failed")
+"""Outcomes of a lookup that concern the DNS server and not the name."""
 SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
 """Outcomes for which the next attempt waits longer, because the other process may only be slow."""
 MAX_PATIENCE = 8.0
@@ -133,6 +138,8 @@ class Probe:
         """Seconds until the next attempt."""
         self._greeted: socket.socket | None = None
         """The connection on which the peer has just responded to the greeting."""
+        self._resolved, self._published = "", ""
+        """The full name for which the peer's record exists, and the name that torchrun may publish for it."""
 
     def start(self) -> Probe:
         """Probe in a new thread."""
@@ -203,6 +210,7 @@ class Probe:
             text = f"its addresses are {', '.join(found.addresses)}; this host has {has} addresses"
             self._cell = self._of("address.family", text, found.addresses[0])
             return 0.0
+        self._resolved = found.found
         for address in fit:
             self._cell = self._reach(address)
             if (self._cell.outcome == OK) != self.everywhere:
@@ -229,19 +237,46 @@ class Probe:
             return cell
         if self._cell.outcome == OK and self._cell.instance == cell.instance:
             return self._cell
+        if self._cell.outcome == ADVERTISED and self._cell.instance == cell.instance:
+            return self._named(replace(cell, rate=self._cell.rate))
         # Sending full packets is slow, so show the responding rank already.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
         seconds = SECONDS * self._patience
         filled = fill(address, cell.port, seconds, self._greeted)
         where = f"{address} port {cell.port}"
-        return replace(
+        cell = replace(
             cell,
             outcome=filled.cause or OK,
             text=filled.text and f"{where}: {filled.text}",
             rate=filled.rate,
             waited=seconds if filled.cause else 0.0,
         )
+        return self._named(cell) if cell.outcome == OK else cell
+
+    def _named(self, cell: Cell) -> Cell:
+        """Return the cell, or a failed cell if the name that torchrun publishes does not lead to the peer."""
+        name = self._published
+        if not name or name.rstrip(".") == self._resolved.rstrip("."):
+            return cell
+        found = self._names.look_up(name, self._patience)
+        if cell.address in found.addresses:
+            return cell
+        if found.cause in SERVER:
+            return replace(cell, outcome=found.cause, text=found.text, waited=found.waited)
+        said = found.text
+        for address in found.addresses:
+            reached = connect(address, cell.port, QUICK)
+            if reached.connection is None:
+                said = f"it leads to {address}, and there it does not respond: {reached.text}"
+                continue
+            with reached.connection as connection:
+                greeted = greet(connection, self._own)
+            if greeted.hello is not None and greeted.hello.instance == cell.instance:
+                return cell
+            said = f"it leads to {address}, and there {greeted.text or 'another process responds'}"
+        text = f"torchrun would give all workers this pod's own name {name} as MASTER_ADDR; {said}"
+        return replace(cell, outcome=ADVERTISED, text=text)
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
         """Return the result for another port on which the peer responds, otherwise for the common port."""
@@ -290,6 +325,7 @@ class Probe:
         if cell.outcome == OK:
             cell = self._bound(cell, there)
         if self._is_it(cell):
+            self._published = there.published
             self._keep(reached.connection)
         else:
             reached.connection.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from .cpu_delay import Delay
 from .finding import OK
-from .probe import PENDING, Cell
+from .probe import ADVERTISED, PENDING, Cell
 from .rank_report import Report
 
 FACTOR = 4.0
@@ -95,7 +95,7 @@ def _doubt(  # noqa: PLR0911 - one return per reason
     ends = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
         return _silence(cell, ends, job)
-    if cell.outcome == "dns.no_record":
+    if cell.outcome in ("dns.no_record", ADVERTISED):
         needed, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in ends)
         if age >= needed:
             return ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .finding import Finding, failed
-from .interfaces import addresses
+from .interfaces import with_link_local
 
 GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 LOOPBACK = "lo"
@@ -50,7 +50,11 @@ def matching(value: str, names: Iterable[str]) -> list[str]:
 
 
 def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
-    """Return NCCL's binding, or None if it does not find an interface. `own` maps addresses to interfaces."""
+    """Return NCCL's binding, or None if it does not find an interface.
+
+    `own` maps addresses to interfaces. Link-local addresses come last, because an interface's other addresses
+    come first in NCCL's list.
+    """
     version = {"AF_INET": 4, "AF_INET6": 6}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
     fit = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}
     given = _nccl_value(variables)
@@ -94,7 +98,7 @@ def check_names(
     `alone` means that the job has one node, for which loopback is enough. `own` maps this host's addresses to
     interfaces.
     """
-    names = dict.fromkeys((addresses() if own is None else own).values())
+    names = dict.fromkeys((with_link_local() if own is None else own).values())
     has = ", ".join(sorted(names))
     if given := _nccl_value(variables):
         selected = matching(given, names)

@@ -20,8 +20,14 @@ _OPTIONS = {
     "master-addr": "MASTER_ADDR",
     "master-port": "MASTER_PORT",
     "rdzv-id": "RDZV_ID",
+    "rdzv-backend": "PET_RDZV_BACKEND",
+    "rdzv-endpoint": "PET_RDZV_ENDPOINT",
+    "rdzv-conf": "PET_RDZV_CONF",
+    "local-addr": "PET_LOCAL_ADDR",
 }
 """torchrun option → the equivalent environment variable."""
+RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_CONF", "PET_LOCAL_ADDR")
+"""Variables that torchrun itself reads, with the same values as its options."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
 """torchrun options that do not take a value."""
 _NO_SPACE = re.compile(
@@ -33,6 +39,11 @@ _OWN_ID = re.compile(
     r"|date\s[^)`]*%[sNT])))"
 )
 """An --rdzv_id that a shell expands to another value in each pod."""
+_OWN_HOST = re.compile(
+    r"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?"
+    r"(\$\{?HOSTNAME\b[^\s\"']*|(?:\$\(|`)\s*hostname\b[^)`]*[)`]?[^\s\"']*)"
+)
+"""An address of rank 0 that a shell expands to the pod's own name or address."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -63,6 +74,8 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
     rest = iter(words[start + 1 :])
     for word in rest:
         if not word.startswith("-"):
+            if word.startswith("$"):  # A shell may expand it to further options.
+                options = {"rdzv-conf": word, "local-addr": word, **options}
             break
         name, mark, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
@@ -79,8 +92,6 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         options.pop("master-port", None)
     host, _, port = endpoint.rpartition(":")
     found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
-    if merged(endpoint):
-        found["RDZV_ENDPOINT"] = endpoint
     return {**found, **{variable: options[name] for name, variable in _OPTIONS.items() if options.get(name)}}
 
 
@@ -95,10 +106,16 @@ def differs_in_each_pod(run_id: str) -> bool:
     return bool(_OWN_ID.search(f" --rdzv_id={run_id}"))
 
 
+def is_own_host(address: str) -> bool:
+    """Return whether a shell expands an address to the pod's own name or address, such as $HOSTNAME."""
+    return bool(_OWN_HOST.search(f" --master_addr={address}"))
+
+
 def from_script(text: str) -> dict[str, str]:
     """Return the literal options of the first torchrun command in a shell script, as variables.
 
-    An --rdzv_id with another value in each pod is returned as it is written.
+    Options of the rendezvous are returned as they are written, and so are an --rdzv_id and a --master_addr
+    with another value in each pod.
     """
     joined = re.sub(r"\\\n", " ", text)
     kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
@@ -109,9 +126,17 @@ def from_script(text: str) -> dict[str, str]:
         words = shlex.split(match[1] + match[2], comments=True)
     except ValueError:  # A quoted string continues on the next line.
         words = (match[1] + match[2]).split()
-    literal = {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
-    own = _OWN_ID.search(match[2])
-    return {**literal, "RDZV_ID": own[1]} if own else literal
+    literal = {
+        name: value
+        for name, value in from_options(words).items()
+        if name in RENDEZVOUS or not set("$`*") & set(value)
+    }
+    if own := _OWN_ID.search(match[2]):
+        literal["RDZV_ID"] = own[1]
+    # A script with several torchrun commands may start another one in the pod of rank 0.
+    if (host := _OWN_HOST.search(match[2])) and len(_IN_SCRIPT.findall(kept)) == 1:
+        literal["PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"] = host[2]
+    return literal
 
 
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:

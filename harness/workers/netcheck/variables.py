@@ -6,10 +6,10 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .finding import Finding, failed, ok, unknown
-from .torchrun_options import differs_in_each_pod, gpus, merged, of_container
+from .torchrun_options import RENDEZVOUS, differs_in_each_pod, gpus, is_own_host, merged, of_container
 
 MASTER_PORT = 29500
 """torchrun's default MASTER_PORT."""
@@ -27,6 +27,7 @@ RUN_ID = (
 )
 """For each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
 RDZV_ID = ("RDZV_ID", "PET_RDZV_ID")
+OWN_HOST = ("PET_RDZV_ENDPOINT", "PET_MASTER_ADDR")
 TORCHRUN = {
     "RDZV_ID": "--rdzv_id",
     "PET_RDZV_ID": "--rdzv_id",
@@ -36,6 +37,7 @@ TORCHRUN = {
     "NPROC_PER_NODE": "--nproc_per_node",
     "NODE_RANK": "--node_rank",
     "MASTER_ADDR": "--master_addr",
+    "PET_MASTER_ADDR": "--master_addr",
     "MASTER_PORT": "--master_port",
 }
 """Variable → the option of torchrun with the same value."""
@@ -62,6 +64,8 @@ class Environment:
     local_rank: int = 0
     rdzv_id: str = ""
     """torchrun's --rdzv_id, or "" if it is unknown."""
+    torchrun: Mapping[str, str] = field(default_factory=dict)
+    """The values of RENDEZVOUS that are set, as they are written in a script."""
 
     @property
     def ok(self) -> bool:
@@ -119,11 +123,16 @@ class _Reader:
         self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
     ) -> None:
         """`options` are torchrun's options as variables. `gpus` is the number of GPUs in this container."""
-        first = (*PROCESSES, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+        first = (*PROCESSES, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", *RENDEZVOUS)
         self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in first}}
         for name, value in (options or {}).items():
             self._variables.setdefault(name, value)
         self._options = options or {}
+        self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
+        if options is not None and not options:
+            self._torchrun = {}  # A torchrun that is not seen may have options that count more.
+        if not self._variables.get("MASTER_ADDR"):
+            self._variables.update(_torchruns_master(self._variables))
         self._gpus = gpus
         self.wrong: list[Finding] = []
 
@@ -143,6 +152,7 @@ class _Reader:
             nodes = world // each
         if nodes != 1:
             self._own_run_id()
+            self._own_host()
         rank, local = (self._number((name,), "variables.rank", 0) for name in ("RANK", "LOCAL_RANK"))
         node_rank = self._node_rank(rank, local, per_node)
         if expected is not None and declared not in (None, expected):
@@ -165,6 +175,7 @@ class _Reader:
             tuple(findings),
             local or 0,
             self._first(RDZV_ID)[1],
+            self._torchrun,
         )
 
     def _missing_spaces(self) -> None:
@@ -181,6 +192,14 @@ class _Reader:
             value = self._option(name)
             if differs_in_each_pod(value) and not merged(value):
                 self._fail("variables.torchrun", f"--rdzv_id={value} has another value in each pod")
+
+    def _own_host(self) -> None:
+        """Add a failed finding if each pod's shell expands the address of rank 0 to the pod itself."""
+        for name in OWN_HOST:
+            value = self._option(name)
+            if is_own_host(value):
+                text = f"{TORCHRUN[name]}={value} is the pod itself in each pod, so that none meets another"
+                self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
         """Return the value of an option of torchrun, or of the variable with this name, or ""."""
@@ -308,6 +327,18 @@ class _Reader:
             return unknown("variables", f"{size}the number of nodes is unknown: set NNODES, or pass --nodes")
         size = f" of {nodes} nodes" + (f", WORLD_SIZE={world}" if world else "")
         return ok("variables", f"node rank {node_rank}{size}, rank 0 at {addr or 'this host'}")
+
+
+def _torchruns_master(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT according to the variables that torchrun reads, or {}."""
+    if not variables.get("PET_RDZV_BACKEND", "").startswith("etcd"):
+        host, _, port = variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")
+        if host and port.isdigit():
+            return {} if "$" in host else {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}
+    host, port = variables.get("PET_MASTER_ADDR", ""), variables.get("PET_MASTER_PORT", "")
+    if not host or "$" in host or "`" in host:
+        return {}
+    return {"MASTER_ADDR": host, **({"MASTER_PORT": port} if port else {})}
 
 
 def _loopback(host: str) -> bool:

@@ -427,6 +427,48 @@ def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
 
 
 @pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(
+            [
+                "torch.distributed.DistBackendError: NCCL error in: x.cpp:1331, unhandled system error",
+                "ncclSystemError: System call (e.g. socket, malloc) or external library call failed.",
+                "Last error:",
+                "socketStartConnect: Connect to 127.0.0.1<45069> failed : Software caused connection abort",
+            ],
+            id="awslabs/awsome-distributed-ai#192",
+        ),
+        pytest.param(
+            [
+                "torch.distributed.DistBackendError: NCCL error in: x.cpp:1970, unhandled system error",
+                "Last error:",
+                "socketStartConnect: Connect to fe80::966d:ae03:a2:8cf0%ib1<17943> failed : No route",
+            ],
+            id="NVIDIA/nccl#975",
+        ),
+        pytest.param(
+            [
+                "RuntimeError: Gloo connectFullMesh failed with [/x/gloo/tcp/pair.cc:152] timed out "
+                "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:41187 (rank=1, size=2)"
+            ],
+            id="aws-samples/aws-do-eks#69",
+        ),
+    ],
+)
+def test_an_address_that_only_its_own_host_reaches_is_named(judged, lines):
+    """Contract: the ranks sent each other an address of loopback or of a link, on which they listen."""
+    job = failing()
+    for rank in range(2):
+        job.truth[rank] = []
+        says(job, rank, lines)
+        job.ended(rank, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "address.advertised", [0, 1])
+    assert lines[-1][-60:] in verdict.explanation
+    assert any("NCCL_SOCKET_IFNAME" in step for step in verdict.next)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "RuntimeError: [enforce fail at ./gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find "

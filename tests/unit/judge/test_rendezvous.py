@@ -129,6 +129,67 @@ def test_a_missing_space_between_options_is_named(judged):
     assert "a space is missing before --rdzv_backend" in verdict.explanation
 
 
+SERVICE = "master.team.svc"
+
+
+def behind_a_service(job, rank, conf="timeout=60", outcome="tcp.refused"):
+    """Return a snapshot of a torchrun whose c10d store is at the cluster IP of a Service."""
+    endpoint = f"{SERVICE}:29400"
+    options = {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "rdzv_conf": conf}
+    seen = inspection(job, rank, torchrun(rank, **options), False, ("10.96.0.7",), "29400", SERVICE)
+    asked = {endpoint: ProbeResult(outcome=outcome, text="Connection refused")}
+    return seen.model_copy(update={"asked": asked})
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause", "ranks"),
+    [
+        pytest.param({}, "variables.torchrun", [0, 1], id="pytorch #80772"),
+        pytest.param({"conf": "is_host=1"}, "tcp.refused", [0, 1], id="a host is named"),
+        pytest.param({"outcome": "tcp.filtered"}, "tcp.filtered", [0, 1], id="filtered"),
+    ],
+)
+def test_a_store_that_no_torchrun_opened_is_named(judged, changed, cause, ranks):
+    """Contract: the address of a Service is no pod's own, and so each torchrun waits for another one."""
+    job = bundles.healthy()
+    verdict = judged(job, *(behind_a_service(job, rank, **changed) for rank in range(2)))
+    assert (verdict.cause, verdict.ranks) == (cause, ranks), verdict.explanation
+    assert ("--rdzv_conf=is_host=1" in verdict.explanation) == (cause == "variables.torchrun")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "addresses", "cause", "text"),
+    [
+        pytest.param(
+            ("slinky-0", "slinky-1"),
+            (("10.0.0.1",), ("10.0.0.2",)),
+            "variables.torchrun",
+            "which are different stores",
+            id="awslabs/ai-on-eks#240",
+        ),
+        pytest.param(
+            ("localhost", "localhost"),
+            (("127.0.0.1", "::1"), ("127.0.0.1", "::1")),
+            "variables.master_addr",
+            "which is the pod itself",
+            id="mlc-ai/pith-train#91",
+        ),
+        pytest.param(
+            ("js-0", "js-0.js"), (("10.0.0.1",), ("10.0.0.1",)), "rendezvous.timeout", "", id="one store"
+        ),
+    ],
+)
+def test_torchruns_that_each_wait_in_a_store_of_their_own_are_named(judged, hosts, addresses, cause, text):
+    job = bundles.healthy()
+    seen = []
+    for rank, (host, own) in enumerate(zip(hosts, addresses, strict=True)):
+        options = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{host}:29400"}
+        seen.append(inspection(job, rank, torchrun(rank, **options), True, own, "29400", host))
+    verdict = judged(job, *seen)
+    assert (verdict.cause, verdict.ranks) == (cause, [0, 1]), verdict.explanation
+    assert text in verdict.explanation
+
+
 def test_another_number_of_nodes(judged):
     """Contract: torchrun's number of nodes is compared with the job's."""
     job = bundles.healthy()

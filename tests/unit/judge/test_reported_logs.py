@@ -291,6 +291,78 @@ def test_a_rank_that_cannot_connect_is_why_rank_0_waits_in_vain(judged, error: s
     assert error[:60] in verdict.explanation
 
 
+UNRESOLVED = [
+    f"[W817 17:40:{second}.123456789 socket.cpp:759] [c10d] The IPv6 network addresses of ({{host}}, 40571) "
+    "cannot be retrieved (gai error: -2 - Name or service not known)."
+    for second in (10, 14, 22)
+]
+TIMED_OUT = (
+    "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
+    "connect to ({host}, 40571)."
+)
+CONNECTS = (
+    "[W817 17:40:30.1 socket.cpp:764] [c10d] The client socket has failed to connect to [{host}]:40571 "
+    "(errno: 111 - Connection refused)."
+)
+WAITED = (
+    "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
+)
+C10D = "--rdzv_backend=c10d"
+BROKEN = [
+    "[W817 17:41:12.5 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=6, addr=[a]:4): Broken pipe",
+    *(
+        f"frame #{n}: c10d::TCPStore::doGet(std::string const&) + 0x5d (0x7f{n:02}ee09 in x.so)"
+        for n in range(30)
+    ),
+]
+GONE = [
+    "torch.distributed.DistNetworkError: Broken pipe",
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    *TRACEBACK,
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+    "has failed. See inner exception for details.",
+]
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "more", "cause", "ranks"),
+    [
+        pytest.param("{pod}", [C10D], [], "dns.advertised", [0], id="pytorch #150532"),
+        pytest.param(
+            "x.internal", ["--rdzv-backend", "etcd-v2"], [], "dns.advertised", [1], id="monarch #1571"
+        ),
+        pytest.param("{pod}", [C10D, "--local-addr=x"], [], "rendezvous.dns", [1], id="an address"),
+        pytest.param("m", ["--node_rank=1"], [], "rendezvous.dns", [1], id="static"),
+        pytest.param("m", [C10D], [CONNECTS], "rendezvous.unreachable", [1], id="resolved later"),
+        pytest.param("{pod}", [C10D], None, "dns.advertised", [0], id="rank 0 gave up first"),
+    ],
+)
+def test_a_name_that_only_its_own_pod_resolves_is_named(
+    judged, host: str, options: list[str], more: list[str] | None, cause: str, ranks: list[int]
+) -> None:
+    """Contract: torchrun met, and its workers wait for MASTER_ADDR. Rank 0 itself waits for the others."""
+    job = recorded(job_of(Case([], "", [], "")))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    host = host.format(pod=job.pod_name(0).rpartition("-")[0])
+    own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
+    lines = [line.format(host=host) for line in (*UNRESOLVED, *(more or ()), own, *TRACEBACK, TIMED_OUT)]
+    if more is None:  # As seen on kind with torch 2.6: the store is gone before the worker has given up.
+        lines = [line.format(host=host) for line in (*UNRESOLVED, own)] + [*BROKEN * 7, *TRACEBACK, *GONE]
+    job.logs = {job.pod_name(0): stamped([*TRACEBACK, WAITED]), job.pod_name(1): stamped(lines)}
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2", *options)
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2, group=False)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, ranks), verdict.explanation
+    if cause == "dns.advertised":
+        assert f"{host}, as MASTER_ADDR" in verdict.explanation
+        assert "--local-addr" in " ".join(verdict.next)
+
+
 def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
     """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
     job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))

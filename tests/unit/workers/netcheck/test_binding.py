@@ -43,6 +43,18 @@ def test_nccl_selects_interfaces_by_its_own_syntax(value: str, selected: list[st
     assert bool(list(check_names({"NCCL_SOCKET_IFNAME": value}, OWN))) == (not selected)
 
 
+def test_nccl_takes_a_link_local_address_if_its_interface_has_no_other() -> None:
+    """NVIDIA/nccl#1291: `ib0` has no IP address, and NCCL prefers it to the interface of the pod."""
+    own = {**OWN, "fe80::1%2": "eth0", "fe80::7%5": "ib0"}
+    assert [
+        found.address for found in (nccl({}, own), nccl({"NCCL_SOCKET_IFNAME": "=eth0"}, own)) if found
+    ] == [
+        "fe80::7%5",
+        "10.0.0.5",
+    ]
+    assert not list(check_names({"NCCL_SOCKET_IFNAME": "ib"}, own, alone=False))
+
+
 @pytest.mark.parametrize("value", ["", "l", "x"])
 def test_nccl_ignores_values_of_one_character(value: str) -> None:
     assert not list(check_names({"NCCL_SOCKET_IFNAME": value}, OWN, alone=False))

@@ -17,8 +17,13 @@ from harness.workers.netcheck.finding import CAUSES, FAILED, STEPS, failed, unkn
 from harness.workers.netcheck.probe import PENDING, Cell
 from harness.workers.netcheck.rank_report import Report
 
-CELLS = [cause for cause, step in CAUSES.items() if step in ("interface", "dns", "tcp", "greeting", "mtu")]
-"""Causes that a cell may hold."""
+ADVERTISED = "dns.advertised"
+CELLS = [
+    cause
+    for cause, step in CAUSES.items()
+    if step in ("interface", "dns", "tcp", "greeting", "mtu") and cause != ADVERTISED
+]
+"""Causes that a cell may hold, except for the one that depends on the names of the ranks."""
 
 
 def seeing(report: Report, other: int, outcome: str, **fields: Any) -> Report:
@@ -185,6 +190,81 @@ def test_master_addr_is_another_name(outcome: str, where: int, found: tuple[obje
         reports[rank] = replace(reports[rank], master=Cell(seen, "master", address=address(where)))
     done = conclude(list(reports.values()), 4)
     assert (done.verdict, done.cause, done.ranks) == found
+
+
+def publishing(names: dict[int, str], bad: tuple[int, ...]) -> dict[int, Report]:
+    """Reports of ranks with host names that torchrun may publish, some of which no other rank resolves."""
+    reports = healthy()
+    for rank, report in reports.items():
+        row = {
+            other: replace(cell, outcome=ADVERTISED, text="no such name")
+            if other in bad and other != rank
+            else cell
+            for other, cell in report.row.items()
+        }
+        facts = {**report.facts, "published": names[rank]} if rank in names else report.facts
+        reports[rank] = replace(report, row=row, facts=facts, age=60.0)
+    return reports
+
+
+NAMES = {rank: f"job-{rank}.pods" for rank in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("names", "bad", "verdict", "ranks"),
+    [
+        pytest.param(NAMES, (0,), "failed", (0,), id="first"),
+        pytest.param(NAMES, (0, 1, 2, 3), "failed", (0,), id="all"),
+        pytest.param(NAMES, (1, 3), "ok", (), id="others"),
+        pytest.param({**NAMES, 2: "a-host"}, (2,), "failed", (2,), id="first in alphabetical order"),
+        pytest.param({**NAMES, 2: "a-host"}, (0,), "ok", (), id="not the first"),
+        pytest.param({0: "job-0.pods"}, (0,), "unknown", (), id="names unknown"),
+    ],
+)
+def test_only_the_name_that_torchrun_publishes_matters(
+    names: dict[int, str], bad: tuple[int, ...], verdict: str, ranks: tuple[int, ...]
+) -> None:
+    """pytorch/pytorch#150532. Contract: torchrun gives all workers the first name in alphabetical order."""
+    found = conclude(list(publishing(names, bad).values()), 4)
+    assert (found.verdict, found.ranks) == (verdict, ranks), found.findings
+    assert found.cause == (ADVERTISED if ranks else None)
+
+
+def comparing(**of_rank_0: Any) -> list[Report]:
+    """Reports of ranks that reach rank 0 through the address of a Service, and know their own names."""
+    reports = []
+    for rank, report in healthy().items():
+        facts = {
+            **report.facts,
+            "names": [f"job-{rank}"],
+            "addresses": [address(rank)],
+            "store_port_free": not rank,
+        }
+        master = replace(report.row[0], host="master", address="10.96.0.7")
+        facts |= of_rank_0 if rank == 0 else {}
+        reports.append(replace(report, master=master, facts=facts))
+    return reports
+
+
+def test_a_store_that_no_torchrun_opens_is_named() -> None:
+    """pytorch/pytorch#80772: every torchrun waits for another one at the address of a Service."""
+    found = conclude(comparing(), 4)
+    assert (found.cause, found.ranks) == ("variables.torchrun", (0, 1, 2, 3))
+    assert "its c10d store at master (10.96.0.7)" in found.findings[0].text
+
+
+@pytest.mark.parametrize(
+    "of_rank_0",
+    [
+        pytest.param({"names": ["job-0", "master"]}, id="name"),
+        pytest.param({"addresses": ["10.96.0.7"]}, id="address"),
+        pytest.param({"store_port_free": False}, id="another program listens"),
+        pytest.param({"names": None}, id="unknown"),
+    ],
+)
+def test_a_store_that_a_torchrun_or_another_program_opens_is_fine(of_rank_0: dict[str, Any]) -> None:
+    found = conclude(comparing(**of_rank_0), 4)
+    assert (found.verdict, found.cause) == ("ok", None), found.findings
 
 
 def test_a_rank_twice() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.workers.netcheck.inside import job_variables, ports_in_use
-from harness.workers.netcheck.torchrun_options import from_options
+from harness.workers.netcheck.torchrun_options import RENDEZVOUS, from_options
 from harness.workers.own_processes import OwnProcesses
 
 TORCHRUN = ("/usr/bin/python3", "/usr/local/bin/torchrun")
@@ -47,8 +47,28 @@ def found(proc: Path) -> dict[str, str]:
 )  # fmt: skip
 def test_torchruns_options_count_and_the_scripts_do_not(words, options):
     """Contract: both spellings, with = and without; what comes after the script's name is the script's."""
-    assert from_options([*TORCHRUN, *words]) == options
-    assert from_options(["python3", "-m", "torch.distributed.run", *words]) == options
+    for launcher in (TORCHRUN, ("python3", "-m", "torch.distributed.run")):
+        found = from_options([*launcher, *words])
+        assert {name: value for name, value in found.items() if name not in RENDEZVOUS} == options
+
+
+def test_options_of_the_rendezvous_are_those_of_its_variables():
+    """Contract: they are known by the names of the variables that torchrun itself reads."""
+    words = (
+        "--rdzv-backend=c10d",
+        "--rdzv_endpoint=b:1",
+        "--local-addr",
+        "10.0.0.7",
+        "train.py",
+        "--rdzv_conf=x",
+    )
+    assert from_options([*TORCHRUN, *words]) == {
+        "MASTER_ADDR": "b",
+        "MASTER_PORT": "1",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "b:1",
+        "PET_LOCAL_ADDR": "10.0.0.7",
+    }
 
 
 def test_without_torchrun_there_are_no_options():

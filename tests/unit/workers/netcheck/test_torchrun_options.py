@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.workers.netcheck.torchrun_names import compared, published
 from harness.workers.netcheck.torchrun_options import from_script, gpus, of_container
 from harness.workers.netcheck.variables import _Reader, validate_environment
 
@@ -27,7 +28,16 @@ torchrun \\
 @pytest.mark.parametrize(
     ("script", "found"),
     [
-        (GUIDE, {"NNODES": "4", "NPROC_PER_NODE": "8"}),
+        (
+            GUIDE,
+            {
+                "NNODES": "4",
+                "NPROC_PER_NODE": "8",
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": "$MASTER_ADDR:$MASTER_PORT",
+                "PET_RDZV_CONF": "timeout=1800,read_timeout=120",
+            },
+        ),
         ("cd /app && torchrun --nnodes 2 x.py; echo --nnodes=3", {"NNODES": "2"}),
         ("exec python3 -m torch.distributed.run --nnodes=1:3 x.py", {"NNODES": "1:3"}),
         ("torchrun --nnodes=${NNODES} --nproc-per-node='2' x.py", {"NPROC_PER_NODE": "2"}),
@@ -72,6 +82,21 @@ def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -
             "has another value in each pod",
             id="time",
         ),
+        pytest.param(
+            "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29400 train.py",
+            "--rdzv_endpoint=$(hostname):29400 is the pod itself in each pod",
+            id="awslabs/ai-on-eks#240",
+        ),
+        pytest.param(
+            'torchrun --nnodes=2 --node_rank=$RANK --master_addr "$HOSTNAME" train.py',
+            "--master_addr=$HOSTNAME is the pod itself in each pod",
+            id="host name",
+        ),
+        pytest.param(
+            "torchrun --nnodes=2 --master-addr=$(hostname -i) train.py",
+            "--master_addr=$(hostname -i) is the pod itself",
+            id="address",
+        ),
     ],
 )
 def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> None:
@@ -81,12 +106,51 @@ def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("options", "publishes", "compares"),
+    [
+        ("--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29400", True, True),
+        ("--rdzv-backend c10d --rdzv-endpoint ${MASTER_ADDR}:29400", True, True),
+        ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods", True, True),
+        ('--rdzv_backend=c10d --rdzv_endpoint=job-0.pods:29400 --local-addr="$(hostname -i)"', False, True),
+        ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods --rdzv_conf=is_host=$((RANK==0)),x=1", True, False),
+        ("--rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400", True, False),
+        ("--rdzv_backend=etcd-v2 --rdzv_endpoint=etcd:2379", True, False),
+        ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods $EXTRA", False, False),
+        ('--rdzv_backend=c10d --rdzv_endpoint=job-0.pods "$@"', False, False),
+        ("--rdzv_backend=$BACKEND --rdzv_endpoint=job-0.pods", False, False),
+        ("--node_rank=1 --master_addr=job-0.pods", False, False),
+    ],
+)
+def test_what_torchrun_derives_from_host_names_depends_on_its_options(
+    options: str, publishes: bool, compares: bool
+) -> None:
+    """Contract: an option that only the shell knows is not held against the job."""
+    known = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
+    found = published(known.torchrun), compared(known.torchrun, known.master_addr)
+    assert found == (publishes, compares), known.torchrun
+
+
+@pytest.mark.parametrize(
     "run_id", ["7", "job-7", "$JOB_ID", "${RDZV_ID}", "$(date +%F)", "run--7", "a--b", "$RANDOMNESS_ID"]
 )
 def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
     """Contract: dashes are allowed in an id, and a variable of the pod template has one value."""
     script = f"torchrun --nnodes=2 --rdzv_id={run_id} --rdzv_backend=c10d train.py"
     assert _Reader(TEAM, from_script(script)).environment(None).ok
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "torchrun --nnodes=2 --rdzv_endpoint=$HOSTNAME_OF_RANK_0:29400 --rdzv_backend=c10d train.py",
+        "torchrun --nnodes=2 --local-addr=$(hostname -i) --rdzv_endpoint=job-0.pods:29400 train.py",
+        "if [ $RANK = 0 ]; then torchrun --nnodes=2 --master_addr=$(hostname) train.py; "
+        "else torchrun --nnodes=2 --node_rank=1 --master_addr=job-0.pods train.py; fi",
+    ],
+)
+def test_an_address_of_rank_0_alone_is_accepted(script: str) -> None:
+    known = _Reader(TEAM, from_script(script)).environment(None)
+    assert known.ok, known.findings
 
 
 @pytest.mark.parametrize("nodes", ["--nnodes=1", "--nnodes=1:1", "--standalone"])
@@ -173,6 +237,13 @@ def test_outside_a_pod_only_the_own_parents_are_read(tmp_path: Path, monkeypatch
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     other = {1: (0, ["init"]), 5: (1, ["torchrun", "--nnodes=3", "t.py"]), 9: (1, ["python3"])}
     assert of_container(container(tmp_path, other), 9) == {}
+
+
+def test_variables_of_a_torchrun_that_is_not_seen_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a script that netcheck cannot read may pass --local-addr."""
+    for name, value in {**TEAM, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "job-0.pods:29400"}.items():
+        monkeypatch.setenv(name, value)
+    assert validate_environment().torchrun == {}
 
 
 def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:

@@ -86,6 +86,26 @@ def test_more_nodes_are_expected_than_the_variables_say() -> None:
     assert causes(JOB, nodes=8) == ["variables.nodes", "variables.world_size"]
 
 
+@pytest.mark.parametrize(
+    ("of_torchrun", "master"),
+    [
+        ({"PET_MASTER_ADDR": "job-0.job", "PET_MASTER_PORT": "29400"}, ("job-0.job", 29400)),
+        ({"PET_MASTER_ADDR": "job-0.job"}, ("job-0.job", 29500)),
+        ({"PET_RDZV_ENDPOINT": "job-0.job:29400", "PET_RDZV_BACKEND": "c10d"}, ("job-0.job", 29400)),
+        ({"PET_RDZV_ENDPOINT": "[fd00::1]:1", "PET_MASTER_ADDR": "x"}, ("fd00::1", 1)),
+        (
+            {"PET_RDZV_ENDPOINT": "etcd:1", "PET_RDZV_BACKEND": "etcd-v2", "PET_MASTER_ADDR": "x"},
+            ("x", 29500),
+        ),
+        ({"PET_MASTER_ADDR": "job-0.job", "MASTER_ADDR": "job-9.job"}, ("job-9.job", 29500)),
+    ],
+)
+def test_the_variables_of_torchrun_name_rank_0(of_torchrun: dict[str, str], master: tuple[str, int]) -> None:
+    """kubeflow/sdk#142: the pods of a TrainJob have PET_MASTER_ADDR, and no MASTER_ADDR."""
+    known = validate_environment({"PET_NNODES": "2", "PET_NODE_RANK": "1", **of_torchrun})
+    assert (known.ok, known.master_addr, known.master_port) == (True, *master), known.findings
+
+
 def test_nothing_says_how_many() -> None:
     """Rank 0 alone cannot know that it waits for nobody: unknown, and not ok."""
     assert causes({"MASTER_ADDR": "job-0.pods", "NODE_RANK": "0"}) == [None]

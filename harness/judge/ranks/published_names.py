@@ -1,0 +1,38 @@
+"""Find the host name that torchrun gave to the workers as MASTER_ADDR, and that they could not resolve.
+
+With a dynamic rendezvous and without --local-addr, torchrun takes it from one of the pods
+(harness/workers/netcheck/torchrun_names.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.evidence import torchrun_processes
+from harness.judge.case import Case
+from harness.judge.end import End
+from harness.judge.logs import clues
+
+_BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
+
+
+@dataclass(frozen=True)
+class PublishedName:
+    """A host name that torchrun gave to the workers. `ranks` are those of its pod, if that is known."""
+
+    ranks: list[int]
+    text: str
+
+
+def unresolved(case: Case, end: End) -> PublishedName | None:
+    """Return the name that a rank could not resolve, if torchrun took it from a pod, otherwise None."""
+    host = clues.unresolved_host(end.text)
+    of_pod = case.processes.get(end.index)
+    agent = of_pod.agents[-1] if host and of_pod is not None and of_pod.agents else None
+    options = torchrun_processes.options(agent.argv) if agent is not None else None
+    if not options or options.get("rdzv_backend") not in _BACKENDS or options.get("local_addr"):
+        return None
+    own = [index for index, pod in sorted(case.pods.items()) if host.partition(".")[0] in pod.hostnames]
+    whose = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
+    text = f"torchrun gave the workers {whose}, {host}, as MASTER_ADDR, and other pods cannot resolve it"
+    return PublishedName(case.ranks_of(*own), text)

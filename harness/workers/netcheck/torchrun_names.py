@@ -1,0 +1,91 @@
+"""Determine what torchrun derives from the pods' own host names. It does this if no option says otherwise.
+
+With a c10d or etcd-v2 rendezvous, torchrun does not give the workers the MASTER_ADDR of the pod template, but
+the name of one of its agents: --local-addr, or else `socket.getfqdn()`. It is the agent whose name comes
+first in alphabetical order (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). With a c10d
+rendezvous, each torchrun also compares the host in --rdzv_endpoint with its pod's own name, to determine
+whether it opens the rendezvous store (`_matches_machine_hostname` in utils.py of the same package).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .finding import OK, Finding, failed
+from .rank_report import Report
+from .torchrun_options import RENDEZVOUS
+
+BACKEND, ENDPOINT, CONF, LOCAL_ADDR = RENDEZVOUS
+DYNAMIC = ("c10d", "etcd-v2")
+"""Backends with which torchrun assigns the pods' ranks in the order of their names."""
+
+
+def published(torchrun: Mapping[str, str]) -> bool:
+    """Return whether torchrun gives a pod's own host name to the workers as MASTER_ADDR."""
+    return torchrun.get(BACKEND) in DYNAMIC and not torchrun.get(LOCAL_ADDR)
+
+
+def compared(torchrun: Mapping[str, str], master: str) -> bool:
+    """Return whether each torchrun compares its own name with `master`, to determine who opens the store."""
+    if torchrun.get(BACKEND) != "c10d" or re.search(r"\bis_host\b|^\$", torchrun.get(CONF, "")):
+        return False
+    host = re.sub(r":[^\]:]*$", "", torchrun.get(ENDPOINT, "")).strip("[]")
+    return host in (master, "$MASTER_ADDR", "${MASTER_ADDR}")
+
+
+def own(torchrun: Mapping[str, str], master: str) -> dict[str, Any]:
+    """Return the facts about this pod that `published_by` and `unhosted` need. `master` is MASTER_ADDR.
+
+    This may take several seconds, because it resolves the pod's own name.
+    """
+    found: dict[str, Any] = {}
+    if published(torchrun):
+        found["published"] = socket.getfqdn()
+    if compared(torchrun, master):
+        host = socket.gethostname()
+        try:
+            known = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+        except OSError:
+            return found
+        found["names"] = sorted({host, *(name for *_, name, _ in known if name)})
+        found["addresses"] = sorted({str(address[0]) for *_, address in known})
+    return found
+
+
+def published_by(at: Mapping[int, Report], nodes: int) -> int | None:
+    """Return the rank whose name the workers would get, or None if a rank's name is unknown."""
+    names = {place: str(report.facts.get("published") or "") for place, report in at.items()}
+    if len(names) < nodes or not all(names.values()):
+        return None
+    return min(names, key=lambda place: (names[place], place))
+
+
+def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
+    """Return a finding if no pod would open torchrun's c10d store, although MASTER_ADDR leads to rank 0.
+
+    The pods reach rank 0 there, for example through a Service. But no pod's own name has this name or one of
+    its addresses, so every torchrun connects to the store, and none opens it.
+    """
+    if len(reports) < nodes or nodes < 2:
+        return []
+    hosts = {}
+    for report in reports:
+        cell = report.master or report.row.get(0)
+        names, addresses = report.facts.get("names"), report.facts.get("addresses")
+        if cell is None or cell.outcome != OK or cell.rank != 0 or names is None or addresses is None:
+            return []
+        if cell.host in names or cell.address in addresses:
+            return []
+        hosts[report.place] = f"{cell.host} ({cell.address})"
+        if report.place == 0 and not report.facts.get("store_port_free"):
+            return []
+    said = hosts[min(hosts)]
+    text = (
+        f"no torchrun would open its c10d store at {said}, because no pod has this name or address: "
+        "all would connect, and nobody would listen; "
+        "name the pod of rank 0, or pass --rdzv_conf=is_host=1 there and is_host=0 elsewhere"
+    )
+    return [failed("variables.torchrun", text, hosts)]

@@ -1,0 +1,38 @@
+"""Every verdict of four pods (test_netcheck.py) holds in a job of 16 pods, with the same ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from namespaces import World, world
+from test_netcheck import CASES, Case, play, said
+
+pytestmark = pytest.mark.nightly
+SIZE = 16
+DEADLINES = {8: 30, 20: 60}
+"""Deadline of a case with four pods → the deadline here. The pods share the CPUs of one machine."""
+
+
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world"), size=SIZE) as made:
+        yield made
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_verdict_of_four_pods_holds_in_16(case: Case, sixteen: World) -> None:
+    """Contract: the same cause, ranks and missing ranks. All ranks that hear rank 0 report the same."""
+    deadline = case.play.get("deadline", 20)
+    case.wrong(sixteen)
+    try:
+        results = play(sixteen, **{**case.play, "deadline": DEADLINES.get(deadline, deadline), "size": SIZE})
+    finally:
+        sixteen.reset()
+    for rank, result in results.items():
+        if rank not in case.alone:
+            found = (result["verdict"], result["cause"], result["ranks"], result["missing"])
+            assert found == ("failed", case.cause, case.ranks, case.missing), result["findings"]
+            finding = said(result, case.cause)
+            assert re.search(case.text, finding["text"]), finding
