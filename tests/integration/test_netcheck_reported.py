@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dns_server import Server, Zone
@@ -134,7 +135,7 @@ def play_torchrun(
     pods: World, folder: Path, options: str, of: Mapping[int, str] | None = None, **variables: str
 ) -> dict[int, Result]:
     """Run netcheck under torchrun in all pods. `of` has further set-up commands of pods."""
-    own = {
+    own: dict[str, Any] = {
         f"r{rank}": {"setup": under_torchrun(folder, options, (of or {}).get(rank, "true"))}
         for rank in range(4)
     }
