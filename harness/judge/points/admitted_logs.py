@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from harness.core.clock import seconds
@@ -192,9 +193,13 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
         shown = ", ".join(map(str, worlds)) or "unknown"
         return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
     for rank, group in sorted(groups.items()):
-        if group is not None and (group.rank, group.size) != (rank, size):
-            seen = f"rank {group.rank} of a process group of {group.size}"
-            return False, f"rank {rank} of {size} was {seen}, according to its recorder"
+        if group is not None and group.size != size:
+            seen = f"was in a process group of {group.size}, according to its recorder"
+            return False, f"rank {rank} of {size} {seen}"
+    numbers = Counter(group.rank for group in groups.values() if group is not None)
+    for number, count in numbers.items():
+        if count > 1:
+            return False, f"{count} ranks were rank {number} of a process group, according to their recorders"
     return _met(summaries, size)
 
 

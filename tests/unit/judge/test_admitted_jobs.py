@@ -177,7 +177,7 @@ def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
     [
         ({}, "PASS", ""),
         ({"backend": "fake"}, "UNKNOWN", "do not show whether they met"),
-        ({"rank": 0}, "UNKNOWN", "rank 1 of 2 was rank 0 of a process group of 2"),
+        ({"rank": 0}, "UNKNOWN", "2 ranks were rank 0 of a process group"),
         ({"size": 3}, "UNKNOWN", "3"),
     ],
 )
@@ -198,6 +198,15 @@ def test_ranks_without_torchrun_pass_if_one_process_group_had_all_of_them(
     assert text.lower() in shown(verdict).lower()
 
 
+def test_a_script_may_number_its_ranks_anew(tmp_path: Path) -> None:
+    """Contract: one process group of all ranks is one world, whatever numbers the ranks have in it."""
+    job = Recorded()
+    for rank in (0, 1):
+        job.logs[rank] = logged(rank, group={"backend": "gloo", "rank": 1 - rank, "size": 2})
+    verdict = job.judge(tmp_path / "bundle")
+    assert verdict.verdict == "PASS", shown(verdict)
+
+
 def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> None:
     """Contract: a rank trains alone if its script calls init_process_group with a world size of its own."""
     job = Recorded()
@@ -205,7 +214,7 @@ def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> No
         job.logs[rank] = logged(rank, group={"backend": "gloo", "rank": 0, "size": 1})
     verdict = job.judge(tmp_path / "bundle")
     assert verdict.verdict == "UNKNOWN", shown(verdict)
-    assert "Rank 0 of 2 was rank 0 of a process group of 1" in shown(verdict)
+    assert "Rank 0 of 2 was in a process group of 1" in shown(verdict)
 
 
 def _env(job: Recorded) -> None:
