@@ -114,6 +114,13 @@ class Pod:
         on_host = mapping(self.last.object, "spec").get("hostNetwork") is True and self.node
         return {self.name, self.hostname, *([on_host] if on_host else [])}
 
+    @property
+    def addresses(self) -> set[str]:
+        """Return the pod's IP addresses, which are its node's with hostNetwork."""
+        status = mapping(self.last.object, "status")
+        found = [status.get("podIP"), *(each.get("ip") for each in items(status, "podIPs"))]
+        return {str(address) for address in found if address}
+
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
         """Return the pod's latest state in which the container was in `state`, and the container's state.
 

@@ -101,7 +101,7 @@ def _past(cell: NetcheckCell, step: int) -> bool:
 def _node_of(case: Case, address: str) -> str:
     """Return the node that has the IP address, or whose pod network contains it, or "" if unknown."""
     for pod in case.pods.values():
-        if pod.node and address in _host_addresses(pod) | _pod_addresses(pod):
+        if pod.node and address in _host_addresses(pod) | pod.addresses:
             return pod.node
     for states in case.bundle.objects("node").values():
         node = states[-1]
@@ -116,11 +116,6 @@ def _node_of(case: Case, address: str) -> str:
 def _host_addresses(pod: Pod) -> set[str]:
     status = mapping(pod.last.object, "status")
     return {str(status.get("hostIP"))} | {str(each.get("ip")) for each in items(status, "hostIPs")}
-
-
-def _pod_addresses(pod: Pod) -> set[str]:
-    status = mapping(pod.last.object, "status")
-    return {str(status.get("podIP"))} | {str(each.get("ip")) for each in items(status, "podIPs")}
 
 
 def _within(address: str, network: str) -> bool:

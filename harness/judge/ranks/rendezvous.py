@@ -101,9 +101,9 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _alone(case, scene)
         or _process(scene)
         or _dns(case, scene, headless_service.problem(case))
-        or _unhosted(scene)
+        or _unhosted(case, scene)
         or _tcp(scene)
-        or _own_stores(scene)
+        or _own_stores(case, scene)
         or _id(scene)
         or _size(scene)
     )
@@ -229,8 +229,11 @@ def _by_dns(case: Case, node: Node) -> bool:
     return own not in (node.addresses or []) or node.host.count(".") == 1
 
 
-def _unhosted(scene: Scene) -> Diagnosis:
-    """Detect a c10d store that no torchrun opened, because no pod has the name in --rdzv_endpoint."""
+def _unhosted(case: Case, scene: Scene) -> Diagnosis:
+    """Detect a c10d store that no torchrun opened, because no pod has the name in --rdzv_endpoint.
+
+    If a pod has its address, the pod's torchrun may still be starting.
+    """
     options = [node.agent.options for node in scene.waiting if node.agent]
     if not all(each.get("rdzv_backend") == "c10d" for each in options):
         return None
@@ -239,6 +242,8 @@ def _unhosted(scene: Scene) -> Diagnosis:
     if len(scene.waiting) < scene.size or any(node.reached for node in scene.waiting):
         return None
     if any(node.probe is None or node.probe.outcome != "tcp.refused" for node in scene.waiting):
+        return None
+    if any(pod.addresses & set(node.addresses or []) for node in scene.waiting for pod in case.pods.values()):
         return None
     first = scene.waiting[0]
     text = (
@@ -250,22 +255,36 @@ def _unhosted(scene: Scene) -> Diagnosis:
     return "variables.torchrun", scene.waiting, text
 
 
-def _own_stores(scene: Scene) -> Diagnosis:
-    """Detect nodes that wait in different stores, such as one in each pod, so that they never meet."""
-    at = {node.index: frozenset(node.addresses or [node.host]) for node in scene.waiting}
-    if len(at) < 2:
-        return None
-    first = scene.waiting[0]
-    if all(_is_loopback(address) for addresses in at.values() for address in addresses):
-        text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
-        return "variables.master_addr", scene.waiting, text
+def _own_stores(case: Case, scene: Scene) -> Diagnosis:
+    """Detect nodes that wait in the stores of different pods, such as each in its own, and never meet."""
+    at = {node.index: _pods_at(case, node) for node in scene.waiting}
     common, count = Counter(at.values()).most_common(1)[0]
     odd = [node for node in scene.waiting if not at[node.index] & common]
-    if not odd:
+    if not odd or not all(at.values()):
         return None
+    first = scene.waiting[0]
+    if all(_is_loopback(address) for node in scene.waiting for address in node.addresses or []):
+        text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
+        return "variables.master_addr", scene.waiting, text
     where = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
     text = f"{where}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
     return "variables.torchrun", odd if count > 1 else scene.waiting, text
+
+
+def _pods_at(case: Case, node: Node) -> frozenset[str]:
+    """Return all addresses of the pods in which a node waits, or none if an address is not a pod's.
+
+    One store has several addresses: those of both address families, loopback in its own pod, and that of a
+    Service.
+    """
+    found = set[str]()
+    for address in node.addresses or []:
+        own = case.pods[node.index].addresses if _is_loopback(address) else {address}
+        pods = [pod.addresses for pod in case.pods.values() if pod.addresses & own]
+        if not pods:
+            return frozenset()
+        found.update(*pods)
+    return frozenset(found)
 
 
 def _is_loopback(address: str) -> bool:

@@ -130,6 +130,15 @@ def test_a_missing_space_between_options_is_named(judged):
 
 
 SERVICE = "master.team.svc"
+PODS = (("10.0.0.1", "fd00::1"), ("10.0.0.2", "fd00::2"))
+
+
+def with_addresses(job, pods=PODS):
+    """Give each pod its addresses, first that of the cluster's first address family."""
+    for _, seen in [each for each in job.objects if each[0] == "pod"]:
+        addresses = pods[int(seen.object["metadata"]["name"].split("-")[-2])]
+        seen.object["status"] |= {"podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+    return job
 
 
 def behind_a_service(job, rank, conf="timeout=60", outcome="tcp.refused"):
@@ -157,6 +166,14 @@ def test_a_store_that_no_torchrun_opened_is_named(judged, changed, cause, ranks)
     assert ("--rdzv_conf=is_host=1" in verdict.explanation) == (cause == "variables.torchrun")
 
 
+def test_a_torchrun_that_has_not_opened_its_store_yet_is_not_told_to_have_no_pod(judged):
+    """Contract: nothing listens at the address of a pod whose torchrun is starting or hangs."""
+    job = with_addresses(bundles.healthy(), (("10.96.0.7",), ("10.0.0.2",)))
+    verdict = judged(job, *(behind_a_service(job, rank) for rank in range(2)))
+    assert (verdict.cause, verdict.ranks) == ("tcp.refused", [0, 1]), verdict.explanation
+    assert "no pod has" not in verdict.explanation
+
+
 @pytest.mark.parametrize(
     ("hosts", "addresses", "cause", "text"),
     [
@@ -180,14 +197,37 @@ def test_a_store_that_no_torchrun_opened_is_named(judged, changed, cause, ranks)
     ],
 )
 def test_torchruns_that_each_wait_in_a_store_of_their_own_are_named(judged, hosts, addresses, cause, text):
-    job = bundles.healthy()
-    seen = []
-    for rank, (host, own) in enumerate(zip(hosts, addresses, strict=True)):
-        options = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{host}:29400"}
-        seen.append(inspection(job, rank, torchrun(rank, **options), True, own, "29400", host))
-    verdict = judged(job, *seen)
+    job = with_addresses(bundles.healthy())
+    verdict = judged(job, *at_hosts(job, hosts, addresses))
     assert (verdict.cause, verdict.ranks) == (cause, [0, 1]), verdict.explanation
     assert text in verdict.explanation
+
+
+def at_hosts(job, hosts, addresses, **more):
+    """Return snapshots of connected torchruns with these endpoints. `more` are options of rank 1."""
+    seen = []
+    for rank, (host, own) in enumerate(zip(hosts, addresses, strict=True)):
+        options = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{host}:29400", **(more if rank else {})}
+        seen.append(inspection(job, rank, torchrun(rank, **options), True, own, "29400", host))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("hosts", "addresses"),
+    [
+        pytest.param(("js-0.js", "js-0.js"), (("127.0.1.1",), ("10.0.0.1",)), id="loopback in /etc/hosts"),
+        pytest.param(("localhost", "js-0.js"), (("127.0.0.1", "::1"), ("10.0.0.1",)), id="localhost"),
+        pytest.param(
+            ("js-0", "js-0"), (("10.0.0.1",), ("10.96.0.7",)), id="a Service with rank 0's host name"
+        ),
+        pytest.param(("js-0.js", "js-0.js"), (("10.0.0.1",), ("fd00::1",)), id="dual-stack"),
+        pytest.param(("js-0.js", "js-0.js"), (("10.0.0.1",), ()), id="a name that no longer resolves"),
+    ],
+)
+def test_one_store_under_two_addresses_does_not_hide_another_rendezvous_id(judged, hosts, addresses):
+    job = with_addresses(bundles.healthy())
+    verdict = judged(job, *at_hosts(job, hosts, addresses, rdzv_id="124"))
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1]), verdict.explanation
 
 
 def test_another_number_of_nodes(judged):
