@@ -28,10 +28,15 @@ def unresolved(case: Case, end: End) -> PublishedName | None:
     """Return the name that a rank could not resolve, if torchrun took it from a pod, otherwise None."""
     host = clues.unresolved_host(end.text)
     of_pod = case.processes.get(end.index)
-    agent = of_pod.agents[-1] if host and of_pod is not None and of_pod.agents else None
-    options = torchrun_processes.options(agent.argv) if agent is not None else None
+    if not host or of_pod is None or not of_pod.agents:
+        return None
+    options = torchrun_processes.options(of_pod.agents[-1].argv)
     if not options or options.get("rdzv_backend") not in _BACKENDS or options.get("local_addr"):
         return None
+    starts = [start for life in of_pod.lives for process in life.processes for start in process.starts]
+    given = {start.env.get("MASTER_ADDR") for start in starts}
+    if host not in given and given - {None}:
+        return None  # The script itself chose this host.
     own = [index for index, pod in sorted(case.pods.items()) if host.partition(".")[0] in pod.hostnames]
     whose = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
     text = f"torchrun gave the workers {whose}, {host}, as MASTER_ADDR, and other pods cannot resolve it"

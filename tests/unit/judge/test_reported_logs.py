@@ -363,6 +363,21 @@ def test_a_name_that_only_its_own_pod_resolves_is_named(
         assert "--local-addr" in " ".join(verdict.next)
 
 
+def test_a_name_that_only_the_script_connects_to_is_not_torchruns(judged) -> None:
+    """Contract: a script may pass an init_method, or set MASTER_ADDR itself."""
+    job = recorded(job_of(Case([], "", [], "")))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    lines = [line.format(host="learner") for line in (*UNRESOLVED, *TRACEBACK, TIMED_OUT)]
+    job.logs = {job.pod_name(0): stamped([*TRACEBACK, WAITED]), job.pod_name(1): stamped(lines)}
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2", C10D)
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.start(20, "rank", ppid=7, RANK=index, LOCAL_RANK=0, WORLD_SIZE=2, MASTER_ADDR="workers-0-0.js")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.dns", [1]), verdict.explanation
+
+
 def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
     """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
     job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))
