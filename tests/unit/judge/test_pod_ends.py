@@ -468,6 +468,21 @@ def test_an_address_that_only_its_own_host_reaches_is_named(judged, lines):
     assert any("NCCL_SOCKET_IFNAME" in step for step in verdict.next)
 
 
+def test_loopback_is_right_within_one_pod(judged):
+    """Contract: with one node, the ranks reach each other through loopback, until one of them ends."""
+    job = bundles.healthy(nodes=1, per_node=2)
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    job.drop_pod(0, after=10)
+    job.truth = {rank: [] for rank in range(2)}
+    error = "socketStartConnect: Connect to 127.0.0.1<45069> failed : Connection refused"
+    says(job, 0, ["torch.distributed.DistBackendError: NCCL error in: x.cpp:1331", "Last error:", error])
+    job.ended(0, 12, 1)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.crashed")
+    assert error in verdict.explanation
+
+
 @pytest.mark.parametrize(
     "line",
     [
