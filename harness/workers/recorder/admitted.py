@@ -57,14 +57,19 @@ class Lines:
         self._next = 0.0
         self.fault_text = ""
         self.group: dict[str, Any] | None = None
-        """The last process group of torch.distributed that this process was seen in, or None."""
+        """The largest process group of torch.distributed that this process was seen in, or None.
+
+        A rank may be alone in another one before or after the training, for example to evaluate the model.
+        """
         self.reports: Reports | None = None
         """What is sent to the tracker about the first run with a complete block, or None."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
         """Write the line for this minute."""
-        self.group = process_group() or self.group
+        group = process_group()
+        if group is not None and (self.group is None or group["size"] >= self.group["size"]):
+            self.group = group
         self._next = time.monotonic() + LINE_SECONDS
         total = sum(one.total() for one in digests.values()) & point_digests.MASK
         points = sum(one.count for one in digests.values())
