@@ -33,16 +33,19 @@ _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-r
 _NO_SPACE = re.compile(
     r"\S(--(?:nnodes|nproc[-_]|node[-_]rank|master[-_]|rdzv[-_]|max[-_]restarts|standalone)\S*)"
 )
+_OWN_NAME = (
+    r"(?:\$HOSTNAME\b|\$\{HOSTNAME\}"
+    r"|(?:\$\(|`)\s*hostname(?:\s+(?:-[fsA]|--(?:fqdn|long|short|all-fqdns)))?\s*[)`]"
+    r"|(?:\$\(|`)\s*hostname\s+(?:-[iI]|--ip-address|--all-ip-addresses)\b[^)`]*[)`]?)"
+)
+"""What a shell expands to the pod's own name or address. `${HOSTNAME%-*}-0` is another pod's."""
 _OWN_ID = re.compile(
     r"\s--rdzv[-_]id[=\s]\s*[\"']?"
-    r"(\S*?(?:\$\{?(?:RANDOM|HOSTNAME)\b|\$\$|(?:\$\(|`)\s*(?:uuidgen|hostname|cat\s+\S*/random/uuid"
+    rf"(\S*?(?:\$\{{?RANDOM\b|\$\$|{_OWN_NAME}|(?:\$\(|`)\s*(?:uuidgen|cat\s+\S*/random/uuid"
     r"|date\s[^)`]*%[sNT])))"
 )
 """An --rdzv_id that a shell expands to another value in each pod."""
-_OWN_HOST = re.compile(
-    r"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?"
-    r"(\$\{?HOSTNAME\b[^\s\"']*|(?:\$\(|`)\s*hostname\b[^)`]*[)`]?[^\s\"']*)"
-)
+_OWN_HOST = re.compile(rf"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?({_OWN_NAME}[^\s\"']*)")
 """An address of rank 0 that a shell expands to the pod's own name or address."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
@@ -133,9 +136,12 @@ def from_script(text: str) -> dict[str, str]:
     }
     if own := _OWN_ID.search(match[2]):
         literal["RDZV_ID"] = own[1]
-    # A script with several torchrun commands may start another one in the pod of rank 0.
-    if (host := _OWN_HOST.search(match[2])) and len(_IN_SCRIPT.findall(kept)) == 1:
-        literal["PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"] = host[2]
+    if host := _OWN_HOST.search(match[2]):
+        name = "PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"
+        literal[name] = host[2]
+        # A script with several torchrun commands may start another one in the pod of rank 0.
+        if len(_IN_SCRIPT.findall(kept)) > 1:
+            del literal[name]
     return literal
 
 

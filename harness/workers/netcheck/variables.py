@@ -152,9 +152,10 @@ class _Reader:
             nodes = world // each
         if nodes != 1:
             self._own_run_id()
-            self._own_host()
         rank, local = (self._number((name,), "variables.rank", 0) for name in ("RANK", "LOCAL_RANK"))
         node_rank = self._node_rank(rank, local, per_node)
+        if nodes != 1 and node_rank != 0:
+            self._own_host()
         if expected is not None and declared not in (None, expected):
             self._fail(
                 "variables.nodes", f"{self._first(NODES)[0]}={declared}, but {expected} nodes are expected"
@@ -194,7 +195,7 @@ class _Reader:
                 self._fail("variables.torchrun", f"--rdzv_id={value} has another value in each pod")
 
     def _own_host(self) -> None:
-        """Add a failed finding if each pod's shell expands the address of rank 0 to the pod itself."""
+        """Add a failed finding if this pod's shell expands the address of rank 0 to the pod itself."""
         for name in OWN_HOST:
             value = self._option(name)
             if is_own_host(value):

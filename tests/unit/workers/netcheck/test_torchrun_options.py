@@ -97,6 +97,11 @@ def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -
             "--master_addr=$(hostname -i) is the pod itself",
             id="address",
         ),
+        pytest.param(
+            "torchrun --nnodes=2 --master-addr=$(hostname -I | awk '{print $1}') train.py",
+            "--master_addr=$(hostname -I ",
+            id="first address",
+        ),
     ],
 )
 def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> None:
@@ -131,7 +136,11 @@ def test_what_torchrun_derives_from_host_names_depends_on_its_options(
 
 
 @pytest.mark.parametrize(
-    "run_id", ["7", "job-7", "$JOB_ID", "${RDZV_ID}", "$(date +%F)", "run--7", "a--b", "$RANDOMNESS_ID"]
+    "run_id",
+    [
+        *("7", "job-7", "$JOB_ID", "${RDZV_ID}", "$(date +%F)", "run--7", "a--b", "$RANDOMNESS_ID"),
+        *("${HOSTNAME%-*}", "$(hostname | cut -d- -f1)", "`hostname -d`"),
+    ],
 )
 def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
     """Contract: dashes are allowed in an id, and a variable of the pod template has one value."""
@@ -144,13 +153,30 @@ def test_a_run_id_that_all_pods_share_is_accepted(run_id: str) -> None:
     [
         "torchrun --nnodes=2 --rdzv_endpoint=$HOSTNAME_OF_RANK_0:29400 --rdzv_backend=c10d train.py",
         "torchrun --nnodes=2 --local-addr=$(hostname -i) --rdzv_endpoint=job-0.pods:29400 train.py",
+        "torchrun --nnodes=2 --master_addr=${HOSTNAME%-*}-0.pods train.py",
+        "torchrun --nnodes=2 --rdzv_endpoint=${HOSTNAME/%[0-9]/0}.pods:29400 --rdzv_backend=c10d train.py",
+        "torchrun --nnodes=2 --master_addr=$(hostname | sed 's/[0-9]*$/0/').pods train.py",
+        "torchrun --nnodes=2 --master_addr=`hostname -s | cut -d- -f1`-0.pods train.py",
+        "torchrun --nnodes=2 --master_addr=$(hostname -d) train.py",
         "if [ $RANK = 0 ]; then torchrun --nnodes=2 --master_addr=$(hostname) train.py; "
         "else torchrun --nnodes=2 --node_rank=1 --master_addr=job-0.pods train.py; fi",
+        "if [ $RANK = 0 ]; then torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$HOSTNAME:1 a.py; "
+        "else torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=job-0.pods:1 train.py; fi",
     ],
 )
 def test_an_address_of_rank_0_alone_is_accepted(script: str) -> None:
     known = _Reader(TEAM, from_script(script)).environment(None)
     assert known.ok, known.findings
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--node_rank=0 --master_addr=$(hostname)", "--rdzv_backend=c10d --rdzv_endpoint=$HOSTNAME:29400"],
+)
+def test_rank_0_may_name_itself(options: str) -> None:
+    """Contract: a master and its workers can be two replicated jobs of a JobSet, with a script each."""
+    known = _Reader({**TEAM, "NODE_RANK": "0"}, from_script(f"torchrun --nnodes=2 {options} train.py"))
+    assert known.environment(None).ok, known.wrong
 
 
 @pytest.mark.parametrize("nodes", ["--nnodes=1", "--nnodes=1:1", "--standalone"])
