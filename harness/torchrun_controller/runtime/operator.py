@@ -109,7 +109,8 @@ class Operator:
                 if owner["kind"] == "JobSet":
                     self.waking.progressed(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
-            self.waking.wake(Key("queue", namespace, name))
+            if not change.own:  # Otherwise, a reconcile that writes and then fails would repeat at once.
+                self.waking.wake(Key("queue", namespace, name))
             self._wake_jobs(namespace, _waits)
         elif kind == LOCAL_QUEUES:
             self._wake_queues(namespace, name)

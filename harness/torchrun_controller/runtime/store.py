@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.core.kubernetes import Object
 
@@ -24,6 +24,8 @@ class Change:
 
     before: Object | None
     after: Object | None
+    own: bool = False
+    """Whether this process wrote the object, or read it again because its write was outdated."""
 
 
 def version_of(item: Object) -> int:
@@ -111,7 +113,8 @@ class Store:
         is ignored, because the object may already have been deleted.
         """
         with self._lock:
-            return self._put(item) if version_of(item) > self.version else None
+            change = self._put(item) if version_of(item) > self.version else None
+        return replace(change, own=True) if change is not None else None
 
     def _put(self, item: Object) -> Change | None:
         place = place_of(item)

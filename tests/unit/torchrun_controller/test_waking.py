@@ -225,3 +225,19 @@ def test_a_job_does_not_miss_the_check_of_its_queue() -> None:
     caches.wrote(changed(job(), 204, status={"phase": "Queued"}))
     assert caches.stores[QUEUES].changed(changed(queue(), 203, status={"phase": "Ready"})) is None
     assert noted.calls == before
+
+
+def test_a_queue_is_not_reconciled_because_of_its_own_status() -> None:
+    """Contract: a failed reconcile writes Reconciled, and the next attempt waits although it wrote that. What
+    others change reconciles the queue.
+    """
+    operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
+    operator.waking = noted = Noted()  # type: ignore[assignment]
+    caches = operator.caches
+    caches.told = operator._told
+    caches.stores[QUEUES].changed(changed(queue(), 202, status={}))
+    for version, phase in enumerate(("Updating", "Active", "Updating"), 203):
+        caches.wrote(changed(queue(), version, status={"phase": phase}))
+    assert noted.calls == []
+    operator._told(QUEUES, Change(None, changed(queue(), 206)))
+    assert [kind for _, (kind, *_) in noted.calls] == ["queue"]
