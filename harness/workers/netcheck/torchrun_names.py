@@ -30,7 +30,7 @@ def published(torchrun: Mapping[str, str]) -> bool:
 
 def compared(torchrun: Mapping[str, str], master: str) -> bool:
     """Return whether each torchrun compares its own name with `master`, to determine who opens the store."""
-    if torchrun.get(BACKEND) != "c10d" or re.search(r"\bis_host\b|^\$", torchrun.get(CONF, "")):
+    if torchrun.get(BACKEND) != "c10d" or re.search(r"\bis_host\b|(^|,)\s*[$`]", torchrun.get(CONF, "")):
         return False
     host = re.sub(r":[^\]:]*$", "", torchrun.get(ENDPOINT, "")).strip("[]")
     return host in (master, "$MASTER_ADDR", "${MASTER_ADDR}")

@@ -47,6 +47,8 @@ _OWN_ID = re.compile(
 """An --rdzv_id that a shell expands to another value in each pod."""
 _OWN_HOST = re.compile(rf"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?({_OWN_NAME}[^\s\"']*)")
 """An address of rank 0 that a shell expands to the pod's own name or address."""
+_SETS_MASTER = re.compile(r"(?:^|[\s;&|(])MASTER_ADDR=", re.MULTILINE)
+"""An assignment after which MASTER_ADDR is not that of the pod template."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -134,6 +136,8 @@ def from_script(text: str) -> dict[str, str]:
         for name, value in from_options(words).items()
         if name in RENDEZVOUS or not set("$`*") & set(value)
     }
+    if _SETS_MASTER.search(kept) and "MASTER_ADDR" in literal.get("PET_RDZV_ENDPOINT", ""):
+        del literal["PET_RDZV_ENDPOINT"]
     if own := _OWN_ID.search(match[2]):
         literal["RDZV_ID"] = own[1]
     if host := _OWN_HOST.search(match[2]):

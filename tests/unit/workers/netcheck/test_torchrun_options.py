@@ -118,6 +118,8 @@ def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> N
         ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods", True, True),
         ('--rdzv_backend=c10d --rdzv_endpoint=job-0.pods:29400 --local-addr="$(hostname -i)"', False, True),
         ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods --rdzv_conf=is_host=$((RANK==0)),x=1", True, False),
+        ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods --rdzv_conf=timeout=60,$MORE", True, False),
+        ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods --rdzv_conf=timeout=$SECONDS", True, True),
         ("--rdzv_backend=c10d --rdzv_endpoint=$HEAD:29400", True, False),
         ("--rdzv_backend=etcd-v2 --rdzv_endpoint=etcd:2379", True, False),
         ("--rdzv_backend=c10d --rdzv_endpoint=job-0.pods $EXTRA", False, False),
@@ -133,6 +135,16 @@ def test_what_torchrun_derives_from_host_names_depends_on_its_options(
     known = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
     found = published(known.torchrun), compared(known.torchrun, known.master_addr)
     assert found == (publishes, compares), known.torchrun
+
+
+@pytest.mark.parametrize(
+    "before", ["export MASTER_ADDR=$(hostname -i);", "[ $RANK != 0 ] || MASTER_ADDR=localhost\n"]
+)
+def test_a_master_addr_that_the_script_sets_is_not_that_of_the_pod(before: str) -> None:
+    """Contract: with an address of its own in the pod of rank 0, that torchrun opens the store."""
+    options = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29400"
+    known = _Reader(TEAM, from_script(f"{before} torchrun --nnodes=2 {options} train.py")).environment(None)
+    assert not compared(known.torchrun, known.master_addr), known.torchrun
 
 
 @pytest.mark.parametrize(
