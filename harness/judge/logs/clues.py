@@ -103,6 +103,10 @@ _NO_CPU_FREQUENCY = re.compile(
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
+RECENT_LINES = 200
+"""Number of last lines, without those of C++ stacks, in which a cause is searched. An error before them did
+not end the program."""
+_CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 NCCL_LINES = 4
 """Maximum number of lines between an exception of NCCL and the detail that NCCL adds to it."""
 _FRAME_LINES = 8
@@ -239,7 +243,8 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
     last += _nccl_detail(lines, last_number)
     another_error = False
-    for number, text in reversed(lines):
+    written = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
+    for number, text in reversed(written[-RECENT_LINES:]):
         if _WARNING.search(text):
             continue
         is_error = _ERROR.match(text) is not None

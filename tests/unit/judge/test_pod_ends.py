@@ -468,6 +468,20 @@ def test_an_address_that_only_its_own_host_reaches_is_named(judged, lines):
     assert any("NCCL_SOCKET_IFNAME" in step for step in verdict.next)
 
 
+@pytest.mark.parametrize(
+    ("after", "cause"), [("frame #{n}: c10d::x", "rendezvous.unreachable"), ("step {n}", "rank.crashed")]
+)
+def test_an_error_of_the_start_counts_across_a_long_stack_only(judged, after, cause):
+    """Contract: an attached job has no ground truth that shows whether the training began."""
+    job = failing()
+    for rank in range(2):
+        job.truth[rank] = []
+        first = "RuntimeError: connect() timed out. Original timeout was 60000 ms."
+        says(job, rank, [first, *(after.format(n=n) for n in range(400)), "ValueError: no data"])
+        job.ended(rank, 12, 1)
+    assert judged(job).cause == cause
+
+
 def test_loopback_is_right_within_one_pod(judged):
     """Contract: with one node, the ranks reach each other through loopback, until one of them ends."""
     job = bundles.healthy(nodes=1, per_node=2)
