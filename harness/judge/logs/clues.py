@@ -91,6 +91,10 @@ _TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
 _UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
 _C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
 """What PyTorch writes before a message about a socket: level, time, file and line."""
+_C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
+LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
+"""PyTorch gives up in the moment in which its last attempt fails. It does not log each refused connection, so
+that an earlier message about the name is not about the last attempt."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.driver"),
@@ -290,7 +294,19 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     said = [entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])]
     if not said or not _UNRESOLVED.search(said[-1][1]):
         return None
+    ends = [text for _, text in lines if (own := _TARGET.search(text)) and own[1] == host]
+    times = [at for text in ends if (at := _c10d_seconds(text)) is not None]
+    last = _c10d_seconds(said[-1][1])
+    after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
+    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # Otherwise, a second attempt also failed.
+        return None
     return said[-1][0], _C10D.sub("", said[-1][1])
+
+
+def _c10d_seconds(text: str) -> int | None:
+    """Return the time of day of a PyTorch message about a socket in seconds, or None."""
+    found = _C10D_TIME.match(text)
+    return 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3]) if found else None
 
 
 def unresolved_host(text: str) -> str:

@@ -292,9 +292,9 @@ def test_a_rank_that_cannot_connect_is_why_rank_0_waits_in_vain(judged, error: s
 
 
 UNRESOLVED = [
-    f"[W817 17:40:{second}.123456789 socket.cpp:759] [c10d] The IPv6 network addresses of ({{host}}, 40571) "
+    f"[W817 17:{second}.123456789 socket.cpp:759] [c10d] The IPv6 network addresses of ({{host}}, 40571) "
     "cannot be retrieved (gai error: -2 - Name or service not known)."
-    for second in (10, 14, 22)
+    for second in ("40:10", "40:14", "40:22", "41:01")
 ]
 TIMED_OUT = (
     "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
@@ -349,7 +349,12 @@ def test_a_name_that_only_its_own_pod_resolves_is_named(
     own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
     lines = [line.format(host=host) for line in (*UNRESOLVED, *(more or ()), own, *TRACEBACK, TIMED_OUT)]
     if more is None:  # As seen on kind with torch 2.6: the store is gone before the worker has given up.
-        lines = [line.format(host=host) for line in (*UNRESOLVED, own)] + [*BROKEN * 7, *TRACEBACK, *GONE]
+        again = UNRESOLVED[-1].replace("41:01", "41:31")
+        lines = [line.format(host=host) for line in (*UNRESOLVED, own, again)] + [
+            *BROKEN * 7,
+            *TRACEBACK,
+            *GONE,
+        ]
     job.logs = {job.pod_name(0): stamped([*TRACEBACK, WAITED]), job.pod_name(1): stamped(lines)}
     for index in range(2):
         pod = PodEvents(job, index)
@@ -361,6 +366,17 @@ def test_a_name_that_only_its_own_pod_resolves_is_named(
     if cause == "dns.advertised":
         assert f"{host}, as MASTER_ADDR" in verdict.explanation
         assert "--local-addr" in " ".join(verdict.next)
+
+
+def test_a_name_that_resolved_later_is_not_the_cause_of_a_refused_connection(judged) -> None:
+    """Contract: PyTorch logs no refused connection, and gives up in the moment of its last attempt."""
+    job = recorded(job_of(Case([], "", [], "")))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
+    lines = [line.format(host="m") for line in (*UNRESOLVED[:3], own, *TRACEBACK, TIMED_OUT)]
+    job.logs = {job.pod_name(0): stamped([*TRACEBACK, WAITED]), job.pod_name(1): stamped(lines)}
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [1]), verdict.explanation
 
 
 def test_a_name_that_only_the_script_connects_to_is_not_torchruns(judged) -> None:
