@@ -166,10 +166,6 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
     return found
 
 
-NO_NETWORK = "fake"
-"""A backend of torch.distributed for tests, in which no rank meets another one."""
-
-
 def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     """Return whether the ranks formed one world according to the recorders, and a sentence.
 
@@ -208,7 +204,7 @@ def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
     if all(summary.world is not None and summary.restart is not None for summary in summaries):
         return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
     groups = [summary.group for summary in summaries]
-    if all(group is not None and group.backend != NO_NETWORK for group in groups):
+    if all(group is not None and group.met for group in groups):
         text = f"torch.distributed had one process group of all {size} ranks"
         return True, f"{text}, according to their recorders"
     return None, "no torchrun started the ranks, and their logs do not show whether they met in one world"

@@ -93,8 +93,17 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     """The default process group of torch.distributed in a process."""
 
     backend: str
+    store: str
+    """The class of its store, such as TCPStore."""
     rank: int
     size: int
+
+    @property
+    def met(self) -> bool:
+        """Return whether the ranks of such a group must have met: rank 0's TCPStore waits for all, and so does
+        `mpirun`. The backend "fake" is for tests, and lets no rank meet another one.
+        """
+        return self.backend == "mpi" or (self.store == "TCPStore" and self.backend != "fake")
 
 
 class Summary(msgspec.Struct, frozen=True):

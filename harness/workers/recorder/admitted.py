@@ -157,16 +157,20 @@ _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
 
 
 def process_group() -> dict[str, Any] | None:
-    """Return the backend, rank and size of torch.distributed's default process group, or None. Never raises.
+    """Return the backend, store, rank and size of torch.distributed's default process group, or None.
 
-    `init_process_group` returns when all its ranks have met, so this shows a world that no launcher reports.
+    The group shows a world that no launcher reports, because rank 0's TCPStore waits for all ranks. Other
+    stores, such as a file in each pod, do not show that the ranks met. Never raises.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     try:
         if distributed is None or not distributed.is_initialized():
             return None
-        rank, size = int(distributed.get_rank()), int(distributed.get_world_size())
-        return {"backend": str(distributed.get_backend())[:40], "rank": rank, "size": size}
+        store = distributed.distributed_c10d._get_default_store()
+        while hasattr(store, "underlying_store"):  # a PrefixStore
+            store = store.underlying_store
+        names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
+        return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
         return None  # It is being imported or destroyed, or this PyTorch has no torch.distributed.
 

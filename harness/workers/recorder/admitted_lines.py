@@ -20,13 +20,13 @@ distinguishes jobs and is not secret.
 
 The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 and @rec2 lines), "chain" (from
 the last of them), "sent" (digest_reports.Reports.state, or null), "restart" (torchrun's restart count, or
-null), "world", "group" ({"backend", "rank", "size"} of torch.distributed, or null), "host", "pid", "parent",
-the account of the values that were passed to the client ("handed", "logged", "left", "past", "unseen",
-"omitted"), "fault", and "runs". Each run is {"run", "uploads", "merged": [[name in the run, names], ...],
-"uncounted", "metrics", "groups"}. A metric is [name, points, first step, last step, first time, last time,
-level, digest, nodes], see `nodes_text`. Metrics that do not fit into the summary are combined into groups by
-a hash of their names (`group_of`): [group, metrics, points, digest]. A digest is "" if it is unknown.
-Standard library only, Python 3.9 and later.
+null), "world", "group" ({"backend", "store", "rank", "size"} of torch.distributed, or null), "host", "pid",
+"parent", the account of the values that were passed to the client ("handed", "logged", "left", "past",
+"unseen", "omitted"), "fault", and "runs". Each run is {"run", "uploads", "merged": [[name in the run, names],
+...], "uncounted", "metrics", "groups"}. A metric is [name, points, first step, last step, first time, last
+time, level, digest, nodes], see `nodes_text`. Metrics that do not fit into the summary are combined into
+groups by a hash of their names (`group_of`): [group, metrics, points, digest]. A digest is "" if it is
+unknown. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
