@@ -100,8 +100,10 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Return whether the ranks of such a group must have met: rank 0's TCPStore waits for all, and so does
-        `mpirun`. The backend "fake" is for tests, and lets no rank meet another one.
+        """Return whether the ranks of such a group must have met.
+
+        Rank 0's TCPStore waits for all, and so does `mpirun`. The backend "fake" is for tests: no rank meets
+        another one.
         """
         return self.backend == "mpi" or (self.store == "TCPStore" and self.backend != "fake")
 
