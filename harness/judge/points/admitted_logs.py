@@ -177,26 +177,26 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     for record in _trusted(pods):
         if record.rank is not None and not record.is_child:
             last[record.rank] = record
-    summaries = [record.summary for record in last.values() if record.summary is not None]
+    summaries = {rank: record.summary for rank, record in last.items() if record.summary is not None}
     absent = [rank for rank in case.ranks if rank not in last]
     if absent:
         return False, f"the world of {names(absent)} is not recorded"
-    groups = {rank: record.summary.group for rank, record in last.items() if record.summary is not None}
-    worlds = sorted({each for summary in summaries if (each := _size(summary)) is not None})
+    worlds = sorted({each for summary in summaries.values() if (each := _size(summary)) is not None})
     if size == 1 and worlds in ([], [1]):
         return True, "the job has one rank"
     if worlds != [size] or len(last) != size:
         shown = ", ".join(map(str, worlds)) or "unknown"
         return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
-    for rank, group in sorted(groups.items()):
-        if group is not None and group.size != size:
-            seen = f"was in a process group of {group.size}, according to its recorder"
-            return False, f"rank {rank} of {size} {seen}"
-    numbers = Counter(group.rank for group in groups.values() if group is not None)
+    groups = {rank: summary.group for rank, summary in sorted(summaries.items()) if summary.group is not None}
+    for rank, group in groups.items():
+        if group.size != size:
+            where = f"was in a process group of {group.size}, according to its recorder"
+            return False, f"rank {rank} of {size} {where}"
+    numbers = Counter(group.rank for group in groups.values())
     for number, count in numbers.items():
         if count > 1:
             return False, f"{count} ranks were rank {number} of a process group, according to their recorders"
-    return _met(summaries, size)
+    return _met(list(summaries.values()), size)
 
 
 def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
@@ -211,6 +211,7 @@ def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
 
 
 def _size(summary: Summary) -> int | None:
+    """Return WORLD_SIZE, or else the size of the process group, or None if neither is known."""
     return summary.world if summary.world is not None or summary.group is None else summary.group.size
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
+from harness.core.proxies import is_loopback
 from harness.evidence import torchrun_processes
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
@@ -263,7 +263,7 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
     if not odd or not all(at.values()):
         return None
     first = scene.waiting[0]
-    if all(_is_loopback(address) for node in scene.waiting for address in node.addresses or []):
+    if all(is_loopback(address) for node in scene.waiting for address in node.addresses or []):
         text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
         return "variables.master_addr", scene.waiting, text
     where = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
@@ -279,19 +279,12 @@ def _pods_at(case: Case, node: Node) -> frozenset[str]:
     """
     found = set[str]()
     for address in node.addresses or []:
-        own = case.pods[node.index].addresses if _is_loopback(address) else {address}
+        own = case.pods[node.index].addresses if is_loopback(address) else {address}
         pods = [pod.addresses for pod in case.pods.values() if pod.addresses & own]
         if not pods:
             return frozenset()
         found.update(*pods)
     return frozenset(found)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _tcp(scene: Scene) -> Diagnosis:
