@@ -1,6 +1,6 @@
 """A job of others with more pods than those of which every log is read whole.
 
-It takes minutes of CPU time, so it is not among those of `pytest -m attach`.
+The test takes minutes of CPU time, so `pytest -m attach` does not select it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from harness.judge.end import End
 from harness.judge.logs import clues
 
 _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
+"""Rendezvous backends with which MASTER_ADDR is the host name of a pod."""
 
 
 @dataclass(frozen=True)

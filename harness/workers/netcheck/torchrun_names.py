@@ -1,4 +1,4 @@
-"""Determine what torchrun derives from the pods' own host names. It does this if no option says otherwise.
+"""Determine what torchrun derives from the pods' own host names unless an option overrides it.
 
 With a c10d or etcd-v2 rendezvous, torchrun does not give the workers the MASTER_ADDR of the pod template, but
 the name of one of its agents: --local-addr, or else `socket.getfqdn()`. It is the agent whose name comes
@@ -85,7 +85,7 @@ def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
     said = hosts[min(hosts)]
     text = (
         f"no torchrun would open its c10d store at {said}, because no pod has this name or address: "
-        "all would connect, and nobody would listen; "
+        "every torchrun would connect to it, and none would listen; "
         "name the pod of rank 0, or pass --rdzv_conf=is_host=1 there and is_host=0 elsewhere"
     )
     return [failed("variables.torchrun", text, hosts)]

@@ -155,6 +155,13 @@ def test_two_ranks_whose_digests_fit_pass(tmp_path: Path) -> None:
     assert "recorders-agree" not in {check.name for check in verdict.checks}
 
 
+def without_torchrun(pod: Object, launcher: str, rank: int) -> None:
+    """Let another launcher start the rank of a pod, one of two."""
+    container = pod["spec"]["containers"][0]
+    container["command"] = [launcher, "train.py"]
+    container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
+
+
 @pytest.mark.parametrize(("group", "result"), [(1, "PASS"), (0, "UNKNOWN")])
 def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
     group: int, result: str, tmp_path: Path
@@ -162,9 +169,7 @@ def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
     """Contract: WORLD_SIZE alone does not show that the ranks met. The lines of gloo do."""
     job = Recorded()
     for rank in (0, 1):
-        container = job.pods[rank]["spec"]["containers"][0]
-        container["command"] = ["python", "train.py"]
-        container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
+        without_torchrun(job.pods[rank], "python", rank)
         text = f"[Gloo] Rank {rank if group else 0} is connected to {group} peer ranks. "
         text += f"Expected number of connected peer ranks is : {group}"
         job.logs[rank] = [text, *logged(rank, restart=None)]
@@ -190,9 +195,7 @@ def test_ranks_without_torchrun_pass_if_one_process_group_had_all_of_them(
     """Contract: init_process_group returns when all ranks have met, also if NCCL logs nothing."""
     job = Recorded()
     for rank in (0, 1):
-        container = job.pods[rank]["spec"]["containers"][0]
-        container["command"] = ["deepspeed", "train.py"]
-        container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
+        without_torchrun(job.pods[rank], "deepspeed", rank)
         usual = {"size": 2, "rank": rank, "backend": "nccl", "store": "TCPStore"}
         each = {**usual, **(group if rank or {"backend", "store"} & group.keys() else {})}
         job.logs[rank] = logged(rank, restart=None, world=world, group=each)
@@ -213,7 +216,7 @@ def test_a_script_may_number_its_ranks_anew(tmp_path: Path) -> None:
 
 
 def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> None:
-    """Contract: a rank trains alone if its script calls init_process_group with a world size of its own."""
+    """Contract: each rank trains alone if the script calls init_process_group with world_size=1."""
     job = Recorded()
     for rank in (0, 1):
         job.logs[rank] = logged(rank, group={"backend": "gloo", "store": "TCPStore", "rank": 0, "size": 1})

@@ -141,7 +141,7 @@ def test_what_torchrun_derives_from_host_names_depends_on_its_options(
     "before", ["export MASTER_ADDR=$(hostname -i);", "[ $RANK != 0 ] || MASTER_ADDR=localhost\n"]
 )
 def test_a_master_addr_that_the_script_sets_is_not_that_of_the_pod(before: str) -> None:
-    """Contract: with an address of its own in the pod of rank 0, that torchrun opens the store."""
+    """Contract: if the script sets MASTER_ADDR in the pod of rank 0, torchrun opens the store there."""
     options = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29400"
     known = _Reader(TEAM, from_script(f"{before} torchrun --nnodes=2 {options} train.py")).environment(None)
     assert not compared(known.torchrun, known.master_addr), known.torchrun
