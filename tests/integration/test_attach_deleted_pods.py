@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attached_jobs as jobs
 import pytest
-from attached_jobs import Object, results, serve, short
+from attached_jobs import Object, results, serve, short, stamped
 from bundle_api import BundleApi
 
 from harness.evidence.schema.bundle import Verdict
@@ -194,3 +194,49 @@ def test_an_event_that_names_a_deleted_pod_is_quoted(api: BundleApi, attached: A
     text = of_pods(attached().verdict)
     assert "Event SuccessfulDelete: Deleted pod: train-0-abcd0" in text
     assert "train-1" not in text
+
+
+STOPPED = stamped("step 3", "SignalException: Process 1 got signal: 15")
+BACKOFF = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+
+
+def leaving(at: int) -> Object:
+    """Return the metadata of a pod whose deletion was requested at `at`, with two seconds to stop."""
+    return {"deletionTimestamp": jobs.at(at + 2), "deletionGracePeriodSeconds": 2}
+
+
+def deleted_pods(api: BundleApi, asked: int, ended: int, *, log: bool) -> None:
+    """Serve a failed Job. Rank 1 was asked to stop at `asked`, and its peer after it, at 51 s."""
+    ends = [jobs.condition(kind, *BACKOFF, at_) for kind, at_ in (("FailureTarget", 51), ("Failed", 52))]
+    pods = (
+        jobs.pod(0, 1, when=51, metadata=leaving(51)),
+        jobs.pod(1, 1, when=ended, metadata=leaving(asked)),
+    )
+    serve(api, jobs.job("train", 2, *ends, failed=2), *pods, r0=STOPPED, r1=STOPPED)
+    if not log:
+        del api.logs[pods[1]["metadata"]["name"], "main"]
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_the_pod_that_was_deleted_first_is_the_cause(log: bool, api: BundleApi, attached: Attach) -> None:
+    """torchrun exits with 1 after SIGTERM, so without the log the exit code alone looks like a crash."""
+    deleted_pods(api, 50, 51, log=log)
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
+    assert "was deleted while it ran" in verdict.explanation
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_pods_that_were_deleted_in_one_second_are_not_called_crashed(
+    log: bool, api: BundleApi, attached: Attach
+) -> None:
+    """Timestamps have no fractions of a second, so nothing shows which of the two was deleted first."""
+    deleted_pods(api, 51, 51, log=log)
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN", verdict
+    assert "rank.crashed" not in f"{verdict}"
+
+
+def test_a_rank_that_failed_before_its_job_was_deleted_crashed(api: BundleApi, attached: Attach) -> None:
+    deleted_pods(api, 60, 50, log=False)
+    assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])

@@ -135,7 +135,8 @@ STRIKES = {
         "job/pod-deleted",
         lambda foreign: foreign.job("pod-deleted", **LONG),
         struck("pod-deleted", lambda foreign, pod: foreign.kubectl("delete", "pod", pod, "--wait=false")),
-        unknown_after="does not exist now",
+        unknown_after="does not exist now|was deleted while it ran|what it follows from is not recorded",
+        consequence="rank.killed",  # of both pods, if they were deleted in one second and are still there
     ),
     "rank-worker-frozen": Strike(
         "job/frozen",

@@ -152,8 +152,9 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # The order of earlier events is not known.
-        return not any(_signs_of_an_end(case, pod))
+    if case.launch.attached and born < 0:  # Only timestamps show the order of what happened before.
+        at = requested_at(removed) + WHOLE_SECONDS
+        return all(at <= _sign_at(sign) for sign in _signs_of_an_end(case, pod))
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
@@ -209,12 +210,26 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
     for kind in ("jobset", "job", "workload"):
         for state in case.bundle.history(kind):
             suspended = mapping(state.object, "spec").get("suspend") is True
-            over = any(
-                condition(state, name).get("status") == "True"
-                for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
-            )
-            if leaving(state) or suspended or over:
+            if leaving(state) or suspended or any(_ends(state)):
                 yield state
+
+
+def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
+    """Yield the conditions that say that a JobSet, Job or Workload is over, or will soon be."""
+    for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished"):
+        if (found := condition(state, name)).get("status") == "True":
+            yield found
+
+
+def _sign_at(sign: ObjectState) -> float:
+    """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
+    texts = [end.get("lastTransitionTime") for end in _ends(sign)]
+    for status in items(sign.object, "status", "containerStatuses"):
+        texts.append(mapping(status, "state", "terminated").get("finishedAt"))
+    times = [time for time in map(seconds, texts) if time is not None]
+    if mapping(sign.object, "metadata").get("deletionTimestamp"):
+        times.append(requested_at(sign))
+    return min(times, default=0.0)
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:

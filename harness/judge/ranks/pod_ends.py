@@ -251,7 +251,11 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
-    if removed is not None and (by_signal or number == signal.SIGTERM):
+    # torchrun exits with 1 after SIGTERM, and only its log shows that.
+    unread = not case.bundle.has(case.bundle.log(pod.name, case.launch.container)) and (
+        code == TORCHRUN_FAILED or case.launch.attached
+    )
+    if removed is not None and (by_signal or unread or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):

@@ -52,7 +52,7 @@ RECHECK_SECONDS = 10.0
 
 A delay is needed because some of the queue's objects are not watched.
 """
-PROGRESS = timedelta(seconds=30)
+PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
