@@ -94,6 +94,7 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
     Any other change is written at once, together with them.
     """
     queued = before.phase == status.phase == "Queued"
+    running = before.phase == status.phase == "Running"
 
     def facts(of: JobStatus) -> JobStatus:
         conditions = [
@@ -106,7 +107,8 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
 
     if before == status or facts(before) != facts(status):
         return timedelta(0)
-    return UNEXPLAINED if queued and before.message == status.message else PROGRESS
+    quiet = (queued or running) and before.message == status.message
+    return UNEXPLAINED if quiet else PROGRESS
 
 
 def _asks_for_etcd(decision: Decision) -> bool:

@@ -235,6 +235,25 @@ def test_completion_that_is_heard_before_the_pods() -> None:
     assert ran.api.reads == 0
 
 
+def test_pods_that_end_one_after_another_cost_no_request() -> None:
+    """Contract: while a job runs, a change of the number of pods alone is written after five minutes."""
+    ran = Ran()
+    ran.look(0)
+    ran.admit()
+    ran.look()
+    ran.pods("Running", "Running")
+    ran.look()
+    before = ran.requests
+    ran.pods("Running", "Succeeded")
+    ran.look(250)
+    assert ran.requests == before
+    ran.look(60)
+    assert ran.status["workers"]["succeeded"] == 1
+    ran.complete()
+    ran.look()
+    assert ran.status["phase"] == "Succeeded"
+
+
 @pytest.mark.parametrize("kind", ["Pod", "JobSet"])
 def test_a_rejected_job_is_never_queued(kind: str) -> None:
     """Contract: a job whose objects the API server rejects is Pending. No Event says that it is Queued."""
