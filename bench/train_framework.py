@@ -4,8 +4,9 @@
 
 The plain loop is what a short script does: a batch, forward, backward, clipping, AdamW. It has no DDP, no
 order of data, no tracker, no checkpoint. The trainer's checkpoints are outside of what is measured, and no
-tracker is set. Rounds of the two alternate, so that a busy machine disturbs both. Ratios of one run can be
-compared; tokens per second of different machines cannot. `--device cuda` for a GPU.
+tracker is set. Short rounds of the two alternate, so that a busy machine disturbs both; the ratio is the
+median over all rounds. Ratios of one run can be compared; tokens per second of different machines cannot.
+`--device cuda` for a GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from training.ranks import meet
 from training.texts import Stream
 from training.trainer import Trainer
 
-SIZES = {"small": (2, 64, 16, 6), "medium": (4, 192, 8, 3)}
+SIZES = {"small": (2, 64, 16, 2), "medium": (4, 192, 8, 1)}
 """Layers, width, sequences of a step, and steps of a round."""
-ROUNDS = 5
+ROUNDS = 21
 
 
 def plain(stream: Stream, options: argparse.Namespace, device: torch.device) -> Callable[[], None]:
