@@ -46,8 +46,8 @@ class Strike:
     gone: bool = False
     """Whether the job does not exist afterwards."""
     options: dict[str, Any] = field(default_factory=dict)
-    consequence: str = "run.evidence_missing"
-    """The cause where the fault itself can no longer be known."""
+    consequences: tuple[str, ...] = ("run.evidence_missing",)
+    """The possible causes where the fault itself can no longer be known."""
 
 
 def container(**changes: Any) -> Callable[[Object], None]:
@@ -136,7 +136,8 @@ STRIKES = {
         lambda foreign: foreign.job("pod-deleted", **LONG),
         struck("pod-deleted", lambda foreign, pod: foreign.kubectl("delete", "pod", pod, "--wait=false")),
         unknown_after="does not exist now|was deleted while it ran|what it follows from is not recorded",
-        consequence="rank.killed",  # of both pods, if they were deleted in one second and are still there
+        # Both pods can be gone, or both were deleted within the same second and still exist.
+        consequences=("run.evidence_missing", "rank.killed"),
     ),
     "rank-worker-frozen": Strike(
         "job/frozen",
@@ -155,7 +156,7 @@ STRIKES = {
             foreign.kubectl("patch", "job", "edited-w-0", "--type=merge", "-p", DEADLINE),
         )[1],
         unknown_after="is not known",
-        consequence="run.timed_out",
+        consequences=("run.timed_out",),
     ),
     "controllers-job-deleted": Strike(
         "jobset/deleted",
@@ -220,7 +221,7 @@ def is_as_expected(verdict: Verdict, expect: Expect, each: Strike, unknown: str)
     """Assert that a verdict is that of the catalogue, or UNKNOWN for the reason `unknown`."""
     if unknown:
         assert verdict.verdict == "UNKNOWN", verdict
-        assert verdict.cause in (expect.cause, each.consequence), verdict
+        assert verdict.cause in (expect.cause, *each.consequences), verdict
         assert re.search(unknown, verdict.explanation, re.IGNORECASE), verdict.explanation
     else:
         assert (verdict.verdict, verdict.cause) == (expect.verdict, expect.cause), verdict
