@@ -40,8 +40,6 @@ class Strike:
     """Is called while the job is followed. None means that the job is launched with the fault."""
     waits: bool = False
     """Whether the job never ends, so that it is read again until the fault is visible."""
-    unknown_during: str = ""
-    """Why the verdict may be UNKNOWN although the harness watched. "" means that it is that of the catalogue."""
     unknown_after: str = ""
     """Why the verdict may be UNKNOWN if the harness attached afterwards."""
     gone: bool = False
@@ -184,7 +182,7 @@ def test_a_foreign_job_gets_the_cause_of_the_catalogue(foreign: ForeignJobs, nam
         if each.waits:
             is_as_expected(until_visible(foreign, each, expect), expect, each, each.unknown_after)
             return
-        is_as_expected(followed(foreign, each), expect, each, each.unknown_during)
+        is_as_expected(followed(foreign, each), expect, each)
         if not each.gone:
             is_as_expected(foreign.attach(each.word).verdict, expect, each, each.unknown_after)
     finally:
@@ -229,7 +227,7 @@ def followed(foreign: ForeignJobs, each: Strike) -> Verdict:
     return verdict
 
 
-def is_as_expected(verdict: Verdict, expect: Expect, each: Strike, unknown: str) -> None:
+def is_as_expected(verdict: Verdict, expect: Expect, each: Strike, unknown: str = "") -> None:
     """Assert that a verdict is that of the catalogue, or UNKNOWN for the reason `unknown` if there is one."""
     if unknown and verdict.verdict == "UNKNOWN":
         assert verdict.cause in (expect.cause, *each.consequences), verdict
