@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict
 
 FOLDER = Path(__file__).parent / "files"
 ANSWERS = FOLDER / "torchrun_wrong_answers.json"
-_PREAMBLE = """# Wrong queues and jobs, and the answer to each
+_PREAMBLE = """# Wrong queues and jobs, and the response to each
 
-Each row is an object with one mistake, applied to a cluster on which the controller runs. The answer is the
-sentence of the API server where it refuses the object, and the message in `kubectl describe` where the
-controller does. `tests/k8s/test_torchrun_wrong.py` applies each row and compares the answer with this page.
+Each row shows an object with one mistake. The object was applied to a cluster on which the controller is
+running. If the API server rejects the object, the answer is the API server's message. If the controller
+rejects it, the answer is the message in `kubectl describe`. `tests/k8s/test_torchrun_wrong.py` applies each
+row and compares the answer with this page.
 """
 
 
