@@ -213,7 +213,7 @@ class Launcher:
         replaced_packages.check(self._workload, self._settings.model_copy(update={"replace": replace}))
 
     def key(self, cell: Cell) -> str:
-        """Return 16 hex digits derived from the job, the versions, the checkouts' contents and the lock files.
+        """Return 16 hex digits derived from the job, the versions, the checkouts and the lock files.
 
         Two launches with the same key can differ only by chance.
         """

@@ -94,7 +94,7 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
 
 
 def with_versions_between(ends: Versions, context: RunContext) -> Versions:
-    """Return all versions from the good end to the bad end, or from the oldest one if there is no good end."""
+    """Return all versions from the good end, or if there is none from the oldest one, to the bad end."""
     context.progress(f"listing the versions of {ends.package} in the package index")
     known = sorted(ends.versions, key=lambda one: Parsed(one.id))
     high = f"<={Parsed(known[-1].id).public}"
