@@ -19,7 +19,7 @@ _IFREQ = 40
 INFINIBAND = "/sys/class/infiniband"
 RECENT = 0.5
 _LAST: list[tuple[float, dict[str, str]]] = []
-"""The result of the last call of `addresses`, and its monotonic time."""
+"""The result of the last call to `addresses`, and its monotonic time."""
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -34,7 +34,7 @@ class Route:
 
 
 def addresses() -> dict[str, str]:
-    """Return address → interface for this host, except for IPv6 link-local addresses."""
+    """Return this host's interfaces, keyed by address, without IPv6 link-local addresses."""
     return dict([*_version_4(), *_version_6()])
 
 
