@@ -29,7 +29,7 @@ WORTH = 0.9
 PROBE = 4096
 """How many bytes of a piece are compressed first, to find out whether compression is worthwhile.
 
-Images and weights, for example, do not get smaller.
+Images and weights, for example, do not become smaller.
 """
 _Answer = TypeVar("_Answer")
 
@@ -101,7 +101,7 @@ class Sender:
         return self._tried(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
-        """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
+        """For the next `seconds`, let the pod wait for new code if its command fails. Return its status."""
         response = self._tried(
             lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
         )
