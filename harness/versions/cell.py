@@ -242,7 +242,7 @@ class Launcher:
                 try:
                     command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
                 except subprocess.TimeoutExpired:
-                    ended = "the harness did not end in time, and was ended"
+                    ended = "the harness did not finish in time, and was stopped"
         finally:
             log.write_text(self._redactor.text(command.stderr))
             with self._lock:

@@ -117,7 +117,7 @@ class Matrix:
         return self._launcher.last_lines()
 
     def _refuse(self) -> None:
-        raise UsageError(f"another process launches the matrix in {self.folder}", hint="wait until it ends")
+        raise UsageError(f"another process is running the matrix in {self.folder}", hint="wait until it ends")
 
     def _by_cluster(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
         """Return the numbers of the cells to launch, keyed by the replaced versions of JobSet and Kueue."""

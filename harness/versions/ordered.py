@@ -165,8 +165,8 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
             processes.run([*command, *target_options(versions.package, context)], timeout=SECONDS)
         except ToolError as error:
             raise UsageError(
-                f"{versions.package} {version.id} is not in the package index any more, or the index cannot "
-                f"be read: {reason(error.output)}",
+                f"{versions.package} {version.id} is no longer in the package index, or the index cannot be "
+                f"read: {reason(error.output)}",
                 hint="run the same command again when the index can be read: the search continues",
             ) from None
 
