@@ -58,7 +58,7 @@ class AttachedJob:
 
     resource: Resource
     name: str
-    """The name of the job's object, or the selector of its pods."""
+    """The name of the job's object, or the selector for its pods."""
     item: Object | None
     groups: tuple[ReplicaGroup, ...]
     launch: Launch

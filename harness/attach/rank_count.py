@@ -145,7 +145,7 @@ def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
 def agreed(
     logs: Mapping[str, LoggedRanks], nodes: int, source: str = "the log of torchrun"
 ) -> RankCount | None:
-    """Return the number of ranks per pod if the logs of all pods describe one world, divided equally.
+    """Return the number of ranks per pod if all pods' logs describe one world that is divided equally.
 
     Otherwise, return None. `source` is a description of the logs.
     """

@@ -49,7 +49,7 @@ def _logs(bundle: Bundle, container: str) -> dict[int, str]:
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
     """Return the ranks whose admitted recorders wrote to each pod's log, keyed by pod index.
 
-    Returns {} if the recorders' summaries contain no world size, or different ones.
+    Returns {} if the recorders' summaries do not all contain the same world size.
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():

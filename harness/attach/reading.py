@@ -45,7 +45,7 @@ class NotNow(HarnessError):
 
 @dataclass
 class Reader:
-    """Reads the objects and logs of one namespace.
+    """Reads objects and logs in one namespace.
 
     `unread` maps each kind that could not be read to the reason.
     """
@@ -95,7 +95,7 @@ class Reader:
     def log(
         self, pod: str, container: str, *, limit: int, previous: bool = False, tail: int | None = None
     ) -> bytes:
-        """Return at most `limit` bytes of the log of a container. Raises ApiException or HTTPError."""
+        """Return at most `limit` bytes of a container's log. Raises ApiException or HTTPError."""
         query = {"container": container, "timestamps": "true", "limitBytes": str(limit)}
         query |= {"previous": "true"} if previous else {}
         query |= {"tailLines": str(tail)} if tail else {}

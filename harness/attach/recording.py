@@ -30,7 +30,7 @@ class Recording:
     def __init__(self, job: AttachedJob, writer: BundleWriter) -> None:
         self.job = job
         self.pods: dict[str, Object] = {}
-        """Maps the name of each pod of the job to its last state."""
+        """Maps the name of each of the job's pods to the pod's last state."""
         self._writer = writer
         self._lock = threading.Lock()
         self._uids = {job.uid}
