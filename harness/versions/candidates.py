@@ -4,7 +4,7 @@ uv reads the package index, so its settings, credentials and proxies apply. uv h
 versions, so each call resolves the newest version below the previous one. The first call reads the index,
 even if uv's cached copy is only a few minutes old. Later calls read the cached copy, which takes 10 ms.
 
-The rules are those of `--replace`. Yanked versions are left out unless one is requested as an exact version.
+The same rules apply as for `--replace`. Yanked versions are left out unless requested as an exact version.
 Versions for another Python or platform, and those without a wheel, are left out. Pre-releases are included
 only if the range names one, or contains only pre-releases.
 """

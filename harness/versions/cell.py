@@ -74,7 +74,7 @@ class Cell:
 
 
 class Outcome(BaseModel):
-    """The outcome of one launch of a cell."""
+    """The outcome of a cell's launch."""
 
     key: str
     """Identifies the job and the cell (`Launcher.key`)."""

@@ -149,7 +149,7 @@ class Matrix:
             self._launch_all(numbers)
 
     def _installable(self, numbers: list[int]) -> list[int]:
-        """Return the cells from the first installable one on. Record the results of the cells before it."""
+        """Return the cells from the first installable cell on, and record the results of those before it."""
         for place, number in enumerate(numbers):
             settings = self._context.settings
             chosen = settings.replace | self.plan.cells[number].cell.replace

@@ -1,4 +1,4 @@
-"""List the versions among which `harness bisect` searches, from the presumably good one to the bad one.
+"""List the versions among which `harness bisect` searches, from the good version to the bad version.
 
 Releases are ordered according to PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. Commits are ordered along first
 parents (harness/versions/commits.py).
@@ -94,7 +94,7 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
 
 
 def with_versions_between(ends: Versions, context: RunContext) -> Versions:
-    """Return all versions from the good end, or if there is none from the oldest one, to the bad end."""
+    """Return all versions from the good end to the bad end. A missing good end means the oldest version."""
     context.progress(f"listing the versions of {ends.package} in the package index")
     known = sorted(ends.versions, key=lambda one: Parsed(one.id))
     high = f"<={Parsed(known[-1].id).public}"

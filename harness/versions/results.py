@@ -66,7 +66,7 @@ class CellResult(BaseModel):
 
     @property
     def shown(self) -> Outcome | None:
-        """Return the launch to show for the cell: the last one that did not pass, or else the last one."""
+        """Return the launch to show for the cell: the last launch that did not pass, or else the last one."""
         bad = [outcome for outcome in self.outcomes if not outcome.passed]
         return bad[-1] if bad else self.outcomes[-1] if self.outcomes else None
 

@@ -47,7 +47,7 @@ MAX_OTHER: Final = 2
 
 @dataclass(frozen=True)
 class Launch:
-    """The result of a launch of the version at a position in the list, where 0 is the oldest."""
+    """A launch and its result. `position` is the version's position in the list, where 0 is the oldest."""
 
     position: int
     result: Result
