@@ -307,8 +307,8 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
 def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
     """Send data until the receiver responds with the result of `take`. Return the rate and the waiting time.
 
-    The waiting time is that of the sender or the receiver, whichever waited longer. Raises TimeoutError if
-    the receiver does not respond.
+    The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
+    receiver does not respond.
     """
     began, waited = time.monotonic(), _waited()
     chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE

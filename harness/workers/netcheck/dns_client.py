@@ -142,7 +142,7 @@ def one_flow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _socket(server: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for a server: the flow's socket, or outside `one_flow` a new one."""
+    """Yield a socket for a server: the flow's socket, or a new socket outside of `one_flow`."""
     flow = getattr(_FLOW, "sockets", None)
     asking = flow.get((server, port)) if flow else None
     if asking is None:

@@ -506,7 +506,7 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return rank → address for ranks that have reported, preferably the greeting's source address."""
+        """Return the addresses of ranks that have reported, preferably their greetings' source addresses."""
         heard = list(self._server.heard.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in heard}
         with self._lock:

@@ -53,7 +53,7 @@ def alternatives(port: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one rank's probe of another. `outcome` is ok, pending or a cause.
+    """The result of probing one rank from another. `outcome` is ok, pending or a cause.
 
     `rank`, `instance` and `run` describe the rank that responded from `address`. `rtt` and `offset` are in
     seconds as in greeting.py, `rate` is in bytes per second, and `at` is the time in seconds since the probe
