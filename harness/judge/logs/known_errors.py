@@ -1,7 +1,7 @@
 """Advice on errors in PyTorch, CUDA and Python that cannot be understood from the rank's log alone.
 
 These errors can end a rank at any time. They do not have their own causes in the catalogue, because the same
-message can have several reasons. Each entry lists the usual ones.
+message can have several reasons. Each entry lists the usual reasons.
 """
 
 from __future__ import annotations

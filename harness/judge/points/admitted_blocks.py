@@ -172,7 +172,7 @@ def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:
-    """Return a process's claims about a run, refined to one digest per block where the blocks are proved.
+    """Return a process's claims about a run, with one digest per block where the blocks match the summary.
 
     A metric's blocks are used if their digests add up to the metric's digest in the summary. The metrics in a
     group are listed if the digests of their blocks add up to the group's digest.

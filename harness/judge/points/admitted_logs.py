@@ -24,7 +24,7 @@ LARGE = 1 << 20
 """Size in bytes from which the kubelet may have rotated a log soon after the start. It keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the text about a gap in the log of a job with many pods (harness/attach/logs.py)."""
+"""Part of the message about a gap in a log, if the job has many pods (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:

@@ -30,7 +30,7 @@ _TAIL_LINES = 400
 
 @dataclass(frozen=True)
 class Stopped:
-    """A rank that stopped early: its last step, that of the other ranks, and the error in its pod's log."""
+    """A rank that stopped early: its last step, the others' last step, and the error in its pod's log."""
 
     rank: int
     step: int

@@ -26,7 +26,7 @@ from harness.workers.netcheck.torchrun_options import merged
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job at the time of the snapshot. `agent` is None if torchrun did not run in its pod."""
+    """A job's node at the time of the snapshot. `agent` is None if torchrun was not running in its pod."""
 
     index: int
     ranks: list[int]
