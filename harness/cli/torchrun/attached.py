@@ -265,7 +265,7 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print the log of a trainer container, each line with the node rank of its pod."""
+    """Print a trainer container's log, each line with its pod's node rank."""
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
     try:

@@ -103,7 +103,7 @@ def submit(
     """Run the code in this folder in a TorchrunJob, and stay attached until it ends.
 
     Files that git ignores, or that match .torchrunignore, are not sent. The exit
-    code is that of the job. Ctrl-C detaches with exit code 130, and the job continues.
+    code is the job's. Ctrl-C detaches with exit code 130, and the job continues.
     """
     if watch and (detach or suspended or not sync):
         raise UsageError("--watch cannot be combined with --detach, --suspend or --no-sync")
