@@ -101,7 +101,7 @@ class Sender:
         return self._tried(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
-        """For the next `seconds`, let the pod wait for new code if its command fails. Return its status."""
+        """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
         response = self._tried(
             lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
         )

@@ -24,7 +24,7 @@ _OPERATORS = ("PyTorchJob", "MPIJob")
 
 
 def reason(case: Case) -> str:
-    """Return a clause that names what deletes the job's pods, or "" if its objects do not show it."""
+    """Return a clause that names what may have deleted a pod, according to the job's objects."""
     launched = case.jobset
     if launched is None:
         return "a controller of the pods, a person, a program or the removal of their node deleted it"

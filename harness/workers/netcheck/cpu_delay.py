@@ -92,7 +92,7 @@ class CpuDelay:
 
 
 def _totals() -> tuple[float, float]:
-    """Return how many seconds some process on the node has waited for a CPU, and the CPU limit applied."""
+    """Return how many seconds some process on the node waited for a CPU, and the container was throttled."""
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):
