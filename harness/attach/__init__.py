@@ -1,1 +1,1 @@
-"""Judge a job that the harness did not launch: find its pods, read its objects and logs, and follow it."""
+"""Attach to a job that the harness did not launch: find it, read its objects and logs, and judge it."""

@@ -1,4 +1,4 @@
-"""Find the job that a user named: KIND/NAME, NAME or the label selector of bare pods."""
+"""Find the job that the user named by KIND/NAME, by NAME, or by the label selector of bare pods."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from harness.core.kubernetes import Object
 from harness.evidence.kubernetes.objects import JOBSET_NAME, items, mapping
 
 AGAIN_SECONDS = 1.0
-"""Seconds between two looks for a job that does not exist yet."""
+"""Polling interval while waiting for a job that does not exist yet."""
 SETTLE_SECONDS = 3.0
-"""Seconds that pods without a controller have to be created, from the first one to the last."""
+"""Wait after the first bare pod appears, in which the other pods of the job are created."""
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
 KONDUKTOR = "trainy.ai/job-name"
-"""Label that konduktor puts on its JobSets."""
+"""Label that konduktor sets on its JobSets."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-"""A name of an object (RFC 1123). Another one would become a part of the request's path or query."""
+"""A valid object name (RFC 1123). Any other text could change the path or the query of the request."""
 _SUFFIX = "-[0-9a-f]{4}"
-"""What konduktor appends to the name of a job file to name the JobSet."""
+"""The suffix that konduktor appends to the name in the job file to form the JobSet's name."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The words with which a user named a job: either `word` (KIND/NAME or NAME) or `selector`."""
+    """The job as named by the user: either by `word` (KIND/NAME or NAME) or by `selector`."""
 
     word: str = ""
     selector: str = ""
@@ -55,7 +55,7 @@ class Target:
 
 
 def check(target: Target) -> None:
-    """Raise UsageError unless the target names one job, with names that Kubernetes permits."""
+    """Raise UsageError unless the target names exactly one job and uses only names that Kubernetes allows."""
     if bool(target.word) == bool(target.selector):
         raise UsageError(
             "either KIND/NAME or -l SELECTOR is expected",
@@ -67,28 +67,28 @@ def check(target: Target) -> None:
     own = name if slash else kind
     if target.word and not _NAME.fullmatch(own):
         raise UsageError(
-            f"the name of a job has lower-case letters, digits, - and . only; found {own!r}",
+            f"a job name can contain only lower-case letters, digits, - and .; found {own!r}",
             hint="`kubectl get jobs,jobsets,statefulsets` lists the names",
         )
     if slash and target_of(kind) is None:
-        raise UsageError(f"{kind} is no kind of job that can be attached to", hint=f"kinds: {KINDS}")
+        raise UsageError(f"cannot attach to the kind {kind}", hint=f"kinds: {KINDS}")
 
 
 def find(
     target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None
 ) -> AttachedJob:
-    """Return the job. If it does not exist or has no pods, look for it again for `wait` seconds.
+    """Return the job. If it does not exist or has no pods, retry for `wait` seconds.
 
-    A konduktor job can be named as in its job file. While this waits for such a name, JobSets that have ended
-    belong to earlier launches and are ignored.
+    A konduktor job can be named as in its job file. While waiting for such a job, JobSets that have ended
+    are ignored, because they belong to earlier launches.
 
-    Raises UsageError if it does not exist or if the target names several jobs, and HarnessError if it cannot
-    be read.
+    Raises UsageError if the job does not exist or if the target matches several jobs, and HarnessError if the
+    job cannot be read.
     """
     check(target)
     if not _NAME.fullmatch(reader.namespace):
         raise UsageError(
-            f"the name of a namespace has lower-case letters, digits and - only; found {reader.namespace!r}"
+            f"a namespace name can contain only lower-case letters, digits and -; found {reader.namespace!r}"
         )
     deadline, reported = Deadline.after(wait), False
     while True:
@@ -96,7 +96,7 @@ def find(
             if not target.selector:
                 return _by_name(target, reader, waiting=not deadline.passed)
             found = _by_selector(target, reader)
-            if reported:  # The other pods are being created too.
+            if reported:  # The other pods are still being created.
                 time.sleep(SETTLE_SECONDS)
                 found = _by_selector(target, reader)
             return found
@@ -110,7 +110,7 @@ def find(
 
 
 class _Absent(UsageError):
-    """The job does not exist now."""
+    """The job does not exist yet, or no longer."""
 
 
 def _by_selector(target: Target, reader: Reader) -> AttachedJob:
@@ -129,7 +129,7 @@ def _by_selector(target: Target, reader: Reader) -> AttachedJob:
     return describe(POD, reader.namespace, target.selector, None, pods, container=target.container)
 
 
-_LABELS = "`kubectl get pods --show-labels` shows the labels of the pods"
+_LABELS = "`kubectl get pods --show-labels` shows the pods' labels"
 
 
 def _controller(pod: Object) -> str:
@@ -172,9 +172,9 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
 
 
 def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
-    """Return the JobSet of a konduktor job that has this name in its job file, or None if there is none.
+    """Return the JobSet of the konduktor job with this name in its job file, or None if there is none.
 
-    `waiting` ignores JobSets that have ended. Raises UsageError if there are several.
+    With `waiting`, JobSets that have ended are ignored. Raises UsageError if several JobSets match.
     """
     jobsets = [
         each
@@ -231,13 +231,13 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
 
 
 def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
-    """Raise UsageError if a JobSet has the name of a job, but its end cannot be that of the job.
+    """Raise UsageError if a JobSet has the same name as a job, but does not show how that job ended.
 
-    It may belong to somebody else. Kubeflow Trainer creates another JobSet if that of an ended TrainJob is
-    deleted (kubeflow/trainer#2981).
+    The JobSet may belong to something else. Kubeflow Trainer also creates a new JobSet when the JobSet of a
+    finished TrainJob is deleted (kubeflow/trainer#2981).
     """
     name, kind = mapping(job, "metadata").get("name"), resource.kind.kind
-    instead = f"`harness attach jobset/{name}` judges the JobSet alone"
+    instead = f"`harness attach jobset/{name}` judges only the JobSet"
     if mapping(job, "metadata").get("uid") not in owners(jobset):
         raise UsageError(f"JobSet {name} does not belong to the {kind} of the same name", hint=instead)
     created = seconds(mapping(jobset, "metadata").get("creationTimestamp"))
@@ -258,9 +258,9 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
 
 
 def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
-    """Return the error for a job whose controller has not created a JobSet, or has deleted it.
+    """Return the error for a job whose controller has not created its JobSet, or has deleted it.
 
-    Some reasons are only in an Event (kubeflow/trainer#3671).
+    Some reasons are reported only in an Event (kubeflow/trainer#3671).
     """
     metadata = mapping(job, "metadata")
     said = [
@@ -295,7 +295,7 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
 
 
 def _no_namespace(reader: Reader) -> str:
-    """Return a hint if the namespace does not exist, or ""."""
+    """Return a hint if the namespace does not exist, otherwise ""."""
     try:
         found = reader.get(NAMESPACE, reader.namespace)
     except Forbidden:
@@ -304,11 +304,11 @@ def _no_namespace(reader: Reader) -> str:
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
-"""Labels of pods that keep the name of a controller that was deleted without them (--cascade=orphan)."""
+"""Pod labels with the controller's name. They remain if it is deleted without its pods (--cascade=orphan)."""
 
 
 def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Object | None]:
-    """Return an object, or None, and its resource: the version that the cluster's operator serves."""
+    """Return the resource in the API version that the cluster serves, and the object or None."""
     item = reader.get(resource, name)
     if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
         return MPI_JOB_V1, older
@@ -316,7 +316,7 @@ def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Ob
 
 
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
-    """Return a PyTorchJob or MPIJob by the labels of its pods. Its object may not be readable."""
+    """Return a PyTorchJob or MPIJob. Its pods are selected by labels, as its object may be unreadable."""
     try:
         resource, item = _served(resource, name, reader)
     except Forbidden as error:

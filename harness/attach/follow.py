@@ -1,4 +1,4 @@
-"""Follow an attached job by watches and live logs until it has ended."""
+"""Follow an attached job through watches and live logs until it has ended."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from harness.observe.logs import Life, LogFollower
 from harness.observe.watcher import Watcher
 
 LOG_SECONDS = 50.0
-"""Maximum seconds for reading the logs to their end after the job has ended."""
+"""Time limit for reading the logs to their end after the job has ended."""
 PODS_SECONDS = 45.0
-"""Maximum seconds for the pods to end after the job's object has."""
+"""Time limit for the pods to terminate after the job's object reports that the job has ended."""
 SHOWN_BYTES = 64 * 1024
-"""Maximum number of bytes of a log that a live view gets at once."""
+"""Maximum number of bytes from a log that are passed to a live view at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
-"""Seconds between two reads of the job's object, and until an API server that does not respond, or is busy,
-counts as lost."""
+"""Interval at which the job's object is read, and the time after which an API server that does not respond,
+or is busy, is considered lost."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
 
 class _Follower:
-    """The current state of the job, from watch events."""
+    """Keeps the current state of the job, as reported by watch events."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class _Follower:
         self.logs = LogFollower(reader.kube, self._log, self.gaps.append)
 
     def observed(self, kind: str, observation: Observation) -> None:
-        """Process one watch event that was recorded."""
+        """Process a recorded watch event."""
         item = observation.object
         if kind == self.job.resource.kind.name and kind != "pod" and self._is_own(item):
             self.item = item
@@ -67,9 +67,9 @@ class _Follower:
         self.changed.set()
 
     def exists(self, there: bool) -> None:
-        """Note whether the job's object exists. If it does not, the watch may have missed its deletion.
+        """Note whether the job's object exists, because the watch may have missed its deletion.
 
-        A watch does not report what was deleted while the API server did not respond.
+        A watch does not report objects that were deleted while the API server did not respond.
         """
         if there or not self._missing:
             self._missing = not there
@@ -103,7 +103,7 @@ class _Follower:
                 file.close()
 
     def ended(self) -> str | None:
-        """Return how the job ended, or None while it has not."""
+        """Return how the job ended, or None if it has not ended."""
         kind = self.job.resource.kind.kind
         if self.deleted:
             return f"{kind} {self.job.name} was deleted"
@@ -119,7 +119,7 @@ class _Follower:
         return f"{kind} {self.job.name} is {state}" if state else None
 
     def running(self) -> bool:
-        """Return whether a pod of the job has not ended."""
+        """Return whether any pod of the job has not terminated yet."""
         phases = {mapping(pod, "status").get("phase") for pod in self.recording.pods.values()}
         return bool(phases & {"Pending", "Running"})
 
@@ -135,7 +135,7 @@ class _Follower:
 def until_the_end(
     job: AttachedJob, reader: Reader, recording: Recording, lines: RecordedLines, context: RecordedContext
 ) -> list[str]:
-    """Record the job until it has ended or was deleted. Return the gaps in its logs."""
+    """Record the job until it ends or is deleted. Return the gaps in its logs."""
     follower = _Follower(job, reader, recording, lines, context)
     writer, name = context.writer, job.launch.container
     pods = [pod for pod in reader.all(POD, needed=True) if job.owns_pod(pod)]
@@ -170,7 +170,7 @@ def until_the_end(
 
 
 def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
-    """Record the kinds that the API server refused to list, and those that it does not serve."""
+    """Record the kinds that the API server refused to list, and the kinds that it does not serve."""
     for kind in kinds:
         reasons = [gap.partition(": ")[2] for gap in gaps if gap.startswith(f"objects/{kind}: ")]
         reason = reasons[-1].removeprefix("not watched, ") if reasons else "not listed in time"
@@ -181,15 +181,15 @@ def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
 
 
 def _exists(job: AttachedJob, reader: Reader) -> bool:
-    """Return whether the job's object exists. Pods without a controller have none. Raises HarnessError."""
+    """Return whether the job's object exists, which bare pods do not have. Raises HarnessError."""
     found = reader.get(job.resource, job.name, retry=False)
     return job.item is None or (mapping(found, "metadata").get("uid") == job.uid if found else False)
 
 
 def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None:
-    """Wait until the job and its pods have ended.
+    """Wait until the job has ended and its pods have terminated.
 
-    Raises HarnessError if the API server is lost, or refuses to let the job's object be read.
+    Raises HarnessError if the API server is lost, or forbids reading the job's object.
     """
     shown, pods_end = "", Deadline.after(PODS_SECONDS)
     ask, gone = Deadline.after(ASK_SECONDS), Deadline.after(GONE_SECONDS)

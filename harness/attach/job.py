@@ -1,6 +1,6 @@
-"""Describe a job that the harness did not launch: its pods with ranks, and the node index of each.
+"""Describe a job that the harness did not launch: the pods with ranks, and the node index of each pod.
 
-All functions are pure, so that recorded objects can be described as well.
+All functions are pure, so they also work on recorded objects.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-"""Label of a replicated job of Kubeflow Trainer. The ranks run in the step `trainer`."""
+"""Label that Kubeflow Trainer sets on its replicated jobs. The ranks run in the step `trainer`."""
 KUBEFLOW_JOB = "training.kubeflow.org/job-name"
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 JOB_ROLE = "training.kubeflow.org/job-role"
-"""Labels that Kubeflow's training operator and MPI operator document for their pods."""
+"""Pod labels documented by Kubeflow's training operator and MPI operator."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node")
 _RUNS_RANKS = (
     re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun"),
     re.compile(r"python"),
 )
-"""What the command of the ranks' container contains. A sidecar can run Python too."""
+"""Texts that identify the command of the container with the ranks. A sidecar can run Python too."""
 
 
 class NoPodsError(UsageError):
-    """A job requests no pods, or its controller does not yet know how many."""
+    """The job requests no pods, or its controller has not determined their number yet."""
 
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Pods with the same template. `count` is how many pods the job's object requests."""
+    """Pods with the same template. `count` is the number of pods that the job's object requests."""
 
     pods: PodGroup
     count: int
     template: Object
-    """The spec of the pods."""
+    """The pod spec."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AttachedJob:
 
     resource: Resource
     name: str
-    """The name of the job's object, or the selector of its pods."""
+    """The name of the job's object, or the selector for its pods."""
     item: Object | None
     groups: tuple[ReplicaGroup, ...]
     launch: Launch
@@ -69,7 +69,7 @@ class AttachedJob:
         return str(mapping(self.item, "metadata").get("uid") or self.name)
 
     def owns_pod(self, pod: Object) -> bool:
-        """Return whether a pod belongs to the job, also if it has no rank."""
+        """Return whether a pod belongs to the job, even if it has no ranks."""
         metadata = mapping(pod, "metadata")
         labels, kind = mapping(metadata, "labels"), self.resource.kind.kind
         if kind in ("JobSet", "TorchrunJob"):
@@ -91,14 +91,14 @@ class AttachedJob:
         return own and (self.uid in owners(job) or self.resource.kind.kind == "TorchrunJob")
 
     def owns_workload(self, workload: Object) -> bool:
-        """Return whether a Workload of Kueue is that of the job."""
+        """Return whether a Kueue Workload belongs to the job."""
         name = str(mapping(workload, "metadata").get("name"))
         prefix = re.escape(f"{self.resource.kind.kind.lower()}-{self.name}-")
         return self.uid in owners(workload) or re.fullmatch(f"{prefix}[a-z0-9]{{5}}", name) is not None
 
 
 def owners(item: Object) -> set[str]:
-    """Return the uids of the owners of an object."""
+    """Return the uids of the object's owners."""
     return {str(owner.get("uid")) for owner in items(item, "metadata", "ownerReferences")}
 
 
@@ -111,10 +111,10 @@ def describe(
     *,
     container: str | None = None,
 ) -> AttachedJob:
-    """Return the job with this object. `pods` are the pods of the namespace that can belong to it.
+    """Return a description of the job with this object. `pods` are the pods that may belong to the job.
 
-    `container` is the container in which the ranks run, if the user named it. Raises NoPodsError, and
-    UsageError if the pods have no order or if the job is too large.
+    `container` is the container in which the ranks run, if the user named one. Raises NoPodsError if the job
+    requests no pods, and UsageError if its pods cannot be ordered or it is too large.
     """
     groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
@@ -164,7 +164,10 @@ def expected(
     groups: Sequence[ReplicaGroup],
     container: str,
 ) -> Expected:
-    """Return what a complete job of `nodes` pods has. `counts` are the ranks in the pods of each group."""
+    """Return the expected ranks and pods of a job with `nodes` pods.
+
+    `counts` contains the number of ranks per pod for each group.
+    """
     per_pod = {count.per_pod for count in counts}
     each = next(iter(per_pod)) if len(per_pod) == 1 else None
     source = counts[0].source if len(per_pod) == 1 else "the pods have different numbers of ranks"
@@ -200,7 +203,7 @@ def _has(spec: Object, container: str) -> bool:
 
 
 def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
-    """Return the container in which the ranks run, as kubectl or the command lines name it."""
+    """Return the container in which the ranks run, by kubectl's annotation, a known name, or its command."""
     names = [str(each.get("name")) for spec in templates for each in items(spec, "containers")]
     for item in annotated:
         default = mapping(item, "metadata", "annotations").get(DEFAULT_CONTAINER)
@@ -224,7 +227,7 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
 def _groups(kind: str, name: str, item: Object | None, pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
     if kind == "JobSet":
         return _of_jobset(item or {}, name)
-    if kind == "TorchrunJob":  # Its JobSet is gone.
+    if kind == "TorchrunJob":  # Its JobSet no longer exists.
         return _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
     if kind in ("PyTorchJob", "MPIJob"):
         return _of_kubeflow(kind, name, item, pods)
@@ -251,7 +254,7 @@ def _count(value: Any, otherwise: int) -> int:
 
 
 def _of_jobset(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
-    """Return a group for each replicated job. In a TrainJob's JobSet, only the step `trainer` has ranks."""
+    """Return one group per replicated job. In a TrainJob's JobSet, only the step `trainer` has ranks."""
     found: list[tuple[bool, ReplicaGroup]] = []
     for job in items(item, "spec", "replicatedJobs"):
         spec = mapping(job, "template", "spec")
@@ -284,7 +287,7 @@ def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
 def _of_labels(
     labels: dict[str, str], strides: dict[str, int], pods: Sequence[Object]
 ) -> tuple[ReplicaGroup, ...]:
-    """Return one group for pods that exist, whose object does not say how many there must be."""
+    """Return one group with the existing pods, for a job whose object does not specify their number."""
     own = [pod for pod in pods if labels.items() <= mapping(pod, "metadata", "labels").items()]
     values = [{**mapping(p, "metadata", "labels"), **mapping(p, "metadata", "annotations")} for p in own]
     indexes = [
@@ -303,7 +306,7 @@ def _of_kubeflow(
 ) -> tuple[ReplicaGroup, ...]:
     """Return the groups of a PyTorchJob (master, then workers) or an MPIJob (workers).
 
-    The launcher of an MPIJob has no rank. Its pods are those with the labels that the operators document.
+    The launcher of an MPIJob has no rank. The pods are selected by the labels that the operator documents.
     """
     label = REPLICA_TYPE
     if kind == "MPIJob" and mapping(item).get("apiVersion") != MPI_JOB_V1.kind.api_version:
@@ -329,9 +332,9 @@ def _of_kubeflow(
 
 
 def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
-    """Return the group of bare pods, numbered by RANK or NODE_RANK in their specs, or else by name.
+    """Return the group of bare pods, numbered by RANK or NODE_RANK in their specs, or otherwise by name.
 
-    There may have been more pods: as many as their specs say, or as the highest number needs.
+    Some pods may have been deleted, so the count also depends on the specs and on the highest number.
     """
     if not pods:
         return ()

@@ -1,4 +1,4 @@
-"""Read the logs of an attached job once: of each container, and of its previous execution."""
+"""Read an attached job's logs once, for the current and the previous instance of each container."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import container_of, items, mapping
 
 AT_ONCE = 16
-"""Maximum number of logs that are read at the same time."""
+"""Maximum number of logs that are read concurrently."""
 WHOLE_LOGS = 64
-"""Up to this number of pods, logs are read from their first line. Of more pods, only the ends are read,
-unless a recorder writes to them. An earlier process of a rank may be anywhere in its log."""
+"""For jobs with at most this number of pods, logs are read in full. For larger jobs, only logs to which a
+recorder writes are read in full, because the lines of a rank's earlier process may be anywhere in its log."""
 MAX_BYTES = 2 << 30
-"""Maximum number of bytes of logs that are read from their first line. Of further logs, the ends are read."""
+"""Maximum total size of the logs that are read in full. From all others, only the last lines are read."""
 MAX_LOG_BYTES = 128 << 20
-"""Maximum number of bytes that are read of one log. Of a longer log, the end is read."""
+"""Maximum number of bytes read from one log. From a longer log, only the last lines are read."""
 TAIL_LINES = 2000
-"""Number of last lines that are read of a job with more pods, and of other containers."""
+"""Number of last lines that are read if a log is not read in full, and from containers without ranks."""
 _UNAVAILABLE = "unable to retrieve container logs"
-"""Beginning of the kubelet's message, with status 200, for a log that it no longer has."""
+"""Start of the message that the kubelet returns, with status 200, for a log that no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Log:
     pod: str
     container: str
     previous: bool
-    """Whether to read the log of the previous execution as well."""
+    """Whether to read the log of the container's previous instance as well."""
     tail: int | None
 
 
@@ -51,8 +51,8 @@ def read(
 ) -> list[str]:
     """Write the logs of all containers that have started. Return the gaps, as "<pod>-<container>: reason".
 
-    `feed(pod, uid, text)` is called with the log of each rank's container. With `previous_alone`, read only
-    the logs of previous executions, because the current ones are followed.
+    `feed(pod, uid, text)` is called with each log of the container `container`. With `previous_alone`, only
+    the logs of previous instances are read, because the current logs are followed.
     """
     pods = list(pods)
     many = len(pods) > WHOLE_LOGS
@@ -70,7 +70,7 @@ def read(
         text, gaps = _read(
             reader, log if left > 0 or log.tail else replace(log, tail=TAIL_LINES), previous_alone
         )
-        left -= len(text)  # Approximately: several threads read at the same time.
+        left -= len(text)  # This is approximate, because several threads read concurrently.
         if text:
             with writer.log_file(log.pod, log.container) as file:
                 file.write(text)
@@ -83,7 +83,7 @@ def read(
 
 
 def recorded(pod: Object, container: str) -> bool:
-    """Return whether a recorder in the container of the ranks writes to its log."""
+    """Return whether a recorder writes to the log of this container."""
     own = container_of(mapping(pod, "spec"), container)
     return any(each.get("name") == NONCE_VARIABLE for each in items(own, "env"))
 
@@ -98,13 +98,13 @@ def _logs(pod: Object, container: str, tail: int | None) -> Iterator[_Log]:
         before = mapping(status, "lastState", "terminated")
         if not (state.keys() & {"running", "terminated"} or before):
             continue
-        # While a container waits to be started again, its log is that of its previous execution.
+        # While a container waits to be restarted, its current log is that of the previous instance.
         previous = bool(before) and "waiting" not in state
         yield _Log(name, str(status.get("name")), previous, tail if own else TAIL_LINES)
 
 
 def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[str]]:
-    """Return the log, with that of the previous execution before it, and the gaps."""
+    """Return the log, preceded by the log of the previous instance if it is wanted, and the gaps."""
     texts, gaps = list[str](), list[str]()
     for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
         where = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")

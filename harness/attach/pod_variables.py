@@ -1,4 +1,4 @@
-"""Read the environment variables of a pod's container, as far as the pod's object shows them."""
+"""Read the environment variables of a pod's container that are known from the pod's object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _ASSIGNED = re.compile(r"(?:^|[\s;&|])(RANK|WORLD_SIZE)=([\"']?)([^\s;&|\"']+)\2")
 _FIELD = re.compile(r"metadata\.(?:(annotations|labels)\['([^']+)'\]|(name))")
 _INDEX = "JOB_COMPLETION_INDEX"
-"""The variable that the controller of an Indexed Job adds to its pods."""
+"""The variable that the Job controller adds to the pods of an Indexed Job."""
 
 
 def command(container: Object) -> str:
@@ -21,7 +21,7 @@ def command(container: Object) -> str:
 
 
 def of_container(container: Object, pod: Object | None = None) -> dict[str, str]:
-    """Return the variables whose values are known. Fields of the pod need the pod's object."""
+    """Return the variables with known values. References to pod fields are resolved if `pod` is given."""
     found: dict[str, str] = {}
     if pod is not None and (index := mapping(pod, "metadata", "annotations").get(COMPLETION_INDEX)):
         found[_INDEX] = str(index)
@@ -33,7 +33,7 @@ def of_container(container: Object, pod: Object | None = None) -> dict[str, str]
 
 
 def _field(variable: Object, pod: Object) -> str | None:
-    """Return the value of a variable that refers to a label, an annotation or the name of the pod."""
+    """Return the value of a variable that refers to the pod's name, a label or an annotation, or None."""
     path = _FIELD.fullmatch(str(mapping(variable, "valueFrom", "fieldRef").get("fieldPath")))
     if path is None:
         return None
@@ -44,12 +44,12 @@ def _field(variable: Object, pod: Object) -> str | None:
 
 
 def assigned(text: str) -> dict[str, str]:
-    """Return the values that a command line assigns to RANK and WORLD_SIZE, with their variables."""
+    """Return the values that a command line assigns to RANK and WORLD_SIZE. Variables are not expanded."""
     return {name: value for name, _, value in _ASSIGNED.findall(text)}
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return the text with its variables replaced, as far as the environment has them."""
+    """Return the text with the variables expanded that are set in the environment or have a default."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2] or match[4]
@@ -59,7 +59,7 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 
 
 def rank(pod: Object, container: str) -> int | None:
-    """Return RANK of the container of a pod, or None if it is not known."""
+    """Return the RANK of a pod's container, or None if it is not known."""
     own = container_of(mapping(pod, "spec"), container)
     env = of_container(own, pod)
     value = expanded(assigned(command(own)).get("RANK") or env.get("RANK", ""), env)
@@ -67,6 +67,6 @@ def rank(pod: Object, container: str) -> int | None:
 
 
 def has_rank(pod: Object, container: str) -> bool:
-    """Return whether the container of a pod has RANK, also if its value is not known."""
+    """Return whether RANK is set in a pod's container, even if its value is not known."""
     own = container_of(mapping(pod, "spec"), container)
     return "RANK" in assigned(command(own)) or any(each.get("name") == "RANK" for each in items(own, "env"))

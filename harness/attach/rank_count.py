@@ -1,4 +1,4 @@
-"""Find how many ranks each pod of a job has: from its command line, its environment, or torchrun's log."""
+"""Determine the number of ranks per pod from the command line, the environment, or torchrun's log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed
 _ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
 _OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
 _REPORTED = re.compile(rb"\brank\s*:\s*(\d{1,18}) \(local_rank: (\d{1,18})\)")
-"""A line in torchrun's failure report about a failed worker in the same pod."""
+"""A line about a failed worker in torchrun's failure report, which lists the workers of the same pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
 
 @dataclass(frozen=True)
 class RankCount:
-    """The number of ranks in each pod, or None, and how it is known or why it is not."""
+    """The number of ranks per pod, or None if unknown. `source` is its source, or why it is unknown."""
 
     per_pod: int | None
     source: str
 
 
 def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
-    """Return the number of ranks in a pod with this spec, in a job of `nodes` pods."""
+    """Return the number of ranks in a pod with this spec, in a job with `nodes` pods."""
     own = container_of(spec, container)
     text = pod_variables.command(own)
     env = pod_variables.of_container(own)
@@ -47,10 +47,10 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
 
 
 def nodes_of_pod(spec: Object) -> int | None:
-    """Return the number of pods of the job to which a pod with this spec belongs, or None.
+    """Return the number of pods in the job to which a pod with this spec belongs, or None if it is not known.
 
-    It is that of --nnodes or PET_NNODES, the smaller one of MIN:MAX. If a pod has the RANK of one process and
-    does not run torchrun, it is WORLD_SIZE.
+    The number is the value of --nnodes or PET_NNODES, or the minimum of a MIN:MAX range. For a pod that sets
+    RANK for a single process and does not run torchrun, it is WORLD_SIZE.
     """
     for own in items(spec, "containers"):
         text, env = pod_variables.command(own), pod_variables.of_container(own)
@@ -65,7 +65,7 @@ def nodes_of_pod(spec: Object) -> int | None:
 
 
 def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
-    """Return the number of ranks of another launcher, or of processes that read WORLD_SIZE."""
+    """Return the number of ranks per pod for another launcher, or for processes that read WORLD_SIZE."""
     if _ACCELERATE.search(text) and (found := _PROCESSES.search(text)):
         return _divided(_number(found[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):
@@ -79,7 +79,7 @@ def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCoun
 
 
 def launched(pod: Object, container: str) -> bool:
-    """Return whether a launcher such as torchrun decides which ranks the container has."""
+    """Return whether a launcher such as torchrun assigns the ranks in the container."""
     own = container_of(mapping(pod, "spec"), container)
     text = pod_variables.command(own)
     return any(pattern.search(text) for pattern in (_TORCHRUN, _ACCELERATE, _OTHER, _PER_NODE))
@@ -113,10 +113,10 @@ def _gpus(container: Object) -> int:
 
 
 def reported(log: Iterable[bytes], per_pod: int) -> int | None:
-    """Return the place of a pod in the order of ranks by torchrun's last failure report, or None.
+    """Return the pod's place in the rank order according to torchrun's last failure report, or None.
 
-    Under c10d this order need not be that of the pods. `log` yields the lines of the pod's log, and `per_pod`
-    is the number of ranks in each pod.
+    With c10d, the rank order can differ from the pod order. `log` yields the lines of the pod's log, and
+    `per_pod` is the number of ranks per pod.
     """
     last: tuple[int, int] | None = None
     for line in log:
@@ -128,9 +128,10 @@ def reported(log: Iterable[bytes], per_pod: int) -> int | None:
 
 
 def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
-    """Return the place in the order of ranks for each index of a pod, or None if it is the index itself.
+    """Return each pod's place in the rank order, keyed by pod index.
 
-    `known` are the places that logs show. The other pods get the remaining places, in their order.
+    `known` contains the places found in logs. The other pods get the remaining places in ascending order.
+    Returns None if each pod's place is its index, or if the known places contradict each other.
     """
     places = set(known.values())
     if len(places) < len(known) or not places <= set(range(nodes)):
@@ -144,9 +145,9 @@ def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
 def agreed(
     logs: Mapping[str, LoggedRanks], nodes: int, source: str = "the log of torchrun"
 ) -> RankCount | None:
-    """Return the number of ranks in each pod if the logs of all pods form one world with equal shares.
+    """Return the number of ranks per pod if all pods' logs describe one world that is divided equally.
 
-    `source` names who logged it.
+    Otherwise, return None. `source` is a description of the logs.
     """
     worlds = {each.world for each in logs.values()}
     ranks = sorted(rank for each in logs.values() for rank in each.ranks)

@@ -1,6 +1,6 @@
-"""Find which ranks each pod of a job has, if the order of ranks is not that of the pods.
+"""Determine which ranks each pod of a job has, if the rank order differs from the pod order.
 
-It comes from the first source that exists: the rendezvous in torchrun's logs, the lines of admitted
+The first available source is used: the rendezvous in torchrun's logs, the lines written by admitted
 recorders, the process group in the logs of gloo or NCCL, torchrun's report about a failed rank, or RANK in
 the environment of pods without a launcher.
 """
@@ -23,33 +23,33 @@ from harness.evidence.torchrun_logs import LoggedRanks
 
 @dataclass(frozen=True)
 class RankOrder:
-    """The places of pods in the order of ranks. The other pods get the remaining places."""
+    """The known places of pods in the rank order. The other pods get the remaining places."""
 
     known: dict[int, int] = field(default_factory=dict)
-    """Index of a pod → its place."""
+    """Maps the index of a pod to its place."""
     text: str = ""
-    """A clause about where the order comes from, or why it is not known. "" if it is that of the pods."""
+    """The source of the order, or why it is not known, as a clause. Empty if ranks follow the pod order."""
     contradiction: str = ""
-    """A clause about pods that claim the same rank, or one that the job does not have."""
+    """A clause about pods that claim the same rank, or a rank outside the job's world size."""
 
 
 def logged(
     bundle: Bundle, container: str, read: Callable[[Iterable[bytes]], LoggedRanks | None]
 ) -> dict[str, LoggedRanks]:
-    """Return the ranks that the log of each pod shows, by the index of the pod."""
+    """Return the ranks that `read` finds in each pod's log, keyed by pod index."""
     found = {str(index): read(bundle.log_lines(path)) for index, path in _logs(bundle, container).items()}
     return {index: each for index, each in found.items() if each is not None}
 
 
 def _logs(bundle: Bundle, container: str) -> dict[int, str]:
-    """Return the path of each pod's log in the bundle, by the index of the pod."""
+    """Return the path of each pod's log in the bundle, keyed by pod index."""
     return {index: bundle.log(pod.name, container) for index, pod in bundle.pods().items()}
 
 
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
-    """Return the ranks whose admitted recorders wrote to the log of each pod, by the index of the pod.
+    """Return the ranks whose admitted recorders wrote to each pod's log, keyed by pod index.
 
-    Returns {} if their summaries name no world, or different worlds.
+    Returns {} if the recorders' summaries do not all contain the same world size.
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():
@@ -70,7 +70,7 @@ def of_logs(logs: dict[str, LoggedRanks], nodes: int, where: str = "torchrun's l
 
 
 def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
-    """Return the order of ranks of a job without a rendezvous in torchrun's logs."""
+    """Return the rank order of a job whose logs do not contain a torchrun rendezvous."""
     nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
     in_group = logged(bundle, container, group_logs.logged)
     agreed = rank_count.agreed(in_group, nodes)
@@ -98,7 +98,7 @@ def _of_logs(known: dict[int, int], nodes: int, where: str) -> RankOrder:
 
 
 def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
-    """Return the order of ranks in RANK of the pods. Without a launcher, it is the rank of the process."""
+    """Return the rank order given by RANK in the pods. Without a launcher, RANK is the process's rank."""
     ranks = {str(mapping(pod, "metadata").get("name")): pod_variables.rank(pod, container) for pod in pods}
     by_index = {
         index: rank for index, pod in bundle.pods().items() if (rank := ranks.get(pod.name)) is not None
@@ -115,7 +115,7 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
     if max(by_index.values()) >= expected.ranks:
         high = max(by_index.values())
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
-    if max(by_index.values()) >= nodes:  # The rank of the first process in each pod, and not that of the pod.
+    if max(by_index.values()) >= nodes:  # RANK is that of the pod's first process.
         by_index = {index: rank // per_pod for index, rank in by_index.items()}
     text = "the order of ranks is RANK of the pods"
     return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

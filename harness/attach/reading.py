@@ -1,4 +1,4 @@
-"""Read objects and logs from the API server, by GET requests alone."""
+"""Read objects and logs from the API server, using only GET requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from harness.core.retries import reason_of
 PAGE = 500
 """Maximum number of objects in one response."""
 SECONDS = 20.0
-"""Timeout of a request."""
+"""Request timeout."""
 RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
-"""For how many seconds a request is repeated that a busy API server refused, and the pause before each."""
+"""How long a request is retried if the API server is busy, and the pause before each retry."""
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses of an API server that is overloaded, restarting or without its database."""
+"""HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
-"""HTTP status for a resource version or a `continue` token that is too old."""
+"""HTTP status for an expired resource version or `continue` token."""
 
 
 class Forbidden(HarnessError):
-    """The user may not read something that cannot be done without."""
+    """The user is not allowed to read a required object."""
 
     def __init__(self, what: str, namespace: str, option: str = "") -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class NotNow(HarnessError):
 
 @dataclass
 class Reader:
-    """Reads the objects and logs of one namespace.
+    """Reads objects and logs in one namespace.
 
     `unread` maps each kind that could not be read to the reason.
     """
@@ -59,8 +59,8 @@ class Reader:
     def get(self, resource: Resource, name: str, *, retry: bool = True) -> Object | None:
         """Return an object, or None if it or its kind does not exist.
 
-        Raises NotNow if the API server does not respond or is busy, with `retry` still after RETRY_SECONDS,
-        and HarnessError if it refuses the request.
+        Raises NotNow if the API server does not respond or is busy, and HarnessError if it rejects the
+        request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
         """
         try:
             found = self._json(resource.path(self.namespace, name), retry=retry)
@@ -73,8 +73,8 @@ class Reader:
     def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
         """Return the objects of a kind. If they cannot be read, record the reason and return [].
 
-        Raises HarnessError if the API server does not respond, or if the kind is `needed` and cannot be read,
-        and UsageError for a wrong selector.
+        Raises HarnessError if the API server does not respond, or if the kind is `needed` and cannot be read.
+        Raises UsageError for an invalid selector.
         """
         try:
             return list(self._pages(resource, labels))
@@ -95,7 +95,7 @@ class Reader:
     def log(
         self, pod: str, container: str, *, limit: int, previous: bool = False, tail: int | None = None
     ) -> bytes:
-        """Return at most `limit` bytes of the log of a container. Raises ApiException or HTTPError."""
+        """Return at most `limit` bytes of a container's log. Raises ApiException or HTTPError."""
         query = {"container": container, "timestamps": "true", "limitBytes": str(limit)}
         query |= {"previous": "true"} if previous else {}
         query |= {"tailLines": str(tail)} if tail else {}
@@ -103,14 +103,14 @@ class Reader:
         return bytes(self.kube.fetch(path, query, seconds=SECONDS).data)
 
     def secret(self, name: str) -> dict[str, str]:
-        """Return the entries of a Secret, in base64. Raises HarnessError."""
+        """Return the base64-encoded entries of a Secret. Raises HarnessError."""
         try:
             found = self._json(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
         except ApiException as error:
             if error.status == 404:
                 raise HarnessError(
                     f"there is no Secret {name} in namespace {self.namespace}",
-                    hint="name another one by --secret",
+                    hint="name another Secret with --secret",
                     cause="tracker.unreachable",
                 ) from None
             raise self._problem(error, f"Secret {name}", f" --secret {name}") from error
@@ -127,7 +127,7 @@ class Reader:
             except ApiException as error:
                 if error.status != _EXPIRED or "continue" not in query:
                     raise
-                # The caller may have used the first pages already. The last state of an object counts.
+                # The caller may already have used the first pages. The last state of each object counts.
                 query.pop("limit"), query.pop("continue")
                 page = self._json(path, query)
             for item in page.get("items") or []:
@@ -138,9 +138,9 @@ class Reader:
             query["continue"] = following
 
     def _json(self, path: str, query: dict[str, str] | None = None, *, retry: bool = True) -> Object:
-        """Return the response to a GET request. If the API server is busy, send it again if `retry` is set.
+        """Return the response to a GET request. With `retry`, requests to a busy API server are retried.
 
-        Raises ApiException for a refusal, and NotNow if there is no response.
+        Raises ApiException if the request is rejected, and NotNow if there is no response.
         """
         deadline = Deadline.after(RETRY_SECONDS if retry else 0)
         while True:

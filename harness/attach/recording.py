@@ -1,7 +1,7 @@
-"""Record the objects of an attached job in the bundle: those of the job, and those around it.
+"""Record the objects of an attached job, and the related objects in the cluster, in the bundle.
 
-A namespace of others contains more than one job. Objects of other jobs are not recorded, because an event or
-a Workload of theirs would be evidence about the wrong job.
+The namespace may contain several jobs. Objects of other jobs are not recorded, because their Events and
+Workloads would be evidence about the wrong job.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
-"""How long an Event is kept that may be about an object of the job that was not read yet."""
+"""How long an Event is kept if it may be about an object of the job that has not been read yet."""
 
 
 class Recording:
-    """Writes the objects of one job. Can be called from several threads."""
+    """Writes the objects of one job. Thread-safe."""
 
     def __init__(self, job: AttachedJob, writer: BundleWriter) -> None:
         self.job = job
         self.pods: dict[str, Object] = {}
-        """Name of a pod of the job → its last state."""
+        """Maps the name of each of the job's pods to the pod's last state."""
         self._writer = writer
         self._lock = threading.Lock()
         self._uids = {job.uid}
         self._names = {job.name}
         self._jobs = {job.name}
-        """Names of the objects that create the pods of the job."""
+        """Names of the objects that create the job's pods."""
         self._events: list[tuple[float, Observation]] = []
-        """Events of objects that are not known to belong to the job, and might turn out to, with the time."""
+        """Events about objects that may turn out to belong to the job, with the time of their receipt."""
 
     def add(self, kind: str, item: Object) -> None:
-        """Record the current state of an object, if it belongs to the job or its surroundings."""
+        """Record the current state of an object if it belongs to the job or is related to it."""
         self.observe(kind, Observation(received_at=now(), type="ADDED", object=without_fields(item)))
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Record a watch event. An Event is kept until it is known whether it is about the job."""
+        """Record a watch event. An Event object is kept until it is known whether it is about the job."""
         item = observation.object
         if kind == "event":
             self._event(observation)
@@ -62,16 +62,16 @@ class Recording:
     def _owned(self, kind: str, item: Object) -> bool:
         if kind == self.job.resource.kind.name and kind != "pod":
             return bool(mapping(item, "metadata").get("name") == self.job.name)
-        if kind == "pod":  # The labels of a pod that is already known may have been removed.
+        if kind == "pod":  # The labels of a known pod may have been removed.
             return mapping(item, "metadata").get("uid") in self._uids or self.job.owns_pod(item)
         if kind == "job":
             return self.job.owns_job(item)
         return self.job.owns_workload(item) if kind == "workload" else True
 
     def _event(self, observation: Observation, since: float | None = None) -> None:
-        """Record an Event of the job, or keep it in case its object turns out to belong to the job.
+        """Record an Event about the job, or keep it in case its object turns out to belong to the job.
 
-        `since` is when the Event was received, on the monotonic clock. None means now.
+        `since` is the monotonic time at which the Event was received. None means now.
         """
         since = time.monotonic() if since is None else since
         about = mapping(observation.object, "involvedObject")
@@ -86,14 +86,14 @@ class Recording:
             self._write("event", observation)
 
     def _named_like_a_pod(self, about: dict[str, Any]) -> bool:
-        """Return whether an Event is about a pod that one of the job's Jobs has created and that is gone."""
+        """Return whether an Event is about a deleted pod that was created by one of the job's Jobs."""
         if about.get("kind") != "Pod":
             return False
         jobs = "|".join(re.escape(name) for name in sorted(self._jobs))
         return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(about.get("name"))) is not None
 
     def flush(self) -> None:
-        """Record the kept Events whose objects are known by now to belong to the job."""
+        """Record the kept Events whose objects are now known to belong to the job."""
         with self._lock:
             kept, self._events = self._events, []
         for since, each in kept:
@@ -105,7 +105,7 @@ class Recording:
 
 
 def without_fields(item: Object) -> Object:
-    """Return the object with its managers and their times, but without the lists of managed fields."""
+    """Return the object with its field managers and their timestamps, but without the managed fields."""
     metadata = mapping(item, "metadata")
     entries = [
         {name: value for name, value in entry.items() if not name.startswith("fields")}

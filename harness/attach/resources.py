@@ -1,4 +1,4 @@
-"""The resources that `harness attach` reads, and the least permissions for them."""
+"""The resources that `harness attach` reads, and the minimum permissions required for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLE, TRACKER_ROLE = "harness-attach", "harness-attach-tracker"
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object with the plural name that the API server uses in paths and roles."""
+    """A kind of object, with the plural name used in API paths and roles."""
 
     kind: WatchedKind
     plural: str
@@ -27,7 +27,7 @@ class Resource:
         return self.kind.api_version.rpartition("/")[0]
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Return the path of the objects in a namespace, or of one object."""
+        """Return the API path of the objects in a namespace, or of one object."""
         root = f"/apis/{self.kind.api_version}" if self.group else f"/api/{self.kind.api_version}"
         within = f"/namespaces/{namespace}" if self.kind.namespaced else ""
         return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
@@ -49,7 +49,7 @@ TRAIN_JOB = _resource("trainjob", "trainer.kubeflow.org/v1alpha1", "TrainJob", "
 PYTORCH_JOB = _resource("pytorchjob", "kubeflow.org/v1", "PyTorchJob", "pytorchjobs")
 MPI_JOB = _resource("mpijob", "kubeflow.org/v2beta1", "MPIJob", "mpijobs")
 MPI_JOB_V1 = _resource("mpijob", "kubeflow.org/v1", "MPIJob", "mpijobs")
-"""An MPIJob of the training operator. The MPI operator serves the version above."""
+"""The MPIJob version served by the training operator. The MPI operator serves MPI_JOB."""
 WORKLOAD = _resource("workload", "kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = _resource("localqueue", "kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues")
 CLUSTER_QUEUE = _resource("clusterqueue", "kueue.x-k8s.io/v1beta2", "ClusterQueue", "clusterqueues", False)
@@ -60,28 +60,28 @@ ENDPOINTS = _resource("endpointslice", "discovery.k8s.io/v1", "EndpointSlice", "
 TARGETS = (JOBSET, JOB, STATEFULSET, DAEMONSET, TORCHRUN_JOB, TRAIN_JOB, PYTORCH_JOB, MPI_JOB, POD)
 """The kinds of objects that can be attached to."""
 AROUND = (EVENT, NODE, NAMESPACE, JOB, WORKLOAD, LOCAL_QUEUE, CLUSTER_QUEUE, SERVICE, ENDPOINTS)
-"""What is read beside the object itself and its pods. Without one of them, some checks are UNKNOWN."""
+"""Resources that are read in addition to the job's object and pods. Without one, some checks are UNKNOWN."""
 _ALIASES = {"sts": STATEFULSET, "ds": DAEMONSET, "js": JOBSET, "po": POD}
 
 
 def target_of(word: str) -> Resource | None:
-    """Return the resource that a word names as kubectl understands it: `job`, `jobs.batch`, `sts`, …"""
+    """Return the resource with this name, in any form that kubectl accepts: `job`, `jobs.batch`, `sts`."""
     short = word.lower().partition(".")[0]
     of = {**_ALIASES, **{key: each for each in TARGETS for key in (each.kind.name, each.plural)}}
     return of.get(short)
 
 
 def cluster_role(namespace: str) -> str:
-    """Return the name of the ClusterRole for jobs in a namespace."""
+    """Return the name of the ClusterRole for attaching to jobs in a namespace."""
     return f"{ROLE}-{namespace}"
 
 
 def roles(namespace: str, probe: bool = False, secret: str = "", service: Service | None = None) -> str:
-    """Return a Role and a ClusterRole as YAML, with the least permissions to attach to any kind of job.
+    """Return a Role and a ClusterRole as YAML, with the minimum permissions to attach to any kind of job.
 
-    The ClusterRole has the namespace in its name, so that a Role for another namespace does not replace it.
-    With `secret`, the Role permits to read this Secret. With `service`, another Role permits to reach the
-    tracker at this Service.
+    The ClusterRole's name contains the namespace, so the ClusterRole for another namespace does not replace
+    it. With `secret`, the Role allows reading this Secret. With `service`, another Role allows connecting to
+    the tracker at this Service.
     """
     inside = {each.kind.name: each for each in (*TARGETS, *AROUND) if each.kind.namespaced}
     rules = _rules(list(inside.values()))
@@ -119,7 +119,7 @@ def _one(resource: str, name: str) -> dict[str, Any]:
 
 
 def _rules(resources: list[Resource]) -> list[dict[str, Any]]:
-    """Return one rule for each API group."""
+    """Return one rule per API group."""
     groups: dict[str, list[str]] = {}
     for each in resources:
         groups.setdefault(each.group, []).append(each.plural)

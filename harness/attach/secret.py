@@ -1,4 +1,4 @@
-"""Read the tracker's key from a Secret that the user names. It is never printed or written."""
+"""Read the tracker's key from a Secret named by the user. The key is never printed or written to a file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from harness.core.errors import HarnessError, UsageError
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 USUAL = ("PLUTO_API_KEY", "PLUTO_API_TOKEN", "api-key")
-"""Names of the tracker's key in Secrets that have other entries too."""
+"""Names under which Secrets with several entries usually contain the tracker's key."""
 
 
 @dataclass(frozen=True)
 class SecretKey:
-    """An entry of a Secret. `key` is "" if the user named only the Secret."""
+    """An entry in a Secret. `key` is "" if the user named only the Secret."""
 
     name: str
     key: str = ""
 
     @classmethod
     def of(cls, word: str) -> SecretKey | None:
-        """Return the entry that NAME or NAME/KEY names, or None for "". Raises UsageError."""
+        """Parse NAME or NAME/KEY. Return None for an empty text. Raises UsageError."""
         if not word:
             return None
         name, slash, key = word.partition("/")
@@ -37,7 +37,7 @@ class SecretKey:
 def key_in(reader: Reader, wanted: SecretKey, referred: str = "") -> str:
     """Return the tracker's key. `referred` is the entry to which the pods refer.
 
-    Raises HarnessError if the Secret does not exist, cannot be read, or does not show which entry it is.
+    Raises HarnessError if the Secret does not exist or cannot be read, or if the entry is ambiguous.
     """
     data = reader.secret(wanted.name)
     names = sorted(data)

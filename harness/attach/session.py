@@ -1,7 +1,7 @@
 """Attach to a job that the harness did not launch: read it, optionally follow it to its end, and judge it.
 
-Nothing is created, edited or deleted in the cluster. All requests are GET requests, and with `probe` an exec
-in each running container.
+Nothing is created, edited or deleted in the cluster. Only GET requests are sent. With `probe`, a command is
+also run in each running container.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from harness.settings import Settings, home
 
 @dataclass(frozen=True)
 class Options:
-    """What to do beside reading the job once."""
+    """Options for attaching. By default, the job is read once."""
 
     namespace: str | None = None
-    """None means the namespace of the kubeconfig's context."""
+    """None means the namespace of the kubeconfig's current context."""
     wait: float = 0.0
-    """Maximum seconds to wait for a job that does not exist yet."""
+    """Maximum time in seconds to wait for a job that does not exist yet."""
     follow: bool = False
     probe: bool = False
     tracker: TrackerOptions = field(default_factory=TrackerOptions)
-    """What the user knows about the tracker and the run of the job."""
+    """The options that name the tracker and the job's run."""
 
 
 def default_kubeconfig() -> Path:
-    """Return the kubeconfig that kubectl uses: the first file of $KUBECONFIG that exists, or the default.
+    """Return the first existing file in $KUBECONFIG, or the default kubeconfig.
 
-    kubectl merges the files of a list. Use --kubeconfig to name another one of them.
+    kubectl merges all files listed in $KUBECONFIG. Use --kubeconfig to select another file in the list.
     """
     named = [Path(each) for each in (os.environ.get("KUBECONFIG") or "").split(os.pathsep) if each]
     existing = [each for each in named if each.is_file()]
@@ -70,7 +70,7 @@ def default_kubeconfig() -> Path:
 
 
 def cluster(settings: Settings) -> Kube:
-    """Return a client for the cluster of the settings, or for the one that kubectl uses."""
+    """Return a client for the cluster in the settings, or for the cluster that kubectl uses."""
     path = settings.kubeconfig or default_kubeconfig()
     digest = sha256(f"{path.absolute()} {settings.context}".encode()).hexdigest()[:12]
     return Kube(path, settings.context, settings.state_dir / "attach" / f"{digest}.json")
@@ -79,10 +79,10 @@ def cluster(settings: Settings) -> Kube:
 def attach(
     target: Target, options: Options, context: RunContext, listener: ProgressListener | None = None
 ) -> Outcome:
-    """Read a job, follow it if asked to, and judge it.
+    """Read a job, follow it if requested, and judge it.
 
-    Raises UsageError if the job does not exist, and HarnessError if it cannot be read. Every later failure
-    results in a verdict.
+    Raises UsageError if the job does not exist, and HarnessError if it cannot be read. After the first
+    successful read, every failure still results in a verdict.
     """
     check(target)
     options.tracker.check()
@@ -106,9 +106,9 @@ def attach(
 
 
 def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -> Bundle:
-    """Return a bundle in `folder` with the current objects of a job that the harness attached to before.
+    """Create a bundle in `folder` with the current objects of a job that the harness attached to earlier.
 
-    Raises UsageError if the job does not exist any more, or if another one has its name.
+    Raises UsageError if the job no longer exists, or if it was replaced by another job with the same name.
     """
     launch = bundle.manifest.launch if bundle.manifest else None
     assert launch is not None
@@ -150,7 +150,7 @@ def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedCo
 
 
 def _observe(job: AttachedJob, reader: Reader, options: Options, context: RecordedContext) -> None:
-    """Record the job once. With `follow`, record it until it has ended."""
+    """Record the job once, or with `follow` until it has ended."""
     writer = context.writer
     lines = RecordedLines(writer)
     recording = Recording(job, writer)
@@ -181,7 +181,7 @@ def _observe(job: AttachedJob, reader: Reader, options: Options, context: Record
 
 
 def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: BundleWriter) -> None:
-    """Record the current objects of the job and those around it."""
+    """Record the current objects of the job and the related objects in the cluster."""
     if job.item is not None:
         recording.add(job.resource.kind.name, job.item)
     wanted = [POD, *(each for each in AROUND if each is not job.resource)]
@@ -203,10 +203,10 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
 
 
 def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
-    """Read and record the job's object again, after the pods. Return whether its status has changed.
+    """Read and record the job's object again after its pods were read. Return whether its status has changed.
 
-    If the job ended in between, its object shows why pods were deleted, and pods that were read as running
-    may have ended.
+    If the job has ended in the meantime, its object shows why pods were deleted, and pods that were running
+    may have terminated.
     """
     if job.item is None:
         return False
@@ -219,7 +219,7 @@ def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
 
 
 def pod_labels(job: AttachedJob) -> str:
-    """Return a selector that matches the job's pods, or "" if only their owners show that they are its."""
+    """Return a selector that matches the job's pods, or "" if they can be identified only by their owners."""
     kind = job.resource.kind.kind
     if kind in ("JobSet", "TorchrunJob"):
         return f"{JOBSET_NAME}={job.name}"
@@ -230,7 +230,7 @@ def pod_labels(job: AttachedJob) -> str:
 
 
 def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -> None:
-    """Update the expected ranks from the specs of the pods, and from their logs if they show the ranks."""
+    """Update the expected ranks from the pod specs, and from the pods' logs if these show the ranks."""
     nodes, container = job.expected.num_nodes, job.launch.container
     with_rank = [pod for pod in recording.pods.values() if _has_rank(job, pod)]
     specs = [mapping(pod, "spec") for pod in with_rank]
@@ -248,7 +248,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
-    if (read := writer.current.expected) is not None:  # The tracker may have named the run.
+    if (read := writer.current.expected) is not None:  # The tracker may have identified the run.
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
     if from_logs is not None:
@@ -272,7 +272,7 @@ def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:
 
 
 def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
-    """Record why reading the job ended early. The evidence up to then is kept and judged."""
+    """Record why reading the job stopped early. The evidence collected so far is kept and judged."""
     writer = context.writer
     if isinstance(error, KeyboardInterrupt):
         name = str(error) or "SIGINT"

@@ -1,8 +1,9 @@
 """Find the run to which the ranks of an attached job logged, and read it from the tracker.
 
-Which tracker and run is known from, in this order: the options, the PLUTO_* variables in the pods' specs, and
-what the recorder and Pluto's client wrote to the logs. The key is that of a Secret, if the user names one, or
-that in the user's own environment, if the user also named the tracker. Only GET requests are sent.
+The tracker and the run are taken from the first of these sources that has them: the options, the PLUTO_*
+variables in the pod specs, and the lines that the recorder and the Pluto client wrote to the logs. The key is
+read from a Secret if the user names one. The key in the user's own environment is used only if the user also
+named the tracker. Only GET requests are sent.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from harness.tracker.client.hosted import DEFAULT_URL, HostedAudit
 from harness.tracker.client.retry import RejectedError, ask
 
 SECONDS = 10.0
-"""Maximum seconds in which the tracker must respond."""
+"""Timeout for a response from the tracker."""
 URLS = ("PLUTO_URL_API", "PLUTO_URL_APP")
 KEYS = ("PLUTO_API_KEY", "PLUTO_API_TOKEN")
 MAX_RUNS = 64
-"""Maximum number of runs that are read by the ids that recorders wrote."""
+"""Maximum number of runs that are read because recorders wrote their ids."""
 _PAGE = re.compile(r"(https?://[^/\s\x1b]+)/o/[^/\s]+/projects/([^/\s\x1b]+)/[^/\s\x1b]+")
-"""The page of a run, as Pluto's client prints it when it has attached to the run."""
+"""The URL of a run's page, which the Pluto client prints after it has attached to the run."""
 _HOSTED_APP = "pluto.trainy.ai"
 
 
 @dataclass(frozen=True)
 class TrackerOptions:
-    """The options with which a user names the tracker, the run and the key."""
+    """The options that name the tracker, the run and the key."""
 
     url: str = ""
     project: str = ""
@@ -57,7 +58,7 @@ class TrackerOptions:
     secret: SecretKey | None = None
 
     def check(self) -> None:
-        """Raise UsageError if the URL is none."""
+        """Raise UsageError if the tracker's URL is not valid."""
         if not self.url:
             return
         try:
@@ -73,10 +74,10 @@ class TrackerOptions:
 
 @dataclass
 class Logged:
-    """What the recorders and Pluto's clients wrote about the run."""
+    """Information about the run that the recorders and Pluto clients wrote to the logs."""
 
     ids: Counter[int] = field(default_factory=Counter)
-    """The tracker's id of a run → number of processes that logged to it."""
+    """Maps the tracker's id of each run to the number of processes that logged to it."""
     url: str = ""
     project: str = ""
 
@@ -88,7 +89,7 @@ def read(
     options: TrackerOptions,
     context: RecordedContext,
 ) -> None:
-    """Record the tracker's data of the job's run, or the reason why it cannot be read. Never raises."""
+    """Record the tracker's data for the job's run, or the reason why it cannot be read. Never raises."""
     writer = context.writer
     expected = writer.current.expected or job.expected
     bundle = Bundle.open(writer.path)
@@ -139,19 +140,19 @@ def _failed(reason: str) -> TrackerSummary:
 # -- which run -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Named:
-    """The tracker and the run. `run` is "" if the recorders name the run."""
+    """The tracker and the run. `run` is empty if the run is known only from the recorders' lines."""
 
     url: str
     project: str
     run: str
     given: bool
-    """Whether the user named one of them, and may be wrong."""
+    """Whether the user named the tracker, the project or the run. Such a name may be wrong."""
 
 
 def _named(
     options: TrackerOptions, context: RecordedContext, pods: Iterable[Object], container: str, logged: Logged
 ) -> Named | str:
-    """Return the tracker and the run, or why they are not known."""
+    """Return the tracker and the run, or a text that explains why they are not known."""
     env = _environment(pods, container)
     of_pods = next((env[name] for name in URLS if name in env), logged.url)
     url = options.url or of_pods or context.settings.tracker_url
@@ -171,7 +172,7 @@ def _named(
 
 
 def _environment(pods: Iterable[Object], container: str) -> dict[str, str]:
-    """Return the value that most pods have of each PLUTO_* variable. Variables of Secrets have none."""
+    """Return the most common value of each PLUTO_* variable in the pods, excluding values from Secrets."""
     counts: dict[str, Counter[str]] = {}
     for pod in pods:
         for each in _variables(pod, container):
@@ -187,7 +188,7 @@ def _variables(pod: Object, container: str) -> list[Object]:
 
 
 def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
-    """Return what the logs of the pods show about the run."""
+    """Return the information about the run in the pods' logs."""
     found = Logged()
     for pod in pods:
         path = bundle.log(str(pod["metadata"]["name"]), container)
@@ -214,9 +215,9 @@ def _noting_page(found: Logged, line: str) -> str:
 def _resolved(
     audit: AuditReader, client: httpx.Client, expected: Expected, named: Named, logged: Logged
 ) -> tuple[Expected, list[int]]:
-    """Return what is expected of the run, and the ids of all runs to read.
+    """Return the expectations with the run filled in, and the ids of all runs to read.
 
-    Without a run id, the run is that to which most processes logged.
+    Without a run id, the run to which most processes logged is used.
     """
     run, project = named.run, named.project
     ids = [run_id for run_id, _ in logged.ids.most_common(MAX_RUNS)]
@@ -240,7 +241,7 @@ def _names(run: TrackerRun) -> tuple[str | None, ...]:
 
 
 def _unless_absent(summary: TrackerSummary, wanted: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
-    """Return the summary. It has an error if the user named a run that the tracker does not have."""
+    """Return the summary, with an error if the user named a run that does not exist in the tracker."""
     there = any(
         run.run_id == wanted.tracker_run or (run.external_id, run.project) == (wanted.run_id, wanted.project)
         for run in runs
@@ -264,8 +265,8 @@ def _key(
 ) -> str:
     """Return the key. Raises HarnessError if there is none.
 
-    A key is not sent to a URL that only the pods or their logs name, because their author chose it, and may
-    not be permitted to read the key. The pods' own Secret is an exception.
+    A key is not sent to a URL that is known only from the pods or their logs, because the job's author chose
+    the URL and may not be allowed to read the key. A key from a Secret that the pods use is an exception.
     """
     confirmed = (options.url, context.settings.tracker_url, DEFAULT_URL)
     named = {each.rstrip("/") for each in confirmed if each}
@@ -302,7 +303,7 @@ def _key(
 
 
 def _referred(pods: Iterable[Object], container: str, secret: str) -> str:
-    """Return the key of the Secret to which a pod's PLUTO_API_KEY refers, or ""."""
+    """Return the entry of the Secret to which a pod's PLUTO_API_KEY refers, or ""."""
     for pod in pods:
         for each in _variables(pod, container):
             reference = (each.get("valueFrom") or {}).get("secretKeyRef") or {}
@@ -312,7 +313,7 @@ def _referred(pods: Iterable[Object], container: str, secret: str) -> str:
 
 
 def _has_secret(pod: Object, secret: str) -> bool:
-    """Return whether a pod has a Secret in its environment or on a volume."""
+    """Return whether a pod uses a Secret in its environment or as a volume."""
     containers = [*items(pod, "spec", "initContainers"), *items(pod, "spec", "containers")]
     variables = [mapping(each, "valueFrom", "secretKeyRef") for c in containers for each in items(c, "env")]
     whole = [mapping(each, "secretRef") for c in containers for each in items(c, "envFrom")]
@@ -321,9 +322,9 @@ def _has_secret(pod: Object, secret: str) -> bool:
 
 
 def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Client]:
-    """Return a reader of the tracker at this URL, and its client.
+    """Return a reader for the tracker at this URL, and its HTTP client.
 
-    A key that opens no audit view is the key of a project. Pluto's own API then has the points.
+    A key without access to the audit view is a project key. The points are then read from Pluto's own API.
     """
     service = service_proxy.service_of(url, reader.namespace)
     if service is None:
@@ -345,7 +346,7 @@ def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Clien
 
 
 def _of_api_server(response: httpx.Response) -> bool:
-    """Return whether the API server responded, and not the tracker behind its proxy."""
+    """Return whether the response comes from the API server rather than from the tracker behind its proxy."""
     try:
         document = response.json()
     except ValueError:

@@ -1,7 +1,8 @@
-"""Collect what the ranks of an attached job recorded about themselves, from the lines in their logs.
+"""Collect the records that the ranks of an attached job wrote to their logs.
 
-A line is authenticated by a nonce. The recorder of somebody else's job uses a uid of an owner of the pod. A
-job that the harness launched from another machine has its nonce in a label of the pods.
+Each line is authenticated by a nonce. In a job that the harness did not launch, the recorder uses the uid of
+one of the pod's owners as the nonce. If a harness on another machine launched the job, the nonce is in a
+label on the pods.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
 
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:
-    """Return the nonces that recorders in the pods can have. `uid` is that of the job's object."""
+    """Return the nonces that recorders in the pods may use. `uid` is the uid of the job's object."""
     found = dict.fromkeys([uid])
     for pod in pods:
         found |= dict.fromkeys(sorted(owners(pod)))
@@ -39,7 +40,7 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
 
 
 def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
-    """Return the ranks whose admitted recorders wrote to a log, and the worlds that their summaries name."""
+    """Return the ranks whose admitted recorders wrote to a log, and the world sizes in their summaries."""
     marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
     found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
@@ -48,7 +49,7 @@ def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int
 
 
 class RecordedLines:
-    """Collects ground truth and the events of processes, with whichever nonce authenticates the lines."""
+    """Collects ground truth and process events from lines that any of the known nonces authenticates."""
 
     def __init__(self, writer: BundleWriter) -> None:
         self._writer = writer
@@ -56,16 +57,16 @@ class RecordedLines:
         self._events: set[str] = set()
         self._lock = threading.Lock()
         self.admitted = False
-        """Whether a recorder that an admission policy admitted wrote lines. The judge reads them."""
+        """Whether a recorder in an admitted pod wrote lines. The judge reads these lines from the log."""
 
     def know(self, nonces: Iterable[str]) -> None:
-        """Add nonces. Lines that were fed before are not decoded again."""
+        """Add nonces. They apply only to lines that are fed afterwards."""
         with self._lock:
             for nonce in nonces:
                 self._collectors.setdefault(nonce, TruthCollector(nonce))
 
     def feed(self, pod: str, uid: str, text: str) -> None:
-        """Decode the lines of a pod's log."""
+        """Decode the lines in a part of a pod's log."""
         self.admitted |= any(mark in text for mark in _MARKS)
         if MARK not in text and PROCESS_MARK not in text:
             return

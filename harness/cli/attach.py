@@ -20,7 +20,7 @@ Selector = Annotated[
     str, typer.Option("--selector", "-l", help="label selector for bare pods, instead of KIND/NAME")
 ]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
+    str | None, typer.Option("--namespace", "-n", help="the job's namespace (default: the context's)")
 ]
 Container = Annotated[
     str | None,
@@ -32,12 +32,12 @@ Probe = Annotated[
     bool, typer.Option("--probe", help="also inspect running containers with exec; needs more permissions")
 ]
 TrackerUrl = Annotated[
-    str, typer.Option("--tracker-url", help="the tracker of the job (default: PLUTO_URL_API of its pods)")
+    str, typer.Option("--tracker-url", help="the job's tracker (default: PLUTO_URL_API in its pods)")
 ]
 Project = Annotated[
-    str, typer.Option("--project", help="project of the job's run (default: PLUTO_PROJECT of its pods)")
+    str, typer.Option("--project", help="project of the job's run (default: PLUTO_PROJECT in its pods)")
 ]
-Run = Annotated[str, typer.Option("--run", help="id of the job's run (default: PLUTO_RUN_ID of its pods)")]
+Run = Annotated[str, typer.Option("--run", help="id of the job's run (default: PLUTO_RUN_ID in its pods)")]
 Secret = Annotated[
     str,
     typer.Option(

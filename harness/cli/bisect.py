@@ -12,7 +12,7 @@ from harness.cli.view.lazy import run_context
 
 @launching
 def bisect(
-    name: Annotated[str, typer.Argument(help="konduktor, pluto-ml, or another package of the worker image")],
+    name: Annotated[str, typer.Argument(help="konduktor, pluto-ml, or another package in the worker image")],
     good: Annotated[
         str | None,
         typer.Option(help="a version that works (default: search back from the bad one)"),

@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 
 def faults(
     names: Annotated[
-        list[str] | None, typer.Argument(help="names of faults, or of their targets (default: all)")
+        list[str] | None, typer.Argument(help="names of faults or fault targets (default: all)")
     ] = None,
     cluster_name: options.ClusterName = None,
     runs_dir: options.RunsDir = None,

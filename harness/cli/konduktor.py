@@ -17,7 +17,7 @@ def konduktor(
     arguments: Annotated[list[str], typer.Argument(help="konduktor's command, e.g. logs JOB -N 1")],
     cluster_name: options.ClusterName = None,
     namespace: Annotated[
-        str | None, typer.Option(help="namespace of the jobs (default: that of the newest launch)")
+        str | None, typer.Option(help="the jobs' namespace (default: the newest launch's)")
     ] = None,
     quiet: options.Quiet = False,
 ) -> int:
@@ -25,8 +25,8 @@ def konduktor(
 
     This uses the konduktor version with which the harness launches jobs.
     `konduktor logs JOB` requires a cluster started with `harness up --logs`.
-    Options of this command must precede konduktor's command. The exit code is that
-    of konduktor.
+    Options of this command must precede konduktor's command. The exit code is
+    konduktor's.
     """
     from harness.launch.konduktor.interactive import command
     from harness.provision.kind.cluster import KindCluster

@@ -1,4 +1,4 @@
-"""List the launches on a cluster, each with its object, its state, its pods and the ranks in each pod."""
+"""List the launches on a cluster, with each launch's object, state, pods, and ranks per pod."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def matrix(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Launch a job with every combination of versions of konduktor, Pluto's client and other packages.
+    """Launch a job with every combination of versions of konduktor, the Pluto client and other packages.
 
     One cluster serves all launches with the same versions of JobSet and Kueue. A SPEC
     is a version, a range, latest, locked (the version that the harness pins), a

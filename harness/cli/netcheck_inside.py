@@ -175,7 +175,7 @@ def runs(pod: Object, container: str) -> bool:
 
 
 def address(pod: Object | None, names: bool = True) -> str:
-    """Return the DNS name of a pod, relative to its namespace, or else its IP address.
+    """Return a pod's DNS name, relative to its namespace, or its IP address if it has no name.
 
     Without `names`, return the IP address.
     """

@@ -20,7 +20,7 @@ ClusterName = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 means a single-node cluster (default: 2)")]
 Kubernetes = Annotated[
-    str | None, typer.Option(help="Kubernetes version of a new cluster, e.g. 1.35 (default: 1.36)")
+    str | None, typer.Option(help="Kubernetes version for a new cluster, e.g. 1.35 (default: 1.36)")
 ]
 Images = Annotated[
     str | None, typer.Option(help="origin of the images: auto, registry or source (default: auto)")
@@ -60,7 +60,7 @@ Replace = Annotated[
     typer.Option(
         "--replace",
         metavar="NAME=SPEC",
-        help="use another konduktor, pluto-ml or package of the worker image: a version, range, latest, "
+        help="use another konduktor, pluto-ml or package in the worker image: a version, range, latest, "
         "wheel, sdist, folder or git+file:///PATH@REF",
     ),
 ]

@@ -19,7 +19,7 @@ from harness.settings import Settings
 def printed_image(settings: Settings, named: str | None) -> str:
     """Return the image for printed manifests: `named`, otherwise the image in the settings or on the nodes.
 
-    If the nodes have only other images, stderr lists them. If no image is known, a placeholder is returned.
+    If the nodes have only other images, list them on stderr. If no image is known, return a placeholder.
     Raises UsageError if `named` and the settings are empty and the nodes have several worker images.
     """
     wanted = named or settings.worker_image

@@ -1,4 +1,4 @@
-"""`harness recorder`: record the pods of other launchers through an admission policy in the cluster."""
+"""`harness recorder`: record pods from other launchers through an admission policy in the cluster."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -9,7 +9,7 @@ from harness.cli import options
 from harness.cli.options import dump
 
 recorder_app = typer.Typer(
-    help="Record what pods of other launchers log, without changing their jobs.", no_args_is_help=True
+    help="Record what pods from other launchers log, without changing their jobs.", no_args_is_help=True
 )
 Namespaces = Annotated[
     list[str] | None,
@@ -59,7 +59,7 @@ def status(
 ) -> int:
     """List namespaces without the recorder's files, and pods that are not recorded, each with the reason.
 
-    The exit code is 0 if every pod that asks for the recorder has it, and 1 otherwise.
+    The exit code is 0 if every pod that requests the recorder has it, and 1 otherwise.
     """
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission

@@ -1,4 +1,4 @@
-"""`harness report` and `harness summary`: write reports of bundles for people and for CI, offline."""
+"""`harness report` and `harness summary`: write reports about bundles for people and for CI, offline."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -146,7 +146,7 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
 
 
 def container_of(pod: Object, launch: Launch | None) -> str:
-    """Return the container of a pod in which its ranks run. Sidecars can precede it in the pod's spec."""
+    """Return the name of the pod's container in which the ranks run. Sidecars may precede it in the spec."""
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     return launch.container if launch is not None and launch.container in names else names[0]
 

@@ -82,7 +82,7 @@ class Status(BaseModel, frozen=True):
 
 
 def status(settings: Settings) -> Status:
-    """Return the state of the cluster, its nodes, controllers, queues and launches, and of the disk."""
+    """Return the state of the cluster (nodes, controllers, queues and launches), and the disk usage."""
     kind = KindNodes(settings)
     state = kind.state()
     with ThreadPoolExecutor(1) as pool:

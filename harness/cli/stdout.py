@@ -1,4 +1,4 @@
-"""Keep the exit code of a command when the reader of its stdout exits early, as `head` does.
+"""Keep a command's exit code when the reader of its stdout exits early, as `head` does.
 
 The rest of the output is discarded. A verdict's exit code must not depend on how much of the output is read.
 Without this module, typer, rich and the interpreter's final flush would each set the exit code to 1.

@@ -1,4 +1,4 @@
-"""`harness tracker`: run the tracker, open its web pages on a cluster, and print the API keys of projects."""
+"""`harness tracker`: run the tracker, open a cluster's tracker in a browser, and print projects' API keys."""
 
 import subprocess
 import threading
@@ -92,7 +92,7 @@ def key(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Print the API key of a project, for clients (PLUTO_API_KEY) and for the tracker's web pages.
+    """Print a project's API key, for clients (PLUTO_API_KEY) and for the tracker's web pages.
 
     The key is valid only for this project.
     """

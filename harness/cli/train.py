@@ -36,9 +36,9 @@ def train(
         typer.Option("--gpus-per-pod", min=1, max=64, help="GPUs per pod (default: train on CPUs)"),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="memory limit of each pod (default: 8Gi on CPUs)")
+        str | None, typer.Option(metavar="QUANTITY", help="memory limit per pod (default: 8Gi on CPUs)")
     ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="maximum number of restarts of each rank")] = 3,
+    restarts: Annotated[int, typer.Option(min=0, help="maximum number of restarts per rank")] = 3,
     rdzv: Annotated[
         str,
         typer.Option(help="rendezvous backend: c10d, which runs in node 0, or etcd, started for this launch"),
@@ -69,7 +69,7 @@ def train(
         str | None, typer.Option(help="on kind: keep data and checkpoints in a folder with this name")
     ] = None,
     storage_class: Annotated[
-        str | None, typer.Option(help="create ReadWriteMany claims of this StorageClass")
+        str | None, typer.Option(help="create ReadWriteMany claims with this StorageClass")
     ] = None,
     claims_namespace: Annotated[
         str | None,

@@ -37,7 +37,7 @@ class Restart:
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Return "Completed" if every node's command exited with 0, or "Failed" if any exited with another code.
+    """Return "Completed" if every node's command exited with 0, or "Failed" if one exited with another code.
 
     Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the deadline or
     an interruption by the user ended the wait. After that time, the harness itself stops the commands.
@@ -354,9 +354,9 @@ class Case:
 
     @cached_property
     def launches(self) -> set[str]:
-        """Return the nonces with which the tracker can name this launch.
+        """Return the nonces by which the tracker may identify this launch.
 
-        An attached job that the harness launched from another machine has its nonce in a label of the pods.
+        If an attached job was launched by a harness on another machine, its pods have the nonce as a label.
         """
         pods = [pod for pods in self.pod_attempts.values() for pod in pods] if self.launch.attached else []
         labels = (mapping(pod.last.object, "metadata", "labels").get(NONCE_LABEL) for pod in pods)
@@ -461,7 +461,7 @@ class Case:
         return min((time for time in times if time is not None), default=None)
 
     def log_gaps(self, pod: str) -> list[str]:
-        """Return the gaps in the log of the rank's container in a pod. Those of sidecars do not count."""
+        """Return the gaps in the log of a pod's rank container. Gaps in sidecar logs are ignored."""
         log = f"{pod}-{self.launch.container}"
         return [gap for gap in self.manifest.log_gaps if gap.startswith((f"{log}:", f"{log} ("))]
 

@@ -99,11 +99,11 @@ class Entry:
     applies: Applies = "always"
     """The launches to which the check applies. Verdicts on other launches do not list it.
 
-    The values mean, in order: all launches; launches whose ranks log with Pluto, as far as that was recorded;
-    those of them whose recorders write every point, and not only digests; launches whose pods are ranks of
-    one job; jobs of others; launches with recorded processes; launches whose pods run netcheck; acceptance
-    tests; trainings; launches with --upload; TorchrunJobs; launches whose recorder counts the values of each
-    key.
+    The values mean, in order: all launches; launches whose ranks log with Pluto, if that was recorded;
+    launches of this kind whose recorders write every point rather than only digests; launches whose pods are
+    ranks of one job; jobs that the harness did not launch; launches with recorded processes; launches whose
+    pods run netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose
+    recorder counts the values for each key.
     """
 
     @property

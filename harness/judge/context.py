@@ -106,7 +106,7 @@ class Facts:
 
     @cached_property
     def admitted(self) -> list[PodRecord] | None:
-        """Return what the recorders of admitted pods wrote, or None if no pod of the job was admitted."""
+        """Return the records written in admitted pods, or None if none of the job's pods were admitted."""
         if not self.attached_to_others or not admitted_logs.is_admitted(self.case):
             return None
         pods, summary = admitted_logs.records(self.case), self.bundle.summary
@@ -118,7 +118,7 @@ class Facts:
 
     @cached_property
     def of_digests(self) -> dict[str, Finding]:
-        """Return the findings about the points of admitted pods, by check."""
+        """Return the findings about points from admitted pods, keyed by check."""
         assert self.admitted is not None
         known = self.passed("tracker") and bool(self.attached.shared)
         run = self.attached.shared[0][1].run_id if known else None

@@ -51,7 +51,7 @@ def _rank_ends(facts: Facts) -> list[Finding]:
 
 
 def _or_digests(id_: CheckId, judge: Callable[[Facts], Finding]) -> Judge:
-    """Return the function of a check about points. Those of admitted pods are judged by their digests."""
+    """Return the function for a check about points. Points from admitted pods are judged by their digests."""
     return lambda facts: judge(facts) if facts.admitted is None else facts.of_digests[id_]
 
 

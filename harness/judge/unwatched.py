@@ -1,7 +1,7 @@
 """Change findings about an attached job to UNKNOWN if their reason may predate the harness attaching.
 
-The state of a job shows how a rank ended, but often not what ended it: a stopped queue, a drained node, or a
-person. Such a finding keeps its cause, but its result becomes UNKNOWN.
+The state of a job shows how a rank ended, but often not why. For example, a queue may have been stopped, a
+node drained, or a pod deleted by a person. Such a finding keeps its cause, but its result becomes UNKNOWN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_EVERY_POD = ("containers", "nodes", "node-spread")
 """Checks that are conclusive only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
 _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unification.foreign_job")
-"""Causes that an earlier job or earlier pods of this job explain, if they wrote to the same run."""
+"""Causes that may be due to an earlier job, or earlier pods of this job, that wrote to the same run."""
 
 
 def softened(case: Case, finding: Finding) -> Finding:
@@ -50,7 +50,7 @@ def softened(case: Case, finding: Finding) -> Finding:
 
 
 def _before_attaching(case: Case, finding: Finding) -> str:
-    """Return why the reason of a finding may lie before the harness attached, or ""."""
+    """Return why the reason for a finding may predate the harness attaching, or ""."""
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):

@@ -24,9 +24,9 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""During a switch, a failed command does not end its pod for this many seconds.
+"""How many seconds a failed command does not end its pod during a switch.
 
-The commands do not stop at the same time, and a rank may fail because another rank has stopped.
+The commands do not all stop at the same moment, so a rank may fail because another rank has already stopped.
 """
 _Answer = TypeVar("_Answer")
 
@@ -80,8 +80,8 @@ class Fleet:
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
         """Sync the folder into all pods. Pods that already run its content are not changed.
 
-        A failed command waits `patience` seconds for the next sync. `generation` is the generation to run. By
-        default, it is computed from the pods' states. Raises HarnessError.
+        After a command fails, its pod waits `patience` seconds for the next sync. `generation` is the
+        generation to run; by default, it is computed from the pods' states. Raises HarnessError.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}

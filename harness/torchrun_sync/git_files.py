@@ -1,6 +1,6 @@
 """List the files in a git work tree as git does: tracked files, and untracked files that are not ignored.
 
-In git, ignore rules have no effect on tracked files. Git reads rules not only from .gitignore files in the
+In git, ignore rules do not affect tracked files. Git reads rules not only from .gitignore files in the
 folder, but also from the folders above it, .git/info/exclude, and the user's global file. Therefore this
 module runs git to list the files.
 """

@@ -29,7 +29,7 @@ WORTH = 0.9
 PROBE = 4096
 """How many bytes of a piece are compressed first, to find out whether compression is worthwhile.
 
-Images and weights, for example, do not get smaller.
+Images and weights, for example, do not become smaller.
 """
 _Answer = TypeVar("_Answer")
 

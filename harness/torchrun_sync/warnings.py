@@ -28,14 +28,14 @@ _SECRETS = (
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
-"""Suffixes that editors and people append to the names of copies."""
+"""Suffixes that editors and people append to the names of backup copies."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
 def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence for each kind of content that a user may not intend to send."""
+    """Yield a sentence for each kind of content that the user probably does not intend to send."""
     files = [entry for entry in entries if entry["kind"] == "file"]
     if secrets := [e["path"] for e in entries if e["kind"] != "dir" and _is_secret(top, e["path"])]:
         yield (
@@ -78,7 +78,7 @@ def _is_secret(top: Path, path: str) -> bool:
 
 
 def _is_pointer(file: Path) -> bool:
-    """Return whether a file is a pointer that git writes if Git LFS has not fetched the content."""
+    """Return whether a file is a Git LFS pointer, which git writes if LFS has not fetched the content."""
     try:
         with file.open("rb") as opened:
             return opened.read(len(_POINTER)) == _POINTER

@@ -1,1 +1,1 @@
-"""Launch a job with many versions of konduktor, Pluto's client and other packages."""
+"""Launch a job with many versions of konduktor, the Pluto client and other packages."""

@@ -1,4 +1,4 @@
-"""`harness bisect`: check the question, search, and write the result."""
+"""`harness bisect`: validate the input, search for the first bad version, and write the result."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def bisect(
     max_error: float,
     context: RunContext,
 ) -> Result:
-    """Search for the first bad version, and write result.json and report.md into the folder of the search.
+    """Search for the first bad version, and write result.json and report.md into the search's folder.
 
-    In GitHub Actions, the report is also appended to the summary of the job.
+    In GitHub Actions, the report is also appended to the job summary.
     Raises UsageError for bad input, before anything is created, and HarnessError if it is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
@@ -59,7 +59,7 @@ def bisect(
     folder.mkdir(parents=True, exist_ok=True)
 
     def refuse() -> None:
-        raise UsageError(f"another process searches in {folder}", hint="wait for it, or end it")
+        raise UsageError(f"another process is searching in {folder}", hint="wait for it, or stop it")
 
     with locked(folder / "lock", refuse):
         if repository is None:
@@ -84,7 +84,7 @@ def bisect(
 
 
 def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
-    """Return all versions between the ends, as an earlier process listed them, or as the index has them."""
+    """Return all versions between the ends, from the file of an earlier process or from the package index."""
     try:
         found = tuple(Version(**each) for each in json.loads(file.read_text()))
         return replace(ends, versions=found)
@@ -95,7 +95,7 @@ def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
 
 
 def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:
-    """Return the name of the folder for a question, which is the same when it is asked again.
+    """Return the name of the search's folder, which is the same each time the same search is started.
 
     `facts` depends on the job and the settings.
     """

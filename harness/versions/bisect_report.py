@@ -1,6 +1,6 @@
-"""Show the result of `harness bisect` on a terminal, and as a report for the tracker of another project.
+"""Show the result of `harness bisect` on a terminal, and as a report for another project's issue tracker.
 
-The report contains no secrets and no paths of this machine.
+The report contains no secrets and no paths on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.versions.bisect_result import Changed, Changes, Result, Side
 _MAX_FILES: Final = 40
 _MAX_SUSPECTS: Final = 20
 _ABSOLUTE: Final = re.compile(r"(?P<before>(?:[^=/]*=)?(?:git\+file://)?)/.*?(?P<name>[^/]*)")
-"""An absolute path in a word of a command, alone or as the SPEC of --replace."""
+"""An absolute path in an argument of a command, either on its own or in the SPEC of --replace."""
 _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto")
 
 
@@ -61,7 +61,7 @@ def headline(result: Result) -> str:
 
 
 def advice(result: Result) -> str:
-    """Return what to do if the search did not find one version, or ""."""
+    """Return advice on what to do if the search did not find a single version, otherwise ""."""
     if result.ending == "newest_good":
         return "choose another version with --bad; if the failure is rare, run the command again"
     if result.ending == "oldest_bad":
@@ -103,7 +103,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def markdown(result: Result, settings: Settings) -> str:
-    """Return the report. Secrets and the paths of this machine are replaced."""
+    """Return the report as Markdown. Secrets and paths on this machine are replaced."""
     lines = [f"### {text(headline(result))}", ""]
     rows = [
         [role, code(side.label), side.date, code(side.verdict), text(side.explanation), _times(side)]
@@ -131,9 +131,9 @@ def markdown(result: Result, settings: Settings) -> str:
 
 
 def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> str:
-    """Return a text without secrets, and with names for the folders of this machine.
+    """Return the text with secrets removed, and with folders on this machine replaced by names.
 
-    `folders` maps more folders to their names.
+    `folders` maps additional folders to their names.
     """
     secrets = [*secret_variables(os.environ).values(), *proxies.secrets()]
     if settings.pluto_api_key is not None:
@@ -174,7 +174,7 @@ def _again(result: Result) -> list[str]:
 
 
 def _public_word(word: str) -> str:
-    """Return a word of a command with PATH/TO instead of the folder of an absolute path."""
+    """Return a command's argument with the folder of an absolute path replaced by PATH/TO."""
     found = _ABSOLUTE.fullmatch(word)
     if found is None:
         return word

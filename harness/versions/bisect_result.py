@@ -1,4 +1,4 @@
-"""The result of `harness bisect`: the two versions, what differs between them, and how to see it again."""
+"""The result of `harness bisect`: the two versions, their differences, and how to reproduce the failure."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class Side(BaseModel):
     bundle: str | None = None
     versions: dict[str, str] = {}
     launches: int = 0
-    """How often a launch of the version had this result."""
+    """How many launches of the version had this result."""
     launches_in_all: int = 0
-    """How often the version was launched."""
+    """How many times the version was launched."""
 
 
 class Changed(BaseModel):
-    """A file that differs between the two versions. None means that the version does not have it."""
+    """A file that differs between the two versions. A size of None means that the version lacks the file."""
 
     name: str
     before: int | None = None
     after: int | None = None
-    """The sizes in bytes. For commits: the deleted and the added lines."""
+    """`before` and `after` are sizes in bytes, or for commits the numbers of deleted and added lines."""
 
 
 class Changes(BaseModel):
-    """What differs between the two versions of the package."""
+    """The differences between the two versions of the package."""
 
     unit: str = "bytes"
     files: list[Changed] = []
@@ -67,17 +67,17 @@ class Result(BaseModel):
     package: str
     ending: Ending
     fix: bool
-    """Whether the search was for the version that ended the failure."""
+    """Whether the search was for the version that fixed the failure."""
     cause: str | None
-    """The verdict and cause of the failure, or the cause that the user gave."""
+    """The verdict and cause of the failure, or the cause given by the user."""
     bad: Side | None = None
     """The first bad version. With `fix`, the last one."""
     good: Side | None = None
     """The last good version. With `fix`, the first one."""
     suspects: list[str] = []
-    """The labels of the versions that can be the first bad one."""
+    """The labels of the versions that may be the first bad version."""
     error: float = 0.0
-    """The probability that the answer is wrong (harness/versions/search.py)."""
+    """The probability that the result is wrong (harness/versions/search.py)."""
     launches: int = 0
     candidates: int = 0
     skipped: dict[str, str] = {}
@@ -87,12 +87,12 @@ class Result(BaseModel):
     job: str = ""
     repository: str = ""
     again: str = ""
-    """The command that shows the failure again."""
+    """The command that reproduces the failure."""
     folder: str = ""
 
     @property
     def certain(self) -> bool:
-        """Return whether exactly one version is the answer."""
+        """Return whether the search identified exactly one version."""
         return self.ending == "found" and len(self.suspects) == 1
 
 
@@ -139,9 +139,9 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
 
 
 def changes_between(versions: Versions, before: Version, after: Version, context: RunContext) -> Changes:
-    """Return what differs between two versions of a package, in their order of age.
+    """Return the differences between two versions of a package, from the older to the newer one.
 
-    Both are installed into temporary folders, without their dependencies. Nothing of them runs.
+    Both are installed into temporary folders, without their dependencies. None of their code is run.
     """
     try:
         if versions.repository is not None:

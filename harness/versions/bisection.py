@@ -1,10 +1,10 @@
-"""Search for the first bad version of a package with real launches, and record each of them in a ledger.
+"""Search for the first bad version of a package by launching a job, and record each launch in a ledger.
 
-FOLDER/bisect.jsonl   a line for each launch and for each skipped version, written at once
-FOLDER/versions.json  the versions in the package index, as they were at the start
+FOLDER/bisect.jsonl   one line per launch and per skipped version, written immediately
+FOLDER/versions.json  the versions in the package index when the search started
 FOLDER/cells/         the launches (harness/versions/cell.py)
 FOLDER/result.json    the result
-FOLDER/report.md      a report for the project whose package it is
+FOLDER/report.md      a report for the project that maintains the package
 
 The same command continues an interrupted search, because the folder's name depends on the question.
 """
@@ -35,14 +35,14 @@ _MAX_WITHOUT_VERDICT: Final = 2
 
 
 class CellLauncher(Protocol):
-    """Launches versions (harness/versions/cell.py)."""
+    """The methods of harness.versions.cell.Launcher that a search uses."""
 
     def launch(self, cell: Cell, attempt: int = 1) -> Outcome:
         """Launch a cell, and wait for its outcome."""
         ...
 
     def stop(self) -> None:
-        """End the running launch."""
+        """Stop the launch in progress."""
         ...
 
 
@@ -53,7 +53,7 @@ class Record(BaseModel):
     """The id of the version."""
     result: search.Result
     reason: str = ""
-    """Why the version was skipped, or in which other way it failed."""
+    """Why the version was skipped, or how else it failed."""
     outcome: Outcome | None = None
 
     @property
@@ -63,7 +63,7 @@ class Record(BaseModel):
 
 
 class Ledger:
-    """The records of a search, also those of earlier processes. Not thread-safe."""
+    """The records of a search, including those from earlier processes. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         """Read the ledger, as `read_records` does."""
@@ -79,7 +79,7 @@ class Ledger:
 
 
 class Bisection:
-    """A search among versions. `run` launches them until it ends."""
+    """A search among versions. `run` launches versions until the search ends."""
 
     def __init__(
         self,
@@ -90,9 +90,10 @@ class Bisection:
         context: RunContext,
         cluster: Callable[[RunContext], AbstractContextManager[object]] = run.cluster,
     ) -> None:
-        """`cause` is the cause of the failure to search for, ANY, or None for that of the last version.
+        """Read the ledger in `folder`, and continue the search recorded there.
 
-        `cluster` provides the cluster for all launches.
+        `cause` is the cause of the failure to search for, or ANY. None means the cause shown by the last
+        version. `cluster` provides the cluster for all launches.
         """
         self.versions = versions
         self.ledger = Ledger(folder / "bisect.jsonl")
@@ -106,17 +107,17 @@ class Bisection:
 
     @property
     def cause(self) -> str | None:
-        """Return the cause to search for, or None if no launch has shown it yet."""
+        """Return the cause to search for, or None if it is not known yet."""
         if self._cause is not None:
             return self._cause
         return next((each.failure for each in self.ledger.records if each.result == "bad"), None)
 
     def run(self, max_error: float) -> End:
-        """Launch versions until the search ends, on a cluster that is created for the first of them.
+        """Launch versions until the search ends. The cluster is created before the first launch.
 
         Raises UsageError if the package index cannot be read, and HarnessError if launches end without a
-        verdict. If the search is interrupted, the running launch is ended first. The ledger then contains all
-        launches before it.
+        verdict. If the search is interrupted, the launch in progress is stopped. All finished launches are
+        already in the ledger.
         """
         if self.ledger.records:
             self._context.progress(
@@ -134,7 +135,7 @@ class Bisection:
         return found
 
     def record_of(self, place: int | None, result: search.Result) -> Record | None:
-        """Return the last record with a result of the version at a place in the list."""
+        """Return the last record that has this result for the version at this position in the list."""
         if place is None:
             return None
         wanted = self.versions.versions[place].id
@@ -155,7 +156,7 @@ class Bisection:
         )
 
     def _judge(self, found: Next, pool: ThreadPoolExecutor, cluster: ExitStack) -> None:
-        """Launch one version, while the versions that may follow are prepared."""
+        """Launch one version, and meanwhile prepare the versions that may be launched next."""
         version = self.versions.versions[found.position]
         self._context.progress(f"{self._purpose(found)}: {self.versions.package} {version.label}")
         try:
@@ -219,9 +220,9 @@ def failure(outcome: Outcome) -> str:
 
 
 def classified(version: str, outcome: Outcome, cause: str | None) -> Record:
-    """Return the record of a launch: good for PASS, and bad for the failure that is searched for.
+    """Return the record of a launch: "good" for PASS, and "bad" for the failure being searched for.
 
-    `cause` is a cause, a verdict with a cause, ANY, or None for every failure.
+    `cause` is a cause, a verdict with a cause, ANY, or None to match every failure.
     """
     if outcome.result == "not installable":
         return Record(version=version, result="skip", reason=outcome.explanation, outcome=outcome)
@@ -235,6 +236,6 @@ def classified(version: str, outcome: Outcome, cause: str | None) -> Record:
 
 
 def skipped(records: Sequence[Record]) -> dict[str, str]:
-    """Return the versions without a result, each with the reason."""
+    """Return the reasons why versions have no result, keyed by version."""
     judged = {each.version for each in records if each.result in ("good", "bad")}
     return {each.version: each.reason for each in records if each.version not in judged}

@@ -1,12 +1,12 @@
-"""List the versions of a package with which a launch is possible, oldest first, each with its date.
+"""List the versions of a package that can be launched, oldest first, with their release dates.
 
 uv reads the package index, so its settings, credentials and proxies apply. uv has no command that lists
 versions, so each call resolves the newest version below the previous one. The first call reads the index,
-even if uv's copy of it is only a few minutes old. The others read this copy, which takes 10 ms.
+even if uv's cached copy is only a few minutes old. Later calls read the cached copy, which takes 10 ms.
 
-As for `--replace`: yanked versions are left out unless one is requested as an exact version. Versions for
-another Python or platform, and those without a wheel, are left out. Pre-releases are included only if the
-range names one, or contains nothing else.
+The same rules apply as for `--replace`. Yanked versions are left out unless requested as an exact version.
+Versions for another Python or platform, and those without a wheel, are left out. Pre-releases are included
+only if the range names one, or contains only pre-releases.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from harness.provision.source import versions as source_versions
 from harness.settings import load as load_settings
 
 LOCKED: Final = "locked"
-"""The SPEC that stands for the version in the lock."""
+"""The SPEC for the version in the lock file."""
 _CACHE: Final = ["--offline"]
 _NO_SOLUTION: Final = 1
-"""uv's exit code if no version fits. For an index that cannot be reached, it is 2."""
+"""uv's exit code if no version matches. If the index cannot be reached, the exit code is 2."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,28 @@ class Candidate:
     package: str
     """The normalized name."""
     spec: str
-    """The SPEC for `--replace` that selects exactly this version. Empty means the version in the lock."""
+    """The SPEC for `--replace` that selects exactly this version. Empty means the locked version."""
     version: str
     label: str
-    """The version, or the path or the Git reference as the user wrote it."""
+    """The version, or the path or Git reference as written by the user."""
     released: datetime | None = None
-    """The time at which the index received the first file, or None if the index does not give it."""
+    """The time at which the first file was uploaded to the index, or None if the index does not report it."""
     digest: str = ""
-    """For a path or a Git reference: SHA-256 of the files of its wheel."""
+    """For a path or a Git reference, the SHA-256 digest of the files in its wheel."""
 
     @property
     def identity(self) -> str:
-        """Return a text that differs for different contents."""
+        """Return a text that identifies the candidate's contents."""
         return f"{self.package} {self.version} {self.digest}".rstrip()
 
 
 def candidates(name: str, spec: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
-    """Return the versions that a SPEC of `--replace` allows, oldest first. `newest` limits their number.
+    """Return the versions that match a SPEC of `--replace`, oldest first. `newest` limits their number.
 
-    A range has all its versions. Every other SPEC has one: an exact version, `latest`, `locked`, or the wheel
-    of a path or a Git reference, which is built once. JobSet and Kueue have no package index, so their
-    versions must be exact. Raises UsageError if the SPEC is not valid, no version
-    fits, the package cannot be built, or the index cannot be reached.
+    A range matches several versions. Every other SPEC matches one: an exact version, `latest`, `locked`, or
+    the wheel from a path or a Git reference, which is built once. JobSet and Kueue have no package index, so
+    their versions must be exact. Raises UsageError if the SPEC is not valid, no version matches, the package
+    cannot be built, or the index cannot be reached.
     """
     if spec == LOCKED:
         return [locked(name)]
@@ -87,7 +87,7 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 
 def locked(name: str) -> Candidate:
-    """Return the version in the lock. Raises UsageError if the lock does not have the package."""
+    """Return the version in the lock file. Raises UsageError if it does not contain the package."""
     if name in CONTROLLERS:
         version = getattr(source_versions.load(load_settings().model_copy(update={"replace": {}})), name)
         return Candidate(name, "", version, f"{version} ({LOCKED})")
@@ -100,9 +100,10 @@ def locked(name: str) -> Candidate:
 
 
 def published(package: str, versions: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
-    """Return the newest versions in the index that fit version specifiers such as ">=1,<2", oldest first.
+    """Return the versions in the index that match version specifiers such as ">=1,<2", oldest first.
 
-    `package` is a normalized name. None means all versions. Raises UsageError if there is none.
+    `package` is a normalized name. `newest` limits the number of versions; None means all of them. Raises
+    UsageError if no version matches.
     """
     prereleases = SpecifierSet(versions).prereleases or exact(versions)
     for strategy in ("allow",) if prereleases else ("disallow", "allow"):
@@ -123,14 +124,14 @@ def exact(versions: str) -> bool:
 
 
 def target_options(package: str, context: RunContext) -> list[str]:
-    """Return uv's options for the Python version and the platform on which a package is used."""
+    """Return uv's options for the Python version and platform on which a package will be used."""
     if package == KONDUKTOR:
         return konduktor.target_options()
     return worker_options(context)
 
 
 def _excluded(package: str, versions: str, context: RunContext) -> str:
-    """Return a hint if `<1.0` excludes the pre-releases of 1.0 that the user probably means, or ""."""
+    """Return a hint if `<1.0` excludes pre-releases of 1.0 that the user probably wants, otherwise ""."""
     for one in SpecifierSet(versions):
         if one.operator == "<" and not Version(one.version).is_prerelease:
             builds = [f">={one.version}.dev0", f"<={one.version}", f"!={one.version}"]
@@ -142,7 +143,7 @@ def _excluded(package: str, versions: str, context: RunContext) -> str:
 
 
 def _nearest(package: str, versions: str, context: RunContext) -> str:
-    """Return a hint with the newest version before a range and the oldest one after it, or ""."""
+    """Return a hint with the newest version below a range and the oldest version above it, or ""."""
     ends = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
     if not ends:
         return ""
@@ -164,14 +165,14 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
     while True:
         found = _resolved(package, [versions, *below], [*options, *source])
         if found is None and source == _CACHE:
-            source = []  # Only the index proves that there is no older version: the cache can lack it.
+            source = []  # Only the index proves that there is no older version. The cache may be incomplete.
             continue
         if found is None:
             return
         yield found
         if exact(versions):
             return
-        # Specifiers for order have no local version such as 1.0+g1234, so these are excluded one by one.
+        # Ordered comparisons do not allow local versions such as 1.0+g1234, so these are excluded one by one.
         public = Version(found.version).public
         same = [each for each in below if each.startswith(f"!={public}+")]
         below = [f"<={public}", *same, f"!={found.version}"]
@@ -179,7 +180,7 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
 
 
 def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -> Candidate | None:
-    """Return the newest version that fits, or None if none does, or if the cache lacks the index."""
+    """Return the newest matching version, or None if no version matches or the index is not cached."""
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         wanted = Path(folder, "wanted.in")
         wanted.write_text(f"{package}{','.join(filter(None, specifiers))}\n")
@@ -203,7 +204,7 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
 def _built(one: Replacement, spec: str, context: RunContext) -> Candidate:
     """Return the candidate for a path or a Git reference. Its wheel is built now, and used for all launches.
 
-    Otherwise, launches of the same comparison would differ if the checkout is edited meanwhile.
+    Otherwise, editing the checkout in the meantime would make launches in the same comparison differ.
     """
     wheel = wheel_of(one, context)
     version = str(parse_wheel_filename(wheel.name)[1])

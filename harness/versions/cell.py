@@ -1,8 +1,8 @@
-"""Launch a job with one combination of package versions, as a `harness run` process, and return its outcome.
+"""Launch a job with one combination of package versions in a `harness run` process, and return its outcome.
 
-FOLDER/ledger.jsonl              a line for each finished launch, written at once
-FOLDER/cells/NAME-N/harness.log  the progress of the launch
-FOLDER/cells/NAME-N/runs/        its bundle
+FOLDER/ledger.jsonl              one line per finished launch, written immediately
+FOLDER/cells/NAME-N/harness.log  the progress messages of the launch
+FOLDER/cells/NAME-N/runs/        the bundle of the launch
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from harness.versions.candidates import Candidate
 Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
 Model = TypeVar("Model", bound=BaseModel)
 AFTER_WAIT_SECONDS: Final = 1200.0
-"""Maximum seconds that a launch takes in addition to `wait_seconds`: packages are built and installed."""
+"""Maximum duration of a launch in addition to `wait_seconds`, to build and install packages."""
 _BAD_USAGE: Final = 64
 _SETTINGS: Final = ("workers", "kubernetes", "kubeconfig", "context", "scripts", "recorder", "netcheck")
 _MAX_NAME: Final = 100
@@ -47,24 +47,24 @@ _MAX_NAME: Final = 100
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of versions, with at most one candidate for each package."""
+    """One combination of versions, with at most one candidate per package."""
 
     candidates: tuple[Candidate, ...]
 
     @property
     def name(self) -> str:
-        """Return a name for folders, such as konduktor-nightly-0.1.0-pluto-ml-0.0.28."""
+        """Return a name for use in folder names, such as konduktor-nightly-0.1.0-pluto-ml-0.0.28."""
         texts = "-".join(f"{one.package}-{one.version}" for one in self.candidates)
         return re.sub(r"[^A-Za-z0-9.-]+", "_", texts)[:_MAX_NAME] or "locked"
 
     @property
     def replace(self) -> dict[str, str]:
-        """Return the setting `replace` of the launch, without the packages that keep their locked version."""
+        """Return the launch's `replace` setting, without packages that keep their locked version."""
         return {one.package: one.spec for one in self.candidates if one.spec}
 
     @property
     def controllers(self) -> dict[str, str]:
-        """Return the part of `replace` for which a cluster is created: JobSet and Kueue."""
+        """Return the entries of `replace` that require their own cluster: JobSet and Kueue."""
         return {name: spec for name, spec in self.replace.items() if name in CONTROLLERS}
 
     @property
@@ -74,34 +74,34 @@ class Cell:
 
 
 class Outcome(BaseModel):
-    """The outcome of one launch of a cell."""
+    """The outcome of a cell's launch."""
 
     key: str
     """Identifies the job and the cell (`Launcher.key`)."""
     cell: dict[str, str]
-    """The version by package name."""
+    """Maps each package name to the version."""
     attempt: int
-    """1 for the first launch of the cell, 2 for the next one."""
+    """The number of the cell's launch, starting at 1."""
     result: Result
     """The verdict. "not installable" means that the packages cannot be resolved, built or installed.
 
-    UNKNOWN also means that the harness failed or was ended before there was a verdict.
+    UNKNOWN is also used if the harness failed or was stopped before there was a verdict.
     """
     exit_code: int | None = None
     cause: str | None = None
     ranks: list[int] = []
     explanation: str = ""
-    """The explanation of the verdict, or the sentence with which the harness ended."""
+    """The explanation of the verdict, or the harness's last message if there is no verdict."""
     checks: list[Check] = []
     started_at: str
     seconds: float
     """Duration of the harness process."""
     bundle: str | None = None
-    """The absolute path of the bundle, or None if the harness wrote none."""
+    """The absolute path of the bundle, or None if the harness did not write one."""
     log: str = ""
-    """The absolute path of the log of the harness."""
+    """The absolute path of the harness's log."""
     versions: dict[str, str] = {}
-    """The versions of the stack, as recorded in the bundle."""
+    """The versions of the stack's components, as recorded in the bundle."""
     replaced: list[Replaced] = []
 
     @property
@@ -116,9 +116,9 @@ class Outcome(BaseModel):
 
 
 def read_records(path: Path, model: type[Model], expected: str, hint: str) -> list[Model]:
-    """Return the records of a ledger, one JSON document per line, or none if the file does not exist.
+    """Return the records in a ledger, one JSON document per line, or [] if the file does not exist.
 
-    A truncated last line is removed from the file. Raises UsageError if another line is not a record.
+    A truncated last line is removed from the file. Raises UsageError if any other line is not a valid record.
     """
     records = []
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
@@ -140,7 +140,7 @@ def append_record(path: Path, record: BaseModel) -> None:
 
 
 class Ledger:
-    """The outcomes of all launches so far, also of earlier processes. Thread-safe."""
+    """The outcomes of all launches so far, including those from earlier processes. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         """Read the ledger, as `read_records` does."""
@@ -151,7 +151,7 @@ class Ledger:
         )
 
     def of(self, key: str) -> list[Outcome]:
-        """Return the outcomes of a cell, in the order of its attempts."""
+        """Return a cell's outcomes, in the order of its attempts."""
         with self._lock:
             return sorted((one for one in self.outcomes if one.key == key), key=lambda one: one.attempt)
 
@@ -163,9 +163,9 @@ class Ledger:
 
 
 def cluster_name(settings: Settings, controllers: Mapping[str, str]) -> str:
-    """Return the name of the cluster for these controllers, such as pluto-e2e-jobset-v0.11.1.
+    """Return the name of the cluster for these controller versions, such as pluto-e2e-jobset-v0.11.1.
 
-    Raises UsageError if it is too long.
+    Raises UsageError if the name is too long.
     """
     name = "-".join(
         [settings.cluster_name, *(f"{each}-{spec}" for each, spec in controllers.items())]
@@ -179,15 +179,18 @@ def cluster_name(settings: Settings, controllers: Mapping[str, str]) -> str:
 
 
 class Launcher:
-    """Launches cells on the cluster of the settings, which exists and is kept meanwhile.
+    """Launches cells on the cluster in the settings. The caller creates it and keeps it during the launches.
 
-    Cells with other versions of JobSet or Kueue are launched on the cluster that `cluster_name` names.
+    Cells with other versions of JobSet or Kueue are launched on the cluster named by `cluster_name`.
 
-    `launch` may be called by several threads. `stop` ends their processes as Ctrl-C does.
+    `launch` may be called from several threads. `stop` interrupts their processes like Ctrl-C.
     """
 
     def __init__(self, job: Path, settings: Settings, folder: Path, several: bool = False) -> None:
-        """`several` means that cells are launched at the same time. Raises UsageError for an invalid job."""
+        """Read the job. `several` means that cells are launched concurrently.
+
+        Raises UsageError if the job is not valid.
+        """
         self._job = job
         self._workload = load_workload(job)
         self._settings = settings
@@ -200,7 +203,7 @@ class Launcher:
         self._stopped = False
 
     def check(self, packages: Sequence[str]) -> None:
-        """Raise UsageError if the job or the cluster does not allow to replace one of the packages."""
+        """Raise UsageError if the job or the cluster does not allow replacing one of the packages."""
         if already := sorted(set(packages) & set(self._settings.replace)):
             raise UsageError(
                 f"{', '.join(already)} is also replaced in [tool.harness.replace] or HARNESS_REPLACE",
@@ -210,9 +213,9 @@ class Launcher:
         replaced_packages.check(self._workload, self._settings.model_copy(update={"replace": replace}))
 
     def key(self, cell: Cell) -> str:
-        """Return 16 hex digits that depend on the job, the versions, the contents of checkouts and the locks.
+        """Return 16 hex digits derived from the job, the versions, the checkouts and the lock files.
 
-        Two launches with the same key differ only by chance.
+        Two launches with the same key can differ only by chance.
         """
         parts = [*self._facts, *sorted(one.identity for one in cell.candidates)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -221,7 +224,7 @@ class Launcher:
         """Launch a cell, and wait for its outcome.
 
         Raises HarnessError if the launcher was stopped. If the calling thread is interrupted, the process is
-        ended first. The harness then cleans up, and the bundle remains.
+        stopped first, so that it can clean up. The bundle is kept.
         """
         if self._stopped:
             raise HarnessError("the launches were stopped")
@@ -239,7 +242,7 @@ class Launcher:
                 try:
                     command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
                 except subprocess.TimeoutExpired:
-                    ended = "the harness did not end in time, and was ended"
+                    ended = "the harness did not finish in time, and was stopped"
         finally:
             log.write_text(self._redactor.text(command.stderr))
             with self._lock:
@@ -263,7 +266,7 @@ class Launcher:
         )
 
     def stop(self) -> None:
-        """Start no more launches, and end the running ones."""
+        """Stop the launches in progress, and do not start any more."""
         with self._lock:
             self._stopped = True
             for command in self._running:
@@ -271,7 +274,7 @@ class Launcher:
                     command.interrupt()
 
     def last_lines(self) -> list[str]:
-        """Return the last line of progress of each running launch."""
+        """Return the last progress line of each launch in progress."""
         with self._lock:
             return [command.lines[-1].rstrip() for command in self._running if command.lines]
 
@@ -282,7 +285,7 @@ class Launcher:
                 command.interrupt()
 
     def _own_folder(self, name: str) -> Path:
-        """Create and return a folder, also if an earlier process left one with this name."""
+        """Create and return an empty folder, even if an earlier process left one with this name."""
         for number in range(1, 10_000):
             folder = self._folder / "cells" / (name if number == 1 else f"{name}-again-{number}")
             try:
@@ -294,7 +297,7 @@ class Launcher:
 
 
 def _facts(job: Path, settings: Settings) -> list[str]:
-    """Return what the outcome of a launch depends on, apart from the versions."""
+    """Return everything other than the versions on which the outcome of a launch depends."""
     files = [read_bytes(job, "job file"), WORKER.lock.read_bytes(), LOCK.read_bytes()]
     used = settings.model_dump(mode="json", include={*_SETTINGS, "replace", "expect"})
     return [*(hashlib.sha256(data).hexdigest() for data in files), json.dumps(used, sort_keys=True)]
@@ -306,7 +309,7 @@ def _secrets(settings: Settings) -> list[str]:
 
 
 def _sentence(stderr: str) -> str:
-    """Return the message with which the harness ended, without its hint, or the last line."""
+    """Return the harness's last error message without its hint, or the last line if there is none."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     messages = [number for number, line in enumerate(lines) if line.startswith("harness: ")]
     if not messages:
@@ -316,9 +319,9 @@ def _sentence(stderr: str) -> str:
 
 
 def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
-    """Return the outcome with the fields that come from the bundle of the launch.
+    """Return the outcome, completed with the data in the launch's bundle.
 
-    The verdict counts only if the harness ended by itself, and the launch used the packages of the cell.
+    The verdict counts only if the harness ended by itself, and the launch used the cell's package versions.
     """
     latest = runs / "latest"
     if not latest.exists():
@@ -340,7 +343,7 @@ def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
 
 
 def _other(cell: Cell, replaced: Sequence[Replaced]) -> str:
-    """Return how the packages that were launched differ from those of the cell, or ""."""
+    """Return how the launched package versions differ from the cell's versions, or ""."""
     launched: Mapping[str, Replaced] = {one.name: one for one in replaced}
     for one in cell.candidates:
         there = launched.get(one.package)

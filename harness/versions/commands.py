@@ -1,4 +1,4 @@
-"""`harness matrix`: read the definition, launch the cells, and write the results."""
+"""`harness matrix`: launch the cells of a matrix, and write the results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def matrix(
     context: RunContext,
     shown: Callable[[Matrix], AbstractContextManager[object]],
 ) -> Document:
-    """Launch all cells of a matrix, and write the results. `folder` is that of a matrix to be continued.
+    """Launch all cells of a matrix, and write the results. If `folder` is given, continue the matrix in it.
 
-    `shown` shows the matrix while it runs. Raises UsageError before anything is created if the job, the
-    packages or the rules are not valid. If the process is interrupted, the results so far are written.
+    `shown` displays the matrix while it runs. If the job, the packages or the rules are not valid, UsageError
+    is raised before anything is created. If the process is interrupted, the results so far are written.
     """
     load_workload(definition.job)
     folder = continued(folder) if folder else new_folder(context.settings.runs_dir)

@@ -1,8 +1,8 @@
-"""List the commits of a local Git repository between two refs, in order.
+"""List the commits between two refs in a local Git repository, oldest first.
 
-The list follows first parents, so it contains the commits and merges of the branch itself, in the order in
-which they were added to it. A commit of a merged branch may lack changes that older commits of the branch
-have, so its results could not be ordered. To search within a merge, search its second parent.
+The list follows first parents, so it contains the branch's own commits and merges, in the order in which they
+were added. Commits from merged branches are left out: they may lack changes that older commits on the branch
+contain, so their results cannot be ordered. To search within a merge, search its second parent.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SEPARATOR: Final = "\x1f"
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a local repository."""
+    """A commit in a local repository."""
 
     sha: str
     date: str
-    """The committer's date, in the format YYYY-MM-DD."""
+    """The committer date, in the format YYYY-MM-DD."""
     subject: str
     parents: tuple[str, ...]
 
@@ -37,10 +37,10 @@ class Commit:
 
 
 def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Commit]]:
-    """Return the root of the repository, and its commits from `good` to `bad`, both included.
+    """Return the root of the repository, and the commits from `good` to `bad`, including both.
 
-    None for `good` means all commits up to `bad`. Otherwise, `good` comes first, even if it is newer. Raises
-    UsageError if a ref does not exist, or if neither is among the first parents of the other.
+    If `good` is None, all commits up to `bad` are returned. Otherwise, `good` comes first, even if it is
+    newer. Raises UsageError if a ref does not exist, or if neither is a first-parent ancestor of the other.
     """
     path = repository.expanduser().absolute()
     if not path.is_dir():
@@ -61,13 +61,13 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
 
 
 def _from(sha: str, listed: list[Commit]) -> list[Commit]:
-    """Return the commits from one on, or [] if it is not among them."""
+    """Return the listed commits, starting with `sha`, or [] if it is not listed."""
     places = [place for place, each in enumerate(listed) if each.sha == sha]
     return listed[places[0] :] if places else []
 
 
 def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, int, int]]:
-    """Return the files that differ between two commits, each with the number of added and deleted lines.
+    """Return the files that differ between two commits, with their numbers of added and deleted lines.
 
     For binary files, both numbers are -1.
     """

@@ -1,11 +1,11 @@
-"""Read the definition of a matrix from a YAML file and from options.
+"""Read the definition of a matrix from a YAML file and from command-line options.
 
 job: jobs/multinode.yaml
 vary:
   konduktor: [latest, ">=0.1.0.dev20261001"]
   pluto-ml: [locked, 0.0.28, ./checkout]
-newest: 4                      # of each range
-each: false                    # every combination; true replaces one package at a time
+newest: 4                      # at most this many versions per range
+each: false                    # launch every combination; true replaces one package at a time
 repeat: 3
 parallel: 2
 exclude:
@@ -36,17 +36,17 @@ from harness.versions.cell import Result
 MAX_CELLS: Final = 1_000
 HINT: Final = "docs/how-to/versions.md describes the file; a job file is given by --job"
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, strip_whitespace=True)]
-"""A number is rejected, because YAML reads 1.10 as 1.1."""
+"""A non-empty text. Numbers are rejected, because YAML reads 1.10 as 1.1."""
 _OPERATORS: Final = ("<", ">", "=", "!", "~")
 
 
 class Rule(BaseModel):
-    """Cells of the matrix: those with a matching version of each package in `where`."""
+    """A rule for the cells that have a matching version of every package in `where`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     where: dict[str, Text] = Field(min_length=1)
-    """A SPEC for each package: as in `vary`, or version specifiers."""
+    """Maps each package to a SPEC, as in `vary`, or to version specifiers."""
     reason: str = ""
 
     @field_validator("where")
@@ -60,11 +60,11 @@ class Rule(BaseModel):
 
 
 class Expectation(Rule):
-    """Cells that are expected not to pass."""
+    """A rule for cells that are not expected to pass."""
 
     result: Result = "FAIL"
     cause: str | None = None
-    """The cause of the verdict. None means any cause."""
+    """The expected cause. None means any cause."""
 
     @field_validator("result")
     @classmethod
@@ -111,10 +111,10 @@ def package_name(name: str) -> str:
 def read(
     file: Path | None, vary: Iterable[str], lists: Mapping[str, Iterable[str]], **changes: object
 ) -> Definition:
-    """Return the definition in a file, changed by options that are not None. Raises UsageError.
+    """Return the definition in a file, overridden by the options that are not None. Raises UsageError.
 
-    `vary` are texts of the form NAME=SPEC,SPEC, and `lists` such lists by package name. They replace the
-    versions of that package in the file.
+    `vary` contains texts of the form NAME=SPEC,SPEC. `lists` maps package names to the same SPEC lists. Both
+    replace the package's versions in the file.
     """
     document = {} if file is None else yaml_document(file, "matrix file", hint=HINT) or {}
     source = "matrix options" if file is None else f"matrix file {file}"
@@ -150,9 +150,9 @@ def _given(vary: Iterable[str], lists: Mapping[str, Iterable[str]]) -> dict[str,
 
 
 def split(specs: str) -> list[str]:
-    """Return the SPECs in a list with commas.
+    """Return the SPECs in a comma-separated list.
 
-    A comma between two comparisons belongs to one range, as in PEP 440: `latest,>=1,<2` are two SPECs.
+    A comma between two comparisons is part of a range, as in PEP 440, so `latest,>=1,<2` contains two SPECs.
     """
     found: list[str] = []
     for part in (part.strip() for part in specs.split(",")):

@@ -14,23 +14,23 @@ from zipfile import BadZipFile, ZipFile
 from harness.core.errors import UsageError
 
 _RECORDS: Final = ("RECORD", "WHEEL", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
-"""Files of the .dist-info folder that describe the installation and differ for each version."""
+"""Files in the .dist-info folder that describe the installation and differ between any two versions."""
 _INFO: Final = re.compile(r"^[^/]+\.(dist-info|data)/")
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file that differs between two versions. None means that the version does not have it."""
+    """A file that differs between two versions. A size of None means that the version lacks the file."""
 
     name: str
     before: int | None
     after: int | None
-    """The sizes in bytes."""
+    """`before` and `after` are sizes in bytes."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between two versions of a package."""
+    """The differences between two versions of a package."""
 
     files: tuple[FileChange, ...]
     added: tuple[str, ...]
@@ -40,17 +40,17 @@ class Changes:
 
 
 def of_wheels(before: Path, after: Path) -> Changes:
-    """Return what differs between two wheels. Raises UsageError if a file is not a wheel."""
+    """Return the differences between two wheels. Raises UsageError if a file is not a wheel."""
     return compare(wheel_files(before), wheel_files(after))
 
 
 def of_folders(before: Path, after: Path) -> Changes:
-    """Return what differs between two folders into which a package was installed."""
+    """Return the differences between two folders into which versions of a package were installed."""
     return compare(folder_files(before), folder_files(after))
 
 
 def wheel_files(wheel: Path) -> dict[str, bytes]:
-    """Return the files of a wheel. Raises UsageError if it is not one."""
+    """Return the files in a wheel. Raises UsageError if it is not a wheel."""
     try:
         with ZipFile(wheel) as archive:
             return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
@@ -59,7 +59,7 @@ def wheel_files(wheel: Path) -> dict[str, bytes]:
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
-    """Return the files in a folder, without compiled ones."""
+    """Return the files in a folder, except bytecode files."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -68,10 +68,10 @@ def folder_files(folder: Path) -> dict[str, bytes]:
 
 
 def compare(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Changes:
-    """Return what differs between the files of two versions.
+    """Return the differences between the files of two versions.
 
-    The version in the name of a folder such as client-1.0.dist-info does not count, and neither do files that
-    only describe the installation, or the version in the metadata.
+    Ignores the version in folder names such as client-1.0.dist-info, the version in the metadata, and files
+    that only describe the installation.
     """
     one, other = _comparable(before), _comparable(after)
     changed = [

@@ -1,7 +1,7 @@
 """Launch the cells of a matrix, several at a time, and collect their results.
 
-One cluster serves all cells with the same versions of JobSet and Kueue. If a matrix has several clusters, it
-uses them one after the other.
+All cells with the same versions of JobSet and Kueue share a cluster. If a matrix needs several clusters, it
+uses them one after another.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _BAD_USAGE: Final = 64
 
 
 class Matrix:
-    """A matrix that is being launched. `document` returns the results so far, also from another thread."""
+    """A matrix that is being launched. `document` can be called from any thread."""
 
     def __init__(self, definition: Definition, plan: Plan, folder: Path, context: RunContext) -> None:
-        """Use the ledger in `folder`, which may be of an earlier process.
+        """Open the ledger in `folder`, which may have been written by an earlier process.
 
-        Raises UsageError if the job is not valid, or does not allow to replace the packages.
+        Raises UsageError if the job is not valid, or does not allow replacing the packages.
         """
         self.plan = plan
         self.folder = folder
         self.running: dict[int, float] = {}
-        """The start of each running launch, by the number of its cell."""
+        """The start time of each launch in progress, keyed by cell number."""
         self._definition = definition
         self._context = context
         self._launcher = Launcher(definition.job, context.settings, folder, definition.parallel > 1)
@@ -57,7 +57,7 @@ class Matrix:
                 versions=cell.labels,
                 options=[] if cell.problem else cell.cell.options,
                 expected=cell.expected,
-                # A launch without a bundle is repeated: the package index or Docker may be back.
+                # A launch without a bundle is repeated, because the package index or Docker may be back.
                 outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
             )
             for cell, key in zip(plan.cells, self._keys, strict=True)
@@ -66,9 +66,10 @@ class Matrix:
     def run(self) -> Document:
         """Launch all cells that have no result yet, and return the results.
 
-        A cell whose packages cannot be installed is found before the cluster is created, if no other cell
-        can be launched first. A version of JobSet or Kueue that does not work affects only its own cells. If
-        the process is interrupted, the running launches are ended, and the ledger has all others.
+        If no cell can be launched before them, cells whose packages cannot be installed are detected before
+        the cluster is created. A version of JobSet or Kueue that does not work affects only its own cells. If
+        the process is interrupted, the launches in progress are stopped. All finished launches are already in
+        the ledger.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock", self._refuse):
@@ -112,14 +113,14 @@ class Matrix:
         )
 
     def last_lines(self) -> list[str]:
-        """Return the last line of progress of each running launch."""
+        """Return the last progress line of each launch in progress."""
         return self._launcher.last_lines()
 
     def _refuse(self) -> None:
-        raise UsageError(f"another process launches the matrix in {self.folder}", hint="wait until it ends")
+        raise UsageError(f"another process is running the matrix in {self.folder}", hint="wait until it ends")
 
     def _by_cluster(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
-        """Return the cells that need a launch, by the versions of JobSet and Kueue that are replaced."""
+        """Return the numbers of the cells to launch, keyed by the replaced versions of JobSet and Kueue."""
         found: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for number, result in enumerate(self.results):
             if result.needs_launch(self._definition.repeat):
@@ -148,7 +149,7 @@ class Matrix:
             self._launch_all(numbers)
 
     def _installable(self, numbers: list[int]) -> list[int]:
-        """Return the cells from the first one that can be launched. Cells before it get their results."""
+        """Return the cells from the first installable cell on, and record the results of those before it."""
         for place, number in enumerate(numbers):
             settings = self._context.settings
             chosen = settings.replace | self.plan.cells[number].cell.replace
@@ -170,7 +171,7 @@ class Matrix:
                     while left and len(waiting) < self._definition.parallel:
                         number = left.pop(0)
                         waiting[pool.submit(self._launch, number)] = number
-                    # With a timeout, because a signal does not interrupt an endless wait for a thread.
+                    # Without a timeout, a signal could not interrupt the wait for a thread.
                     done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
                     for future in done:
                         number = waiting.pop(future)
@@ -180,7 +181,7 @@ class Matrix:
             except BaseException:
                 self._launcher.stop()
                 pool.shutdown(cancel_futures=True)
-                for future, number in waiting.items():  # some may have ended before they were stopped
+                for future, number in waiting.items():  # Some may have finished before they were stopped.
                     if future.done() and not future.cancelled() and future.exception() is None:
                         self._add(number, future.result())
                 raise
@@ -223,12 +224,12 @@ class Matrix:
         )
 
     def _key(self, cell: PlannedCell) -> str:
-        """Return the key in the ledger. A cell with a problem has a new key each time, and is tried again."""
+        """Return the cell's key in the ledger. A cell with a problem gets a new key, so it is tried again."""
         return self._launcher.key(cell.cell) if not cell.problem else secrets.token_hex(8)
 
 
 def new_folder(runs_dir: Path) -> Path:
-    """Return the folder for a new matrix. It is not created."""
+    """Return the path of the folder for a new matrix, without creating it."""
     return runs_dir.absolute() / f"matrix-{CLOCK.stamp()}-{secrets.token_hex(2)}"
 
 

@@ -1,4 +1,4 @@
-"""Show the results of a matrix as text: a grid of two packages, or a list of cells."""
+"""Show the results of a matrix as text: a grid for two packages, otherwise a list of cells."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ MAX_COLUMNS: Final = 8
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a matrix of two packages, by row and column."""
+    """The cells of a matrix with two packages, by row and column."""
 
     row_package: str
     column_package: str
     columns: list[str]
     rows: dict[str, list[CellResult | None]]
-    """The cells of each row, by its version. None means that there is no such cell."""
+    """Maps each row's version to the cells in the row. None means that the matrix lacks the cell."""
 
 
 def grid(document: Document) -> Grid | None:
-    """Return the grid, or None if the matrix has another number of packages, or too many columns.
+    """Return the grid, or None if the matrix does not have exactly two packages or has too many columns.
 
-    The package with more versions is in the rows.
+    Each row is a version of the package with more versions.
     """
     if len(document.axes) != 2:
         return None
@@ -78,7 +78,7 @@ def word(cell: CellResult) -> str:
 def render(document: Document, running: dict[int, float] | None = None) -> RenderableType:
     """Return the results for a terminal.
 
-    While the matrix runs, `running` has the start of each running launch, by the number of its cell.
+    While the matrix runs, `running` contains the start time of each launch in progress, keyed by cell number.
     """
     since = {id(document.cells[number]): start for number, start in (running or {}).items()}
 

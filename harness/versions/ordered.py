@@ -1,7 +1,7 @@
-"""List the versions among which `harness bisect` searches, from the one that should be good to the bad one.
+"""List the versions among which `harness bisect` searches, from the good version to the bad version.
 
-The order of releases is that of PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. The order of commits is that of
-first parents (harness/versions/commits.py).
+Releases are ordered according to PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. Commits are ordered along first
+parents (harness/versions/commits.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Version:
     id: str
     """The version, or the SHA of the commit."""
     label: str
-    """The version, or the beginning of the SHA and the subject of the commit."""
+    """The version, or the abbreviated SHA and the subject of the commit."""
     spec: str
     """The SPEC of `--replace`."""
     date: str = ""
@@ -51,20 +51,20 @@ class Version:
 
     @property
     def short(self) -> str:
-        """Return the version, or the beginning of the SHA."""
+        """Return the version, or the abbreviated SHA."""
         return self.id if self.id == self.label else self.id[:_SHORT]
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a package in the order of the search: the last one is bad."""
+    """The versions of a package in search order. The last one is bad."""
 
     package: str
     versions: tuple[Version, ...]
     good_known: bool
-    """Whether the first one should be good."""
+    """Whether the first version should be good."""
     fix: bool = False
-    """Whether the good version is newer than the bad one, so that the search finds what fixed it."""
+    """Whether the good version is newer than the bad one, so that the search finds the fix."""
     repository: Path | None = None
 
 
@@ -78,9 +78,9 @@ def of_index(name: str, good: str | None, bad: str, context: RunContext) -> Vers
 
 
 def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) -> Versions:
-    """Return only the good version, if it is given, and the bad one.
+    """Return only the good version, if given, and the bad version.
 
-    Raises UsageError if one of them does not exist.
+    Raises UsageError if either does not exist.
     """
     last = _end(name, bad, "--bad", context)
     first = _end(name, good, "--good", context) if good is not None else None
@@ -94,7 +94,7 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
 
 
 def with_versions_between(ends: Versions, context: RunContext) -> Versions:
-    """Return all versions from the good end to the bad one, or all up to the bad one."""
+    """Return all versions from the good end to the bad end. A missing good end means the oldest version."""
     context.progress(f"listing the versions of {ends.package} in the package index")
     known = sorted(ends.versions, key=lambda one: Parsed(one.id))
     high = f"<={Parsed(known[-1].id).public}"
@@ -129,13 +129,13 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
         for each in listed
     )
     for each in found[:1]:
-        parse(name, each.spec)  # a path that --replace cannot express
+        parse(name, each.spec)  # The repository's path may not be valid in --replace.
     fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
     return Versions(package, found, good is not None, fix, root)
 
 
 def prepared(versions: Versions, version: Version, context: RunContext) -> Candidate:
-    """Resolve, build and install a version into the cache, and return it as a candidate for a launch.
+    """Resolve and build a version, install it into the cache, and return it as a candidate for a launch.
 
     Raises UsageError if the version cannot be built or installed, or conflicts with the lock.
     """
@@ -150,9 +150,9 @@ def prepared(versions: Versions, version: Version, context: RunContext) -> Candi
 
 
 def check_index(versions: Versions, version: Version, context: RunContext) -> None:
-    """Raise UsageError if the package index cannot be read now.
+    """Raise UsageError if the package index cannot currently be read.
 
-    Otherwise, every version that needs it would be skipped, as if none could be installed.
+    Without this check, every version that requires the index would be skipped as not installable.
     """
     if versions.repository is not None:
         return
@@ -165,16 +165,16 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
             processes.run([*command, *target_options(versions.package, context)], timeout=SECONDS)
         except ToolError as error:
             raise UsageError(
-                f"{versions.package} {version.id} is not in the package index any more, or the index cannot "
-                f"be read: {reason(error.output)}",
+                f"{versions.package} {version.id} is no longer in the package index, or the index cannot be "
+                f"read: {reason(error.output)}",
                 hint="run the same command again when the index can be read: the search continues",
             ) from None
 
 
 def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
-    """Return the version at one end: of a day of nightlies, the newest one.
+    """Return the version at one end. If the SPEC is a day with several nightlies, return the newest one.
 
-    Raises UsageError if the SPEC is not one version in the index.
+    Raises UsageError if the SPEC does not match exactly one version in the index.
     """
     if spec != LOCKED:
         one = parse(name, spec)

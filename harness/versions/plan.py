@@ -1,4 +1,4 @@
-"""Compute the cells of a matrix: combinations of versions, without excluded and duplicate ones."""
+"""Compute the cells of a matrix: all combinations of versions, except excluded and duplicate ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from harness.versions.definition import MAX_CELLS, Definition, Expectation, Rule
 
 @dataclass(frozen=True)
 class Value:
-    """A version of a package in the matrix, or a SPEC without a version."""
+    """A version of a package in the matrix, or a SPEC that matches no version."""
 
     package: str
     requested: str
-    """The SPEC as the user wrote it."""
+    """The SPEC as written by the user."""
     candidate: Candidate | None = None
     problem: str = ""
-    """Why the SPEC has no version. Empty if there is a candidate."""
+    """Why the SPEC matches no version. Empty if there is a candidate."""
 
     @property
     def label(self) -> str:
@@ -39,7 +39,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Axis:
-    """A package and its versions: those of each SPEC in turn, and within a range the oldest first."""
+    """A package and its versions, in the order of the SPECs. A range's versions are sorted oldest first."""
 
     package: str
     values: tuple[Value, ...]
@@ -47,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell of the matrix. `values` has one version of each package."""
+    """A cell of the matrix. `values` contains one version per package."""
 
     values: tuple[Value, ...]
     expected: Expectation | None = None
@@ -58,31 +58,31 @@ class PlannedCell:
 
     @property
     def problem(self) -> str:
-        """Return why the cell cannot be launched, or ""."""
+        """Return the reason why the cell cannot be launched, or ""."""
         return "; ".join(value.problem for value in self.values if value.problem)
 
     @property
     def cell(self) -> Cell:
-        """Return the cell for a launch. Only for a cell without a problem."""
+        """Return the cell for a launch. The cell must not have a problem."""
         return Cell(tuple(value.candidate for value in self.values if value.candidate is not None))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a matrix, in the order of their launches."""
+    """The cells of a matrix, in launch order."""
 
     axes: tuple[Axis, ...]
     cells: tuple[PlannedCell, ...]
     excluded: tuple[tuple[PlannedCell, str], ...] = ()
-    """Cells that are not launched, each with the reason."""
+    """The cells that are not launched, each with the reason."""
     notes: tuple[str, ...] = field(default=())
-    """Rules that no cell matches."""
+    """Notes about rules that do not match any cell."""
 
 
 def axes(definition: Definition, context: RunContext) -> tuple[Axis, ...]:
-    """Return the versions of each package. A path or a Git reference is built.
+    """Return the versions of each package. Paths and Git references are built.
 
-    Raises UsageError if a package has no version at all.
+    Raises UsageError if none of a package's SPECs matches a version.
     """
     return tuple(
         _axis(package, specs, definition.newest, context) for package, specs in definition.vary.items()
@@ -130,7 +130,7 @@ def plan(definition: Definition, axes: tuple[Axis, ...]) -> Plan:
 
 
 def matches(rule: Rule, values: Iterable[Value]) -> bool:
-    """Return whether a cell has a matching version of each package that the rule names."""
+    """Return whether a cell has a matching version of every package in the rule."""
     by_package = {value.package: value for value in values}
     return all(_matches(spec, by_package.get(package)) for package, spec in rule.where.items())
 
@@ -149,12 +149,12 @@ def _matches(spec: str, value: Value | None) -> bool:
         return False
     # Before packaging 26.1, >1.dev1 does not contain 1.dev2+local.
     version = one.version if "+" in wanted.versions else Version(one.version).public
-    # A checkout with the version 1.0 is not the published 1.0.
+    # A checkout with version 1.0 is not the published version 1.0.
     return not one.digest and version in SpecifierSet(wanted.versions, prereleases=True)
 
 
 def _each(axes: Sequence[Axis]) -> Iterator[tuple[Value, ...]]:
-    """Yield cells that replace one package, while the others keep the version of the lock."""
+    """Yield cells that replace one package, while the other packages keep their locked versions."""
     base = {axis.package: _locked(axis.package) for axis in axes}
     for axis in axes:
         for value in axis.values:

@@ -1,9 +1,9 @@
-"""Write the results of a matrix: JSON, Markdown for GitHub, CTRF, and an HTML page that links the reports.
+"""Write the results of a matrix as JSON, Markdown, CTRF and HTML.
 
-matrix.json   Document
-matrix.md     the table in Markdown, which is also appended to the summary of a GitHub job
-ctrf.json     each cell as a test
-matrix.html   a page whose cells open the reports of the launches. Links are relative to the folder
+matrix.json   the results (results.Document)
+matrix.md     a Markdown table, which is also appended to the job summary in GitHub Actions
+ctrf.json     the results as CTRF, with one test per cell
+matrix.html   a page whose cells link to the launches' reports, with links relative to the folder
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CTRF: Final[dict[Status, ctrf.Status]] = {
 
 
 def write(document: Document) -> None:
-    """Write all files into the folder of the matrix, and in GitHub Actions the summary and annotations."""
+    """Write all files into the matrix's folder, and in GitHub Actions the job summary and annotations."""
     folder = Path(document.folder)
     replace_file(folder / JSON, document.model_dump_json(indent=2) + "\n")
     summary = as_markdown(document)
@@ -61,7 +61,7 @@ def write(document: Document) -> None:
 
 
 def as_markdown(document: Document) -> str:
-    """Return the results as Markdown: the table, the cells that did not pass, and excluded cells."""
+    """Return the results as Markdown: the table, the cells that did not pass, and the excluded cells."""
     replaced = f" {text(document.others)}" if document.others else ""
     lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{replaced}", ""]
     lines += grid_table(found) if (found := grid(document)) is not None else _list(document)
@@ -93,7 +93,7 @@ def as_markdown(document: Document) -> str:
 
 
 def grid_table(found: Grid) -> list[str]:
-    """Return the grid as a table in Markdown."""
+    """Return the grid as a Markdown table."""
     head = [f"{text(found.row_package)} \\\\ {text(found.column_package)}", *map(text, found.columns)]
     rows = [[text(row), *map(_words, cells)] for row, cells in found.rows.items()]
     return markdown.table(head, rows)
@@ -124,7 +124,7 @@ def _relative(document: Document, path: object) -> str:
 
 
 def as_ctrf(document: Document) -> str:
-    """Return the results as CTRF. Each cell is a test, and each launch before its last one an attempt."""
+    """Return the results as CTRF. Each cell is a test, and each launch before the last is a retry attempt."""
     start = round((seconds(document.started_at) or 0) * 1000)
     tests = [_test(document, cell, start) for cell in document.cells]
     stop = max([start, *(test.stop for test in tests)])
@@ -183,7 +183,7 @@ def _facts(cell: CellResult) -> Iterator[dict[str, object]]:
 
 
 def github_annotations(document: Document) -> Iterator[str]:
-    """Yield the annotations for GitHub: an error for each unexpected cell, a warning for flaky ones."""
+    """Yield GitHub annotations: an error for each unexpected result, and a warning for each flaky cell."""
     for cell in document.cells:
         shown = cell.shown
         message = f"{word(cell)}\n{shown.explanation if shown else ''}".strip()
@@ -194,7 +194,7 @@ def github_annotations(document: Document) -> Iterator[str]:
 
 
 def as_html(document: Document) -> str:
-    """Return the page. It contains no script, and loads nothing."""
+    """Return the HTML page. It contains no scripts, and does not load anything."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -1,4 +1,4 @@
-"""The results of a matrix: what each cell shows, and the exit code."""
+"""The results of a matrix: the status of each cell, and the exit code."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ STATUSES: Final[tuple[Status, ...]] = (
 )
 """All statuses, worst first."""
 EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
-"""Exit codes of results that are not as expected. For a PASS, the harness itself ended with another code."""
+"""Exit codes for unexpected results. For an unexpected PASS, the launch itself ended with another code."""
 WORST: Final = (1, 2, 64)
-"""Exit codes, worst first: a FAIL is a proof, UNKNOWN proves nothing, and 64 is a cell without a launch."""
+"""Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (a cell was not launched)."""
 
 
 class CellResult(BaseModel):
     """The result of a cell."""
 
     versions: dict[str, str]
-    """The version, or the SPEC of a checkout, by package name."""
+    """Maps each package name to its version, or to the SPEC of a checkout."""
     options: list[str] = []
     """The options of `harness run` that launch this cell."""
     expected: Expectation | None = None
     outcomes: list[Outcome] = []
-    """All launches of the cell, in their order."""
+    """All launches of the cell, in launch order."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class CellResult(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def status(self) -> Status:
-        """Return the status. A cell is flaky if not all its launches are as expected, but one is."""
+        """Return the status. A cell is flaky if some, but not all, of its launches ended as expected."""
         if not self.outcomes:
             return "not run"
         fitting = [self.is_expected(outcome) for outcome in self.outcomes]
@@ -57,7 +57,7 @@ class CellResult(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def exit_code(self) -> int:
-        """Return the exit code that this cell adds to the matrix, or 0 if it is as expected or flaky."""
+        """Return the cell's contribution to the exit code: 0 if it is flaky or ended as expected."""
         if self.status == "not run":
             return 2
         if self.status != "failed":
@@ -66,7 +66,7 @@ class CellResult(BaseModel):
 
     @property
     def shown(self) -> Outcome | None:
-        """Return the launch that stands for the cell: the last one that did not pass, or the last one."""
+        """Return the launch to show for the cell: the last launch that did not pass, or else the last one."""
         bad = [outcome for outcome in self.outcomes if not outcome.passed]
         return bad[-1] if bad else self.outcomes[-1] if self.outcomes else None
 
@@ -78,10 +78,10 @@ class CellResult(BaseModel):
         return outcome.result == self.expected.result and same_cause
 
     def needs_launch(self, repeat: int) -> bool:
-        """Return whether another launch is necessary to know the status.
+        """Return whether another launch is needed to determine the status.
 
-        A cell that is not as expected is launched up to `repeat` times, until a launch is as expected.
-        Packages that cannot be installed are not tried again.
+        A cell is launched up to `repeat` times, until one launch ends as expected. It is not launched again
+        if its packages cannot be installed.
         """
         if not self.outcomes:
             return True
@@ -100,7 +100,7 @@ class AxisValue(BaseModel):
     requested: str
     version: str | None = None
     released: str | None = None
-    """The date on which the index received it."""
+    """The date on which the version was uploaded to the index."""
     digest: str = ""
     problem: str = ""
 
@@ -119,10 +119,10 @@ class Document(BaseModel):
     """The versions of each package."""
     cells: list[CellResult]
     excluded: dict[str, str] = {}
-    """The reason by the name of a cell."""
+    """Maps the name of each excluded cell to the reason."""
     notes: list[str] = []
     replace: dict[str, str] = {}
-    """Other parts of the stack that were replaced in all cells: the SPEC by name."""
+    """Maps the names of other components that were replaced in all cells to their SPECs."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -133,16 +133,16 @@ class Document(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def exit_code(self) -> int:
-        """Return the worst exit code of all cells."""
+        """Return the worst exit code among all cells."""
         return worst([cell.exit_code for cell in self.cells])
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def bisects(self) -> list[list[str]]:
-        """Return commands that search for the versions with which the failures began, without duplicates.
+        """Return commands that search for the versions in which the failures began, without duplicates.
 
-        A search needs a passed cell that differs from the failed one only in the version of one package.
-        Between two checkouts, there is nothing to search.
+        A search needs a passed cell that differs from the failed cell only in the version of one package.
+        There are no versions to search between two checkouts.
         """
         found: dict[tuple[str, str, str, str], list[str]] = {}
         passed = [cell for cell in self.cells if cell.status == "passed"]
@@ -159,9 +159,9 @@ class Document(BaseModel):
         return list(found.values())
 
     def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
-        """Return the version of a package in a cell that passed and is otherwise equal, or None.
+        """Return the package's version in a passed cell that is otherwise identical, or None.
 
-        If there are several, it is the nearest one in the order of the matrix.
+        If there are several, return the nearest one in the order of the matrix.
         """
         if not self._published(package, cell):
             return None
@@ -177,7 +177,7 @@ class Document(BaseModel):
         return self._published(package, nearest) if nearest is not None else None
 
     def _published(self, package: str, cell: CellResult) -> str:
-        """Return the version of a package in a cell, or "" if it is a checkout."""
+        """Return the version of a package in a cell, or "" for a checkout."""
         label = cell.versions[package]
         value = next(value for value in self.axes[package] if value.label == label)
         return "" if value.digest else value.version or ""
@@ -189,17 +189,17 @@ class Document(BaseModel):
 
     @property
     def others(self) -> str:
-        """Return the replaced parts that do not vary as text, such as "with kueue v0.19.2", or ""."""
+        """Return the components replaced in all cells as text, such as "with kueue v0.19.2", or ""."""
         listed = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
         return f"with {listed}" if listed else ""
 
 
 def worst(codes: Sequence[int]) -> int:
-    """Return the worst exit code, or 0 if there is none."""
+    """Return the worst exit code, or 0 if `codes` is empty or contains only 0."""
     return next((code for code in WORST if code in codes), 0)
 
 
 def _without(package: str, options: Sequence[str]) -> list[str]:
-    """Return options of `harness run` without the one that replaces a package."""
+    """Return options of `harness run` without the option that replaces this package."""
     pairs = zip(options[::2], options[1::2], strict=True)
     return [word for name, spec in pairs if not spec.startswith(f"{package}=") for word in (name, spec)]

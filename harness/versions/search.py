@@ -1,19 +1,19 @@
-"""Find the first bad version in an ordered list, from launches whose results may be wrong.
+"""Find the first bad version in an ordered list, using launches whose results may be wrong.
 
 All functions are pure. The next step depends only on the launches so far, so an interrupted search continues
 from its ledger.
 
-1. The newest and the oldest version are verified. Without a version that is known to be good, the distance
-   from the newest version is doubled until one is good.
+1. The newest and the oldest version are verified. If no version is known to be good, the search goes back
+   from the newest version and doubles the distance until it reaches a good version.
 2. Binary search: at most ⌊log₂ n⌋ + 1 launches for n versions between the two ends.
 3. The last good and the first bad version are launched again until the probability that the answer is wrong
    is below a limit.
 
-The model behind this probability: every position of the first bad version is equally likely, all later
-versions are bad too, and results are independent. A launch of a bad version shows the failure with a
-probability from BAD_RATES, and a launch of a good version shows the same failure with a probability from
-GOOD_RATES. The likelihood of the launches is averaged over these rates, so a failure that is seen to come and
-go leads to more launches.
+This probability is computed under the following model. Every version is equally likely to be the first bad
+one, all later versions are bad too, and results are independent. A launch of a bad version shows the failure
+with a probability from BAD_RATES, and a launch of a good version shows the same failure with a probability
+from GOOD_RATES. The likelihood of the launches is averaged over these rates, so an intermittent failure leads
+to more launches.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ BAD_RATES: Final[Mapping[float, float]] = {
     0.995: 0.76,
     **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
 }
-"""Maps the probability that a launch of a bad version shows the failure to its weight: three of four
-failures show in every launch, and the others in 25 to 95 % of the launches."""
+"""Maps the probability that a launch of a bad version shows the failure to its weight. Three of four failures
+occur in every launch, and the others in 25 to 95 % of the launches."""
 GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
 """Maps the probability that a launch of a good version shows the same failure to its weight."""
 END_LAUNCHES: Final = 3
-"""How often an end is launched that does not have the expected result."""
+"""How many times a version at an end is launched if it does not have the expected result."""
 MAX_END_SKIPS: Final = 5
-"""How many versions at the bad end may be skipped before the search gives up."""
+"""Maximum number of versions at the bad end that may be skipped before the search gives up."""
 MAX_OTHER: Final = 2
-"""How often a version is launched that fails in another way."""
+"""How many times a version is launched if it fails in a different way."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The result of a launch of the version at a position in the list, where 0 is the oldest."""
+    """A launch and its result. `position` is the version's position in the list, where 0 is the oldest."""
 
     position: int
     result: Result
-    """"skip" means that the version cannot be launched. "other" means that the launch failed in another way,
-    so it shows neither that the version is good nor that it is bad."""
+    """"skip" means that the version cannot be launched. "other" means that the launch failed in a different
+    way, which shows neither that the version is good nor that it is bad."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Next:
     position: int
     purpose: Purpose
     between: int
-    """The number of versions that may still be the first bad one."""
+    """The number of versions that may still be the first bad version."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class End:
     """The end of a search."""
 
     ending: Ending
-    """"found" if the first bad version is known, or one of `suspects` where versions were skipped. "unsure"
-    if more launches do not help. "newest_good" and "oldest_bad" if an end does not have the expected result.
-    "not_judged" if too few versions can be judged."""
+    """"found" if the first bad version is known, or known to be one of `suspects` because versions were
+    skipped. "unsure" if more launches do not help. "newest_good" or "oldest_bad" if the version at an end
+    does not have the expected result. "not_judged" if too few versions can be judged."""
     good: int | None = None
     """The position of the last good version."""
     bad: int | None = None
-    """The position of the first version that is known to be bad."""
+    """The position of the first version known to be bad."""
     suspects: tuple[int, ...] = ()
-    """The positions that can be the first bad one: `bad`, and the skipped versions before it."""
+    """The positions of the possible first bad versions: `bad`, and the skipped versions before it."""
     error: float = 0.0
-    """The probability that the answer is wrong, under the model of this module."""
+    """The probability that the answer is wrong, under the model described in this module."""
 
 
 def step(
@@ -88,8 +88,8 @@ def step(
 ) -> Next | End:
     """Return the next version to launch, or the end of the search.
 
-    `count` is the number of versions. `good_known` means that the oldest one should be good. If it is false,
-    the search goes back from the newest version, and the oldest one is only reached if all others are bad.
+    `count` is the number of versions. `good_known` means that the oldest version should be good. If it is
+    false, the search goes back from the newest version, and reaches the oldest only if all others are bad.
     """
     seen = _Seen(count, launches)
     if len(seen.usable) < (2 if good_known else 1):
@@ -107,7 +107,7 @@ def step(
 
 
 def ahead(count: int, launches: Sequence[Launch], current: Next, *, good_known: bool = True) -> list[int]:
-    """Return the positions that may be launched after `current`, without `current` itself."""
+    """Return the positions that may be launched after `current`, excluding `current` itself."""
     results: tuple[Result, ...] = ("bad", "good")
     following = (
         step(count, [*launches, Launch(current.position, result)], good_known=good_known)
@@ -143,15 +143,15 @@ class _Seen:
         self._again = [each for each in sorted(self._skipped) if not skips[each] and other[each] < MAX_OTHER]
 
     def untested(self, low: int, high: int) -> list[int]:
-        """Return the versions between two positions that were not launched yet.
+        """Return the positions between `low` and `high` that have not been launched yet.
 
-        If there is none, return those that failed once in another way.
+        If there are none, return those whose only launch failed in a different way.
         """
         new = [each for each in self.usable if low < each < high and each not in self.judged]
         return new or [each for each in self._again if low < each < high]
 
     def skipped_below(self, position: int) -> int:
-        """Return how many versions below a position cannot be judged."""
+        """Return the number of versions below a position that cannot be judged."""
         return sum(each < position for each in self._skipped)
 
     def is_skipped(self, position: int) -> bool:
@@ -160,14 +160,14 @@ class _Seen:
 
     @property
     def max_launches(self) -> int:
-        """Return a limit that only a search without convergence reaches."""
+        """Return a limit on the number of launches, which is reached only if the search does not converge."""
         return 40 + 8 * math.ceil(math.log2(self.count + 1))
 
 
 def _without_good(seen: _Seen, good_known: bool, max_error: float) -> Next | End:
-    """Continue a search in which no version was good yet: at the oldest one, or further back.
+    """Continue a search without a good version so far, at the oldest version or further back.
 
-    If versions cannot be launched there, the distance to the next one is doubled each time.
+    As long as versions there cannot be launched, the distance to the next one is doubled each time.
     """
     lowest, newest = seen.judged_bad[0], seen.judged_bad[-1]
     older = seen.untested(-1, lowest)
@@ -186,7 +186,7 @@ def _without_good(seen: _Seen, good_known: bool, max_error: float) -> Next | End
 
 
 def _narrowed(seen: _Seen, max_error: float) -> Next | End:
-    """Continue a search in which a version was good and one was bad."""
+    """Continue a search in which at least one version was good and one was bad."""
     good, bad = seen.judged_good[-1], seen.judged_bad[0]
     consistent = good < bad
     posterior = _posterior(seen)
@@ -204,10 +204,10 @@ def _narrowed(seen: _Seen, max_error: float) -> Next | End:
 
 
 def _doubtful(seen: _Seen, posterior: _Posterior, best: _Interval) -> int:
-    """Return the version whose next launch has the lowest expected entropy of the answer.
+    """Return the version whose next launch is expected to leave the lowest entropy in the answer.
 
-    It is one of the two at the answer. If results contradict each other, it can also be the one whose state
-    is least certain.
+    The candidates are the last good and the first bad version. If results contradict each other, the version
+    whose state is least certain is also a candidate.
     """
     options = [each for each in (best.low, best.high) if each in seen.launchable]
     if not options or seen.judged_good[-1] > seen.judged_bad[0]:
@@ -234,10 +234,10 @@ def _answer(seen: _Seen, best: _Interval, error: float) -> End:
 
 
 def _middle(seen: _Seen, positions: Sequence[int]) -> int:
-    """Return the middle of a run of adjacent positions. Without skipped versions, there is only one run.
+    """Return the middle of the longest run of adjacent positions. Without skipped versions, there is one run.
 
-    Versions beside a skipped one are probably to be skipped too, and even more between two skipped ones. So
-    the longest run counts, in which these are weighted less.
+    Neighbors of a skipped version probably have to be skipped too, especially those between two skipped
+    versions. They therefore count less when the lengths of the runs are compared.
     """
     runs: list[list[int]] = []
     for each in positions:
@@ -256,7 +256,7 @@ def _middle(seen: _Seen, positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class _Interval:
-    """The positions above `low` up to `high`, which the launches do not distinguish."""
+    """The positions above `low` up to `high`, between which the launches cannot distinguish."""
 
     low: int
     high: int
@@ -273,7 +273,7 @@ class _Posterior:
     def __init__(self, intervals: Sequence[_Interval], evidence: float) -> None:
         self._intervals = intervals
         self.evidence = evidence
-        """The logarithm of the likelihood of all launches, up to a constant."""
+        """The log-likelihood of all launches, up to a constant."""
 
     @property
     def best(self) -> _Interval:
@@ -325,7 +325,7 @@ def _posterior(seen: _Seen) -> _Posterior:
 
 
 def _mean(rates: Mapping[float, float], bads: int, goods: int) -> float:
-    """Return the logarithm of the likelihood of a number of results, averaged over the rates."""
+    """Return the log-likelihood of a number of results, with the likelihood averaged over the rates."""
     terms = [
         math.log(weight) + bads * math.log(rate) + goods * math.log(1 - rate)
         for rate, weight in rates.items()

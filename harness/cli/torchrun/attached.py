@@ -27,8 +27,8 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds for which the supervisor of a failed command waits for new code. `--watch` renews the wait while it
-is running."""
+"""Seconds for which a supervisor waits for new code after its command has failed. A running `--watch` extends
+this time repeatedly."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
@@ -165,7 +165,7 @@ class Attached:
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
         """Sync as soon as two successive polls find the same files.
 
-        An editor can write several files, one after the other.
+        An editor may write several files, one after another.
         """
         assert self.walker is not None
         while (now := self.walker.stamps()) != self._stamps:
@@ -265,7 +265,7 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print the log of a trainer container, each line with the node rank of its pod."""
+    """Print a trainer container's log, each line with its pod's node rank."""
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the TorchrunJob")]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
+    str | None, typer.Option("--namespace", "-n", help="the job's namespace (default: the context's)")
 ]
 Folder = Annotated[Path, typer.Option("--dir", help="the folder whose code the job runs")]
 Watch = Annotated[bool, typer.Option("--watch", help="run new code in the same pods whenever a file changes")]
@@ -47,14 +47,14 @@ def submit(
     name: Annotated[
         str | None, typer.Option(help="name of the job (default: the folder's name and a random suffix)")
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="total GPUs of all nodes")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="total number of GPUs on all nodes")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of pods, one on each node")] = None,
     min_nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="minimum number of pods of an elastic job, with --max-nodes"),
+        typer.Option(min=1, help="minimum number of pods in an elastic job, with --max-nodes"),
     ] = None,
     max_nodes: Annotated[
-        int | None, typer.Option(min=1, help="maximum number of pods of an elastic job")
+        int | None, typer.Option(min=1, help="maximum number of pods in an elastic job")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="ranks per pod, for a job without GPUs")
@@ -75,11 +75,11 @@ def submit(
         int | None, typer.Option(min=0, help="maximum number of restarts of a failed job (default: 3)")
     ] = None,
     deadline: Annotated[
-        int | None, typer.Option(min=1, help="seconds from the job's admission until it is ended")
+        int | None, typer.Option(min=1, help="seconds from the job's admission until it is stopped")
     ] = None,
     ttl: Annotated[
         int | None,
-        typer.Option(min=0, help="seconds from the job's end until its pods are deleted (default: 3600)"),
+        typer.Option(min=0, help="seconds after the job's end until its pods are deleted (default: 3600)"),
     ] = None,
     folder: Folder = Path(),
     sync: Annotated[bool, typer.Option("--sync/--no-sync", help="send the code in this folder")] = True,
@@ -103,7 +103,7 @@ def submit(
     """Run the code in this folder in a TorchrunJob, and stay attached until it ends.
 
     Files that git ignores, or that match .torchrunignore, are not sent. The exit
-    code is that of the job. Ctrl-C detaches with exit code 130, and the job continues.
+    code is the job's. Ctrl-C detaches with exit code 130, and the job continues.
     """
     if watch and (detach or suspended or not sync):
         raise UsageError("--watch cannot be combined with --detach, --suspend or --no-sync")

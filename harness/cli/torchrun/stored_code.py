@@ -56,7 +56,7 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Creates, replaces and deletes the Secrets in one namespace that contain the code of jobs."""
+    """Creates, replaces and deletes the Secrets that contain the code for jobs in one namespace."""
 
     jobs: Jobs
     progress: Progress

@@ -61,7 +61,7 @@ def console() -> Console:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield the progress function and listener of a launch (harness/cli/view/live.py)."""
+    """Yield the progress function and listener for a launch (harness/cli/view/live.py)."""
     from harness.cli.view.live import watching as live
 
     with live(quiet) as pair:

@@ -38,7 +38,7 @@ MAX_LINE = 4000
 
 @dataclass
 class _Pod:
-    """The latest state of the pod of one node."""
+    """The latest state of a node's pod."""
 
     name: str = ""
     uid: str = ""
@@ -71,8 +71,8 @@ class Live:
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _events: list[ProcessLine] = field(default_factory=list)
     _recorded: dict[str, list[int]] | None = None
-    """Maps the UID or name of a pod to its ranks, from the records of their processes. None means that it
-    must be computed again."""
+    """Maps each pod's UID or name to its ranks, based on recorded processes. None means that it must be
+    computed again."""
     _awaited: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -189,7 +189,7 @@ class Live:
     def _numbers(self, index: int) -> list[int]:
         """Return the ranks on a node, from its process records if there are any, otherwise by node order.
 
-        -1 stands for an unknown rank: the rank expected by node order is recorded on another node.
+        -1 stands for an unknown rank, if the rank expected by node order is recorded on another node.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))
@@ -246,7 +246,7 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """Return the phase of a pod, or the reason why one of its containers waits."""
+    """Return a pod's phase, or the reason why one of its containers is waiting."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -27,7 +27,7 @@ do not have them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Return, by node, why a failed node is not proved to be at fault itself.
+    """Return the reasons why failed nodes are not proved to be at fault themselves, keyed by node.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own.

@@ -29,9 +29,9 @@ Pair = tuple[int, int]
 class Culprit:
     """The node indexes of the accused pods, and a sentence about what all failures share, or "".
 
-    `instead` is the cause of connections that got no response. It is tcp.rejected if a node rejected others:
-    a kernel limits its rate of ICMP messages. It is the error in the accused pods themselves if they cannot
-    send, because their responses are then not sent either.
+    `instead` is the cause of connections that got no response. It is tcp.rejected if a node rejected other
+    connections, because kernels rate-limit ICMP messages. If the accused pods cannot send packets, it is the
+    error in these pods, because they cannot send responses either.
     """
 
     nodes: list[int]

@@ -13,7 +13,7 @@ from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 WHOLE_SECONDS = 1.0
-"""Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
+"""Tolerance in seconds, because Kubernetes timestamps are truncated to whole seconds."""
 
 
 def leaving(state: ObjectState) -> bool:
@@ -68,9 +68,9 @@ def evicted_at(pod: Pod) -> float | None:
 
 
 def ended_by_node(state: ObjectState) -> bool:
-    """Return whether the pod's status reason says that its node ended it.
+    """Return whether the pod's status reason shows that its node terminated it.
 
-    Not every version of Kubernetes adds the condition DisruptionTarget.
+    This check is needed because not all Kubernetes versions add the condition DisruptionTarget.
     """
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
 
@@ -93,10 +93,10 @@ def version(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the pod's Job exceeded its deadline if its controller deleted the pod for that, or None.
+    """Return when the pod's Job exceeded its deadline, or None if the pod was not deleted for that reason.
 
     The controller deletes the pods before it writes the condition, so resource versions do not show which
-    came first. Without the condition, the Job's start time shows when it had to be exceeded.
+    came first. Without the condition, the deadline is computed from the Job's start time.
     """
     job = job_of(case, removed)
     if job is None:
@@ -124,14 +124,14 @@ def _failure(job: ObjectState) -> dict[str, Any]:
 
 
 def _planned_deadline(job: ObjectState) -> float | None:
-    """Return when a Job has to end by its spec, or None if it has no deadline or is suspended."""
+    """Return the deadline that follows from a Job's spec, or None if it has no deadline or is suspended."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     started = seconds(mapping(job.object, "status").get("startTime"))
     return started + limit if isinstance(limit, int) and started is not None else None
 
 
 def first_out_of_time(case: Case) -> ObjectState | None:
-    """Return the Job that exceeded its deadline if no other Job of the launch had failed before, or None."""
+    """Return the Job that exceeded its deadline, or None if another Job in the launch had failed earlier."""
     jobs = {job.uid: job for job in case.bundle.last("job").values()}
     if case.launch.kind == "Job" and case.jobset is not None:
         jobs[case.jobset.uid] = case.jobset
@@ -152,7 +152,7 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # Only timestamps show the order of what happened before.
+    if case.launch.attached and born < 0:  # Only timestamps show the order of earlier events.
         at = requested_at(removed) + WHOLE_SECONDS
         return all(at <= _sign_at(sign) for sign in _signs_of_an_end(case, pod))
     if _by_its_job(case, pod, removed):
@@ -201,7 +201,7 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
-    """Yield the states of other objects that make controllers delete a pod."""
+    """Yield the states of other objects that cause controllers to delete a pod."""
     for other in case.pods.values():
         for state in other.history:
             phase = mapping(state.object, "status").get("phase")
@@ -215,14 +215,14 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the conditions that say that a JobSet, Job or Workload is over, or will soon be."""
+    """Yield the conditions that show that a JobSet, Job or Workload has ended or is about to end."""
     for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished"):
         if (found := condition(state, name)).get("status") == "True":
             yield found
 
 
 def _sign_at(sign: ObjectState) -> float:
-    """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
+    """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
     texts = [end.get("lastTransitionTime") for end in _ends(sign)]
     for status in items(sign.object, "status", "containerStatuses"):
         texts.append(mapping(status, "state", "terminated").get("finishedAt"))

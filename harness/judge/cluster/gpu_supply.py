@@ -1,8 +1,8 @@
 """Judge whether the nodes could provide the GPUs that a launch's pods request, and if not, why.
 
-The reasons lie in the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that is not
-running, GPUs that are split or shared, or a resource with a different name. starting.py judges the case that
-other pods use the GPUs.
+The possible reasons are on the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that
+is not running, GPUs that are split or shared, or a resource with a different name. starting.py handles the
+case that other pods use the GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.judge.case import Case
 
 @dataclass(frozen=True)
 class Supply:
-    """Why pods get no GPUs. `nodes` maps the name of each affected node to the reason."""
+    """Why pods cannot get GPUs. `nodes` maps the name of each affected node to the reason."""
 
     cause: CauseId
     nodes: dict[str, gpu_nodes.Shortage]

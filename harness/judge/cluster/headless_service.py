@@ -107,10 +107,10 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
 
 
 def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    """Return the problem of a Service that is not headless.
+    """Return the problem with a Service that is not headless.
 
-    The DNS specification of Kubernetes has names of single pods only for headless Services. CoreDNS also has
-    them for others, so every other problem takes precedence.
+    Kubernetes' DNS specification defines names for individual pods only for headless Services. CoreDNS also
+    serves them for other Services, so every other problem takes precedence.
     """
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):

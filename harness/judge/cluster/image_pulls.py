@@ -1,4 +1,4 @@
-"""Find out why an image of an attached job cannot be pulled, beyond the message of the container."""
+"""Find out why an attached job's image cannot be pulled if the container's own message does not show it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ LOGIN = (
 )
 DELETE = "delete pod {pod}: its StatefulSet then creates it from the current template"
 _NOT_RETRIEVED = "FailedToRetrieveImagePullSecret"
-"""Reason of an Event that names Secrets which are missing. The kubelet then tries without a login."""
+"""Reason of an Event that names missing Secrets. The kubelet then pulls the image without credentials."""
 
 
 def secrets(case: Case, index: int) -> list[str]:
-    """Return a list with the Event about missing imagePullSecrets of a node's pod, or []."""
+    """Return a list with the Event about missing imagePullSecrets for a node's pod, or []."""
     uid = case.pods[index].last.uid
     messages = [
         str(event.object.get("message") or "").rstrip(".")
@@ -26,9 +26,10 @@ def secrets(case: Case, index: int) -> list[str]:
 
 
 def outdated(case: Case, index: int) -> str:
-    """Return a clause if the pod's StatefulSet has another image by now, but does not replace the pod, or "".
+    """Return a clause if the pod's StatefulSet now has a different image but does not replace the pod, or "".
 
-    Under OrderedReady, the controller waits for the pod before it updates it (kubernetes/kubernetes#67250).
+    With OrderedReady, the controller waits until the pod is ready before it updates it
+    (kubernetes/kubernetes#67250).
     """
     launched = case.jobset
     if not case.launch.attached or case.launch.kind != "StatefulSet" or launched is None:

@@ -77,7 +77,7 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
 
 
 def _host_ports(pod: dict[str, Any]) -> set[int]:
-    """Return the host ports of a pod. With hostNetwork, each containerPort is a host port."""
+    """Return the host ports that a pod uses. With hostNetwork, each containerPort is a host port."""
     own_network = mapping(pod, "spec").get("hostNetwork") is not True
     return {
         int(number)

@@ -1,6 +1,6 @@
 """Judge whether every pod was scheduled and could start a container from its image.
 
-Pods of an attached job that have no rank are judged after those of the ranks.
+In an attached job, pods without ranks are judged after the pods with ranks.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
 
 
 def _without_rank(case: Case) -> list[Pod]:
-    """Return the pods of an attached job that have no rank, or [] if the job completed.
+    """Return the pods without ranks in an attached job, or [] if the job completed.
 
-    The ranks may wait for them: for the launcher of an MPIJob, or for an initializer of a TrainJob. Pods with
-    a scheduling gate are omitted, as those of ranks are (`Case.pods`).
+    The ranks may wait for these pods, such as an MPIJob's launcher or a TrainJob's initializer. Pods with a
+    scheduling gate are omitted, as in `Case.pods`.
     """
     if not case.launch.attached or case.terminal == "Completed":
         return []
@@ -116,7 +116,7 @@ def _image_without_rank(case: Case) -> Finding | None:
             for status in items(pod.last.object, "status", f"{part.removesuffix('s')}Statuses"):
                 name = str(status.get("name"))
                 if "waiting" not in mapping(status, "state") or mapping(status, "lastState"):
-                    continue  # It has started.
+                    continue  # The container has started.
                 if (why := _blocked(pod, part, name, f"{role} {name}")) is not None:
                     there, advice = _on_nodes(case, why, pod.node)
                     text = f"pod {pod.name}, which has no rank, {why.text}"
@@ -169,7 +169,7 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have the image that could not be pulled, and what to do. Either can be "".
+    """Return which nodes have the image that could not be pulled, and advice. Either can be "".
 
     `node` is the pod's node.
     """

@@ -1,4 +1,4 @@
-"""Find why the PersistentVolumeClaims of unscheduled pods have no volume, from the claims' events."""
+"""Determine from events why the PersistentVolumeClaims of unscheduled pods have no volume."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Unbound:
 
 
 def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]:
-    """Return the claims for which unscheduled pods wait, one for each reason.
+    """Return the claims for which unscheduled pods are waiting, one per reason.
 
-    `message` is the scheduler's. If it does not name a claim, the pods wait for something else.
+    `message` is the scheduler's message. If it does not mention a claim, the pods are waiting for something
+    else.
     """
     if "persistentvolumeclaim" not in message.lower():
         return []
@@ -42,7 +43,7 @@ def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]
 
 
 def _claims(pod: Pod) -> list[str]:
-    """Return the names of the claims of a pod, including those of its generic ephemeral volumes."""
+    """Return the names of a pod's claims, including those for its generic ephemeral volumes."""
     names = []
     for volume in items(pod.last.object, "spec", "volumes"):
         if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):

@@ -90,11 +90,11 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
 _TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
 _UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
 _C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
-"""What PyTorch writes before a message about a socket: level, time, file and line."""
+"""The prefix of PyTorch's messages about sockets: level, time, file and line."""
 _C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
 LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
-"""PyTorch gives up in the moment in which its last attempt fails. It does not log each refused connection, so
-that an earlier message about the name is not about the last attempt."""
+"""PyTorch gives up as soon as its last attempt fails. A message that is more than LAST_ATTEMPT_SECONDS older
+than the error is therefore about an earlier attempt. PyTorch does not log every refused connection."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.driver"),
@@ -108,11 +108,11 @@ _NO_CPU_FREQUENCY = re.compile(
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
 RECENT_LINES = 200
-"""Number of last lines, without those of C++ stacks, in which a cause is searched. An error before them did
-not end the program."""
+"""Number of last lines, excluding C++ stacks, that are searched for a cause. Errors in earlier lines did not
+end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 NCCL_LINES = 4
-"""Maximum number of lines between an exception of NCCL and the detail that NCCL adds to it."""
+"""Maximum number of lines between an NCCL exception and the detail that NCCL adds to it."""
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _OF_A_PEER = re.compile(
@@ -132,7 +132,7 @@ _REPORT = re.compile(
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""The last line of a torchrun that got a signal. Its exit code is then 1."""
+"""The last line that torchrun logs after it received a signal. Its exit code is then 1."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
@@ -145,7 +145,7 @@ _AFTER_REPORT = re.compile(
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
-"""What `torchrun --tee` and `mpirun --tag-output` write before each line of a process."""
+"""The prefix that `torchrun --tee` or `mpirun --tag-output` adds to each line written by a process."""
 _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
 """The line above the one in which NCCL names the problem. The exception's own line has only an error code."""
 _OF_A_LAUNCHER = re.compile(
@@ -153,13 +153,13 @@ _OF_A_LAUNCHER = re.compile(
 )
 """An error with which a launcher, such as accelerate, reports that the process it started has failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
-"""What Python writes before each line of an exception within an ExceptionGroup."""
+"""The prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
     r"|^Extension modules: |^<unknown function>"
     r"|^ *(\+-)+\+?-{5,}|^terminate called after throwing an instance of "
-    # What PyTorch and CUDA write below each CUDA error.
+    # Lines that PyTorch and CUDA write below each CUDA error.
     r"|^(\[rank\d+\]: ?)?(CUDA kernel errors might be asynchronously reported|Search for `cuda\w+' in "
     r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
     r"|Device-side assertion tracking was not enabled)"
@@ -172,7 +172,7 @@ _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(
     r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)(: .*)?$"
-    # The message of a C++ exception that nothing caught.
+    # The message about an uncaught C++ exception.
     r"|^ *what\(\): "
 )
 
@@ -191,7 +191,7 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer, or waited in vain for one."""
+    """Whether the rank lost a peer, or waited in vain for a peer."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     in_vain: bool = False
@@ -203,7 +203,7 @@ class Clues:
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
     torchrun_signal: int = 0
-    """The signal that ended torchrun, if the log ends with that, or 0."""
+    """The signal that ended torchrun if the log ends with this signal, otherwise 0."""
 
     @property
     def log_quote(self) -> str:
@@ -287,7 +287,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 
 
 def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
-    """Return the message that the host of a timeout did not resolve, or None if it did at last."""
+    """Return the message that the host in a timeout error was not resolved, or None if it finally was."""
     target = _TARGET.search(error)
     host = target[1] if target else ""
     about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
@@ -304,7 +304,7 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
 
 
 def _c10d_seconds(text: str) -> int | None:
-    """Return the time of day of a PyTorch message about a socket in seconds, or None."""
+    """Return the time of day, in seconds, of a PyTorch message about a socket, or None."""
     found = _C10D_TIME.match(text)
     return 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3]) if found else None
 
@@ -316,7 +316,7 @@ def unresolved_host(text: str) -> str:
 
 
 def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
-    """Return the first exception that ended a rank of the last attempt and that no lost peer caused."""
+    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer."""
     reports = [position for position, (_, text) in enumerate(lines) if _REPORT.search(text)]
     failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
@@ -331,7 +331,7 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
 
 
 def _nccl_detail(lines: Lines, number: int) -> str:
-    """Return what NCCL adds to the exception in a line of the log, or ""."""
+    """Return the detail that NCCL adds to the exception in this line, or ""."""
     after = [text for at, text in lines if number < at <= number + NCCL_LINES]
     for header, detail in itertools.pairwise(after):
         if _NCCL_DETAIL.match(header):

@@ -1,7 +1,7 @@
-"""What to do about errors of PyTorch, CUDA and Python that need more than reading the rank's log.
+"""Advice on errors in PyTorch, CUDA and Python that cannot be understood from the rank's log alone.
 
-These errors end a rank at any time and have no cause of their own, because they prove too little: the same
-message has several reasons. Each entry names the usual ones.
+These errors can end a rank at any time. They do not have their own causes in the catalogue, because the same
+message can have several reasons. Each entry lists the usual reasons.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ _ADVICE = (
 
 
 def advice(error: str) -> str:
-    """Return what to do about a rank's last error, or "" if the error is not known."""
+    """Return advice on a rank's last error, or "" if the error is not known."""
     return next((text for pattern, text in _ADVICE if re.search(pattern, error, re.IGNORECASE)), "")

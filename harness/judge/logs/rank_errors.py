@@ -1,8 +1,8 @@
 """Find the rank whose own error came first in a container with several ranks.
 
-All ranks of a container write to one log, so the error of one rank is mixed with those of the ranks that
-then lost it. torchrun reports the process whose end it detected first, which can be any of them. Since
-PyTorch 2.4, each line of an exception that ends a rank begins with "[rankN]: ".
+All ranks in a container write to the same log, so the error of the rank that failed first is mixed with the
+errors of the ranks that lost this peer. torchrun reports the process whose termination it detected first,
+which can be any of them. Since PyTorch 2.4, lines of an exception that ends a rank begin with "[rankN]: ".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RankError:
 
 @dataclass
 class _Chain:
-    """An exception with the exceptions that it was raised from. `error` is the last one."""
+    """An exception with the exceptions from which it was raised. `error` is the last one."""
 
     error: tuple[int, str] | None = None
     lines: list[str] = field(default_factory=list)
@@ -45,11 +45,11 @@ def first(
     is_noise: Callable[[str], bool],
     is_of_a_peer: Callable[[str], bool],
 ) -> RankError | None:
-    """Return the first exception in the lines that ended a rank and that no lost peer caused, or None.
+    """Return the first exception that ended a rank and was not caused by a lost peer, or None.
 
-    `lines` are those before torchrun's report. `is_noise` returns whether a line has no information, such as
-    a line of a stack. A program can print an exception and continue. Therefore, only the last exception with
-    a rank's label counts, or exceptions without a label that no other text follows.
+    `lines` are the lines before torchrun's report. `is_noise` returns whether a line contains no information,
+    such as a line in a stack. A program can print an exception and continue. Therefore, only the last
+    exception with a rank's label counts, or exceptions without a label that are not followed by other text.
     """
     chains: dict[int | None, list[_Chain]] = {}
     for number, text in lines:

@@ -1,7 +1,8 @@
-"""Find a rank that did not take part in a collective operation, from where each rank was at its end.
+"""Find a rank that did not take part in a collective operation, using each rank's stack at its termination.
 
-The ranks that waited in vain report a timeout, which does not name the rank that they waited for. The
-recorder adds where each other rank was when it got SIGTERM (harness/workers/recorder/rank_stacks.py).
+The ranks that waited in vain report a timeout, which does not name the rank for which they waited. The
+recorder adds the stacks of the other ranks when they received SIGTERM
+(harness/workers/recorder/rank_stacks.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_PLACES = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank was when it got SIGTERM."""
+    """Where a rank's main thread was when the rank received SIGTERM."""
 
     index: int
     """The index of the rank's node."""
@@ -31,7 +32,7 @@ class Place:
 
 
 def outside_collectives(case: Case) -> list[Place]:
-    """Return each rank that was in no collective operation when it got SIGTERM, in rank order."""
+    """Return each rank that was not in a collective operation when it received SIGTERM, in rank order."""
     places = [place for place in _places(case) if not place.stack.in_collective]
     return sorted(places, key=lambda place: place.rank)
 
@@ -39,7 +40,7 @@ def outside_collectives(case: Case) -> list[Place]:
 def when_stopped(case: Case) -> list[str]:
     """Return a list with a sentence about where the ranks were when a job ran out of time, or [].
 
-    Ranks that were in no collective operation are named first, because the others may wait for them.
+    Ranks that were not in a collective operation come first, because the others may have waited for them.
     """
     found = _places(case)
     found.sort(key=lambda place: (place.stack.in_collective, place.rank))
@@ -50,10 +51,10 @@ def when_stopped(case: Case) -> list[str]:
 
 
 def silent(case: Case) -> Place | None:
-    """Return the only rank that the others can have waited for in vain, or None if this is not proved.
+    """Return the only rank for which the other ranks can have waited in vain, or None if this is not proved.
 
-    Every other rank must have ended with an error of its own, or have been in a collective operation. With
-    GPUs, a line of the rank's own code can also wait for a collective operation, so it proves nothing.
+    Every other rank must have ended with its own error, or have been in a collective operation. With GPUs, a
+    rank may also wait for a collective operation in its own code, so its stack proves nothing.
     """
     candidates = outside_collectives(case)
     if len(candidates) != 1:
@@ -77,14 +78,14 @@ def _places(case: Case) -> list[Place]:
 
 
 def _failed_by_itself(life: RankLife) -> bool:
-    """Return whether the rank ended with an error, and not because of a signal."""
+    """Return whether the rank ended with an error rather than by a signal."""
     if any(end.code for end in life.ends):
         return True
     return not life.ends and life.failure is not None and life.failure[0] > 0
 
 
 def _has_gpus(case: Case, index: int) -> bool:
-    """Return whether the container of a node's ranks requests an extended resource, such as GPUs."""
+    """Return whether a node's rank container requests an extended resource, such as GPUs."""
     spec = mapping(case.pods[index].last.object, "spec")
     own = [each for each in items(spec, "containers") if each.get("name") == case.launch.container]
     limits = [name for each in own for name in mapping(each, "resources", "limits")]

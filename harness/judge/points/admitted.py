@@ -3,7 +3,7 @@
     pods = [admitted_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
     findings = admitted.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
 
-A rank without a summary never passes. Its last line gives the number of points up to then, but points logged
+A rank without a summary never passes. Its last line contains the number of points so far, but points logged
 afterwards are UNKNOWN. All functions are pure.
 """
 
@@ -36,9 +36,9 @@ def judge(
 ) -> list[Finding]:
     """Return the findings about all pods' records.
 
-    `ranks` are the ranks of the job, `parts` the raw rows of the run in arrival order, and `run` is the
-    tracker's own id of the run. If it is None, because the run is not known or could not be read, the
-    findings about its points mean nothing.
+    `ranks` are the job's ranks, `parts` are the run's raw rows in arrival order, and `run` is the tracker's
+    own id for the run. If `run` is None because the run is not known or could not be read, the findings about
+    points are meaningless.
     """
     pods = list(pods)
     rows = stored(parts)
@@ -72,7 +72,7 @@ def judge(
 
 
 def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
-    """Return why the points of a rank are not known, or ""."""
+    """Return why a rank's points are not known, or ""."""
     own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
     if not own:
         others = sum(pod.others for pod in pods)
@@ -94,7 +94,7 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
 
 
 def _of_run(record: Record, run: str | None) -> str:
-    """Return why the points of a process for this run are not known, or ""."""
+    """Return why a process's points in this run are not known, or ""."""
     summary = record.summary
     assert summary is not None
     if run is None:
@@ -110,7 +110,7 @@ def _of_run(record: Record, run: str | None) -> str:
 
 
 def _earlier(pod: PodRecord, record: Record) -> str:
-    """Return why an earlier process of the rank may be missing from the log, or ""."""
+    """Return why the rank's earlier process may be missing from the log, or ""."""
     assert record.summary is not None
     if pod.lost:
         return pod.lost
@@ -278,7 +278,7 @@ def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, fo
 
 
 def _prefix(rows: dict[str, Rows], line: Line) -> str:
-    """Return the digest of the points up to a line, or "" if their number is not that of the line."""
+    """Return the digest of the points up to a line, or "" if their number differs from that in the line."""
     until = [each.within(0, line.time_ms).kept() for each in rows.values()]
     if sum(len(each.steps) for each in until) != line.points:
         return ""
@@ -309,7 +309,7 @@ class _Everything:
 def _blocks_before_the_end(
     record: Record, run: str | None, rows: dict[str, Rows], of_others: Container[str], found: Differences
 ) -> None:
-    """Compare the blocks to which the last line of a process without a summary commits."""
+    """Compare the blocks that are covered by the last line of a process without a summary."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return

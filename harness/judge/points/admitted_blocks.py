@@ -1,10 +1,10 @@
-"""Locate differences by the digests of blocks that recorders sent to the tracker, if they fit the logs.
+"""Locate differences using the block digests that recorders sent to the tracker, if they match the logs.
 
-The summary in a log is bounded, so it has one digest for several blocks of a long training. The tracker has a
-digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of the reports
-that the tracker acknowledged, and each report contains the chain of the log. If they contradict each other,
-one of them was changed or lost, and neither is used. All functions are pure, except that `verify` sets fields
-of the records.
+The size of the summary in a log is limited, so for a long training it has one digest for several blocks. The
+tracker has a digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of
+the reports that the tracker acknowledged, and each report contains the log's chain. If they contradict each
+other, one of them was changed or lost, and neither is used. All functions are pure, except that `verify` sets
+fields in the records.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class _Report(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Stored:
-    """The reports of one process about one run that the tracker has."""
+    """The reports from one process about one run that are stored in the tracker."""
 
     run: str
     packed: dict[int, str] = field(default_factory=dict)
 
 
 def verify(pods: Iterable[PodRecord], reports: Iterable[DigestReport] | None, runs: Iterable[int]) -> None:
-    """Set `blocks` of each record whose reports fit its log, or `contradiction` and `problem`.
+    """Set `blocks` in each record whose reports match its log. Otherwise, set `contradiction` and `problem`.
 
-    `reports` are those of the tracker, or None if it stores none or they could not be read. `runs` are the
-    runs whose reports were read.
+    `reports` are the reports stored in the tracker, or None if it stores none or they could not be read.
+    `runs` are the runs whose reports were read.
     """
     if reports is None:
         return
@@ -92,7 +92,7 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
 
 
 def _fitting(record: Record, stored: _Stored) -> Blocks | str:
-    """Return the blocks to which the log commits, or how the reports contradict the log."""
+    """Return the blocks that are covered by the log, or a text about how the reports contradict the log."""
     heads: dict[int, list[Line]] = {}
     for _, line in sorted(record.lines.items()):
         if line.reports:
@@ -133,9 +133,10 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
 
 
 def _beside_the_summary(record: Record, blocks: Blocks) -> str:
-    """Return how the blocks contradict the summary of the process, or "".
+    """Return how the blocks contradict the process's summary, or "".
 
-    A block can have more points than in its last report, because the end of a process is not always reported.
+    A block can have more points than in its last report, because a process's last points are not always
+    reported.
     """
     summary = record.summary
     section = summary.of_run(blocks.run) if summary is not None else None
@@ -156,7 +157,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
 
 
 def _text(packed: str) -> bytes:
-    """Return the bytes of a report as they were sent. Raises ValueError if they cannot be decoded."""
+    """Return a report's bytes as they were sent. Raises ValueError if they cannot be decoded."""
     try:
         data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
         return zlib.decompressobj().decompress(data, MAX_REPORT_BYTES)
@@ -171,10 +172,10 @@ def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:
-    """Return a process's claims about a run with a digest for each block, as far as the blocks prove them.
+    """Return a process's claims about a run, with one digest per block where the blocks match the summary.
 
-    The blocks of a metric are used if their digests add up to the metric's digest in the summary. The metrics
-    of a group are listed if the digests of their blocks add up to that of the group.
+    A metric's blocks are used if their digests add up to the metric's digest in the summary. The metrics in a
+    group are listed if the digests of their blocks add up to the group's digest.
     """
     if blocks is None or blocks.run != section.run:
         return section
@@ -204,7 +205,7 @@ def _refined(claim: Claim, leaves: Mapping[int, Leaf]) -> Claim:
 
 
 def _claim(metric: str, leaves: Mapping[int, Leaf]) -> Claim:
-    """Return the claim about a metric of which only the blocks are known."""
+    """Return the claim about a metric that is known only from its blocks."""
     size = point_digests.BLOCK_STEPS
     return Claim(
         metric,

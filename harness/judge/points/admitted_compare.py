@@ -335,7 +335,7 @@ def _compare_group(members: list[tuple[int, Group]], here: list[Rows], result: D
 def compare_blocks(
     record: Record, metric: str, leaves: Mapping[int, Leaf], raw: Rows, *, alone: bool, result: Differences
 ) -> int:
-    """Compare the blocks of a process without a summary with the run. Return how many of them are in the run.
+    """Compare the blocks from a process without a summary with the run. Return how many are in the run.
 
     `alone` means that no other process can have logged this metric. If the process's container is running,
     its client may send points later, so no difference is a failure.

@@ -1,4 +1,4 @@
-"""Read the records of admitted recorders from the logs of an attached job, and the points of its run."""
+"""Read the records of admitted recorders from an attached job's logs, and the points in its run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from harness.judge.points import admitted_records
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""A log that begins later after the start of its container is not whole: in general, and if it is large."""
+"""Maximum number of seconds between a container's start and the beginning of a complete log: in general, and
+for a log of at least LARGE bytes."""
 LARGE = 1 << 20
-"""Bytes of a log from which on the kubelet may have rotated it soon after the start. It keeps 10 MiB."""
+"""Size in bytes from which the kubelet may have rotated a log soon after the start. It keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the gap in the log of a job with many pods (harness/attach/logs.py)."""
+"""Part of the message about a gap in a log, if the job has many pods (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
-    """Return whether an admission policy put a recorder into a pod of an attached job."""
+    """Return whether an admission policy injected a recorder into a pod of an attached job."""
     if not case.launch.attached or case.launch.recorder:
         return False
     pods = (pod for pods in case.pod_attempts.values() for pod in pods)
@@ -35,7 +36,7 @@ def is_admitted(case: Case) -> bool:
 
 
 def records(case: Case) -> list[PodRecord]:
-    """Return the records of all pods of the job, including the pods of earlier attempts."""
+    """Return the records of all of the job's pods, including those of earlier attempts."""
     found = []
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -58,7 +59,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late, running=running)
     for record in found.records:
         if own is not None and record.summary is not None and record.summary.world is None:
-            record.rank = own  # Without a launcher, the index in a Job is not the rank in a JobSet.
+            record.rank = own  # Without a launcher, a Job's index is not the rank in the JobSet.
     found.ranks, found.lost = ranks, _lost(case, pod)
     if not found.records:
         found.absent = _absent(case, pod, path, late, is_last=is_last)
@@ -73,7 +74,7 @@ def _running(pod: Pod, container: str) -> bool:
 
 
 def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:
-    """Return why the log of a pod with a recorder has no lines of it."""
+    """Return why the log of a pod with a recorder does not contain the recorder's lines."""
     gap = _gap(case, pod)
     if _TAIL in gap:
         return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
@@ -111,7 +112,7 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
 
 
 def _lost(case: Case, pod: Pod) -> str:
-    """Return why an earlier execution of the rank's container is in no log, or ""."""
+    """Return why the log of an earlier instance of the rank's container is missing, or ""."""
     for status in items(pod.last.object, "status", "containerStatuses"):
         if status.get("name") != case.launch.container:
             continue
@@ -128,7 +129,7 @@ def _lost(case: Case, pod: Pod) -> str:
 
 
 def parts(bundle: Bundle, run_id: int) -> Iterator[Part]:
-    """Yield the raw rows of a run by metric, in arrival order."""
+    """Yield a run's raw rows by metric, in arrival order."""
     for _, part in bundle.point_parts():
         if isinstance(part, Point):
             if part.run_id == run_id:
@@ -143,7 +144,7 @@ def parts(bundle: Bundle, run_id: int) -> Iterator[Part]:
 
 
 def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int]]:
-    """Return rank → id of another run → number of points that the rank logged to it."""
+    """Return the number of points that each rank logged to other runs, keyed by rank and then by run id."""
     found: dict[int, dict[int, int]] = {}
     for record in _trusted(pods):
         for section in record.summary.runs if record.summary else ():
@@ -154,7 +155,7 @@ def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
-    """Return the ranks without a line of a recorder, with the reason."""
+    """Return the ranks without any lines from a recorder, and the reasons."""
     pods = list(pods)
     found: dict[int, str] = {}
     for rank in ranks:
@@ -170,7 +171,7 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     """Return whether the ranks formed one world according to the recorders, and a sentence.
 
     Without torchrun, each rank must have been in a process group of all ranks. None means that WORLD_SIZE
-    fits, but that neither is recorded.
+    matches, but neither torchrun nor such a process group was recorded.
     """
     size = case.expected.ranks
     last: dict[int, Record] = {}
@@ -200,7 +201,7 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
 
 
 def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
-    """Return whether torchrun or a process group joined ranks whose numbers fit, and a sentence."""
+    """Return whether torchrun or a process group joined the expected number of ranks, and a sentence."""
     if all(summary.world is not None and summary.restart is not None for summary in summaries):
         return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
     groups = [summary.group for summary in summaries]
@@ -216,10 +217,10 @@ def _size(summary: Summary) -> int | None:
 
 
 def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a sentence for each rank whose client logged that it uses the upload process of another process.
+    """Return a sentence for each rank whose client logged that it uses another process's upload process.
 
-    The client takes any process with the pid in its queue's file .sync.pid for an uploader, even if that is a
-    zombie or was given the pid of an uploader that has ended. Nothing is sent then.
+    The client assumes that the process whose pid is in its queue's .sync.pid file is an uploader. If this
+    process is a zombie, or reused the pid of an uploader that has ended, nothing is sent.
     """
     texts = []
     for rank in sorted(set(ranks)):

@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What a process sent to the tracker about its blocks of steps."""
+    """The state of a process's reports to the tracker about its blocks of steps."""
 
     run: str
     reports: int
@@ -72,7 +72,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Leaf(NamedTuple):
-    """The points of a metric in one block of steps. The times are those of the metric up to the report."""
+    """A metric's points in one block of steps. The times cover the metric's points up to the report."""
 
     points: int
     digest: int
@@ -82,11 +82,11 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Blocks:
-    """The blocks of a process that are in the tracker, and to which its log commits."""
+    """A process's blocks that are in the tracker and are covered by its log."""
 
     run: str
     leaves: dict[str, dict[int, Leaf]] = field(default_factory=dict)
-    """Metric → block → its points, according to the last report."""
+    """Maps each metric and block to the block's points, according to the last report."""
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
@@ -100,10 +100,10 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Return whether the ranks of such a group must have met.
+        """Return whether the ranks in such a group must have met.
 
-        Rank 0's TCPStore waits for all, and so does `mpirun`. The backend "fake" is for tests: no rank meets
-        another one.
+        Rank 0's TCPStore waits for all ranks, and so does `mpirun`. With the test backend "fake", the ranks
+        never connect.
         """
         return self.backend == "mpi" or (self.store == "TCPStore" and self.backend != "fake")
 
@@ -129,7 +129,7 @@ class Summary(msgspec.Struct, frozen=True):
     runs: list[Run]
     sent: Sent | None = None
     world: int | None = None
-    """WORLD_SIZE of the process."""
+    """The process's WORLD_SIZE."""
     group: ProcessGroup | None = None
 
     def of_run(self, run: str) -> Run | None:
@@ -156,7 +156,7 @@ class Record:
     contradiction: str = ""
     """How the digests in the tracker contradict the log, or ""."""
     running: bool = False
-    """Whether its container was running when its pod was read, so that its client may still send points."""
+    """Whether the container was still running when the pod was read, so the client may send more points."""
 
     @property
     def last(self) -> Line | None:
@@ -254,9 +254,9 @@ class PodRecord:
     others: int = 0
     """The number of lines with a different nonce, which are from another job or forged."""
     whole: bool = True
-    """Whether the log begins where the container began."""
+    """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why an earlier process of these ranks may be in no log at all, or ""."""
+    """Why an earlier process of these ranks may be missing from all logs, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""

@@ -1,7 +1,7 @@
-"""Recognize how a tracker or client alters points that it does not represent as the ranks logged them.
+"""Recognize points that a tracker or client altered, and how it altered them.
 
-Such points look like those of another writer: a value differs, or a point is missing and another one, which
-no rank logged, is in the run. The pattern over all of them shows that they are the same points.
+Such points look like another writer's points: a value differs, or a point is missing and the run contains a
+point that none of the ranks logged. The pattern across all points shows that they are the same points.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ VALUES_ADVICE = (
     "and log values that it can represent"
 )
 _DIGITS = range(3, 16)
-"""Numbers of significant digits that a text form of a float may have."""
+"""Possible numbers of significant digits in a float's text form."""
 MIN_POINTS = 2
-"""Minimum number of equal points that prove that another name has the same points."""
+"""Minimum number of matching points that prove that a metric was renamed."""
 
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
@@ -56,7 +56,7 @@ def points(truths: Iterable[Truth], compared: Comparison, recorded: Recorded) ->
 
 
 def _conversion(logged: float, recorded: float) -> str:
-    """Return which conversion turns the logged value into the recorded one, or ""."""
+    """Return a description of the conversion that turns the logged value into the recorded one, or ""."""
     if math.isnan(logged):
         return "NaN became 0" if recorded == 0 else ""
     if math.isinf(logged):
@@ -88,7 +88,7 @@ def _packed(form: str, value: float) -> float | None:
 
 
 def _bfloat16(value: float) -> float | None:
-    """Return a value rounded to the upper 16 bits of a 32-bit float, to the nearest even one."""
+    """Return a value rounded to bfloat16 (the upper 16 bits of a 32-bit float), with ties to even."""
     single = _single(value)
     if single is None:
         return None
@@ -100,7 +100,7 @@ def _bfloat16(value: float) -> float | None:
 def _other_name(
     metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
 ) -> str | None:
-    """Return the name under which the run has exactly the missing points, or None."""
+    """Return the name under which the run contains exactly the missing points, or None."""
     for name, foreign in compared.foreign.items():
         series, there = recorded.shared.get(name, NONE), set(foreign)
         enough = len(steps) >= MIN_POINTS or _words(name) == _words(metric)
@@ -110,14 +110,14 @@ def _other_name(
 
 
 def _words(name: str) -> str:
-    """Return a name without the characters that trackers replace."""
+    """Return a metric name without the characters that trackers replace."""
     return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def _other_steps(
     metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
 ) -> str | None:
-    """Return how the run's steps of a metric differ from the logged ones, or None."""
+    """Return how a metric's steps in the run differ from the logged steps, or None."""
     series, foreign = recorded.shared.get(metric, NONE), compared.foreign.get(metric, [])
     if foreign and all(int(float(s)) in foreign and same(series[int(float(s))], rows[s]) for s in steps):
         return "the step was rounded to what a double can represent"

@@ -249,9 +249,9 @@ def _compare_block(
 
 
 def fits(block: TruthBlock, steps: Iterable[int], series: Mapping[int, float]) -> bool:
-    """Return whether a block has the digest of these points.
+    """Return whether a block's digest matches these points.
 
-    The blocks in bundles of older harnesses have a digest in which 0.0 and -0.0 differ.
+    In bundles from older harnesses, 0.0 and -0.0 have different block digests.
     """
     rows = [(block.metric, step, series[step]) for step in steps]
     return block.sha256 in (block_digest(rows), digest(rows))

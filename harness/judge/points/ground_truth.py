@@ -256,7 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder around the client, rather than the worker, recorded the points."""
+        """Return whether the recorder that wraps the client, not the worker, recorded the points."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property

@@ -13,7 +13,7 @@ from harness.judge.points.admitted_records import PodRecord
 def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
     """Check `recorded`: a recorder ran in every rank, so that the points in the run can be compared.
 
-    `pods` are the records of admitted pods, or None if no pod of the job was admitted.
+    `pods` contains the records of admitted pods, or is None if none of the job's pods were admitted.
     """
     if not any(map(case.started, range(case.expected.num_nodes))):
         return unknown("recorded", "no rank is recorded as running")
@@ -26,7 +26,7 @@ def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
 
 
 def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
-    """Return the finding for a job with a pod into which an admission policy put the recorder."""
+    """Return the finding for a job in which an admission policy injected the recorder into a pod."""
     absent = admitted_logs.unrecorded(pods, case.ranks)
     if absent:
         return not_passed(
@@ -42,7 +42,7 @@ def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
 
 
 def _unread(case: Case) -> Finding | None:
-    """Return the finding for points that were recorded, if the tracker was not read."""
+    """Return the finding if points were recorded but the tracker was not read, otherwise None."""
     if case.bundle.summary is not None:
         return None
     text = "the ranks recorded what they logged, but the points in the tracker were not read"

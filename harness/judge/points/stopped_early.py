@@ -1,10 +1,10 @@
-"""Find a rank that ended with exit code 0 although an exception had ended its work.
+"""Find a rank that exited with 0 although an exception had ended its work early.
 
-A program can catch its own exception, print it and exit with 0. The pod, torchrun and the rank's record then
-look like those of a healthy rank. Neither of two hints is enough alone: a rank may log fewer steps than the
-others, and a healthy program may print an exception that it handled. So both are required: the log of the
-rank has a traceback after its last point, and all other ranks agree on their last step of the same metric,
-which is a later one, and logged it after that traceback.
+A program can catch its own exception, print it and exit with 0. Its pod, torchrun and its record then look
+like those of a healthy rank. A healthy rank may log fewer steps than the other ranks, and a healthy program
+may print an exception that it handled, so neither is sufficient evidence. A rank is found only if both apply:
+its log contains a traceback after its last point, and all other ranks have the same later last step for this
+metric, which they logged after that traceback.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.judge.case import Case
 from harness.judge.points.ground_truth import Truth
 
 MIN_STEPS = 2
-"""A rank with one step less than the others may have got one batch less."""
+"""Minimum number of missing steps. A rank with only one step less may have received one batch less."""
 _SLACK_SECONDS = 0.05
-"""A log line gets its time from the container runtime, and a point from the rank, both on one node."""
+"""Tolerance in seconds. The container runtime timestamps log lines, and the rank timestamps points."""
 _BEGIN = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
 _STACK = re.compile(r"^(\[rank\d+\]: ?)?(\s|$|Traceback |During handling of the |The above exception was )")
 _LINE = re.compile(r"^(?P<time>\S+Z) ?(?P<text>.*)$")
@@ -30,7 +30,7 @@ _TAIL_LINES = 400
 
 @dataclass(frozen=True)
 class Stopped:
-    """A rank that stopped: its last step, that of the others, and the error in the log of its pod."""
+    """A rank that stopped early: its last step, the others' last step, and the error in its pod's log."""
 
     rank: int
     step: int
@@ -41,7 +41,7 @@ class Stopped:
 
 
 def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
-    """Return the ranks that stopped before the others and printed an exception then."""
+    """Return the ranks that stopped before the other ranks and printed an exception when they stopped."""
     logging = [truth for truth in truths if truth.rank in case.logging and not truth.scaled_down]
     if len(logging) < 2 or any(not truth.attempts or truth.superseded for truth in logging):
         return []
@@ -67,15 +67,15 @@ def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
 
 
 def _last_steps(truth: Truth) -> dict[str, int]:
-    """Map each metric to its last step. The rank's number in a metric's name becomes {rank}."""
+    """Map each metric to its last step. In the metric names, the rank's number is replaced with {rank}."""
     number = re.compile(rf"(?<!\d){truth.rank}(?!\d)")
     return {number.sub("{rank}", metric): high for metric, (_, high) in truth.own[-1].steps.items()}
 
 
 def _error(case: Case, rank: int, last_ms: int | None, others_ms: int) -> tuple[str, str] | None:
-    """Return the last error of a traceback in the log of the rank's pod, and its reference, or None.
+    """Return the last error with a traceback in the log of the rank's pod, and its reference, or None.
 
-    The traceback must be later than the last point of the rank, and earlier than those of the others.
+    The traceback must be later than the rank's last point, and earlier than the other ranks' last points.
     """
     pod = case.pods.get(case.node_of(rank))
     if pod is None or last_ms is None:

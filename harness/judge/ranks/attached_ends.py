@@ -13,7 +13,7 @@ LAST_LINES = 400
 MAX_SILENT = 3
 """Maximum number of ranks for which the last log line is quoted."""
 YOUNGER_SECONDS = 60.0
-"""A pod that was created this many seconds after another rank had started was not there from the start."""
+"""A pod created more than this many seconds after another rank started may have replaced an earlier pod."""
 _LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
 """The labels with which the MPI operator and the training operator mark a launcher pod, in this order."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
@@ -49,7 +49,7 @@ def failed(case: Case, launched: ObjectState, text: str) -> Finding:
 
 
 def _launcher(case: Case) -> list[str]:
-    """Return how often an MPIJob's launcher was restarted, and the last line of its log.
+    """Return how many times an MPIJob's launcher was restarted, and the last line of its log.
 
     The launcher exits with mpirun's exit code.
     """
@@ -114,9 +114,9 @@ def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: lis
 
 
 def _ended_before(case: Case) -> list[str]:
-    """Return a sentence for each of the first MAX_SILENT failed previous executions of ranks' containers.
+    """Return a sentence for each of the first MAX_SILENT failed previous instances of rank containers.
 
-    If ranks hang after restarts, the first of these failures is what they follow from.
+    If ranks hang after restarts, the first of these failures is the reason.
     """
     found: list[tuple[float, str]] = []
     for index, pod in case.pods.items():
@@ -131,18 +131,18 @@ def _ended_before(case: Case) -> list[str]:
 
 
 def _reason(ended: dict[str, object]) -> str:
-    """Return the reason for which a container ended, if its exit code does not show it."""
+    """Return the reason why a container terminated if its exit code does not show it, otherwise ""."""
     return " (out of memory)" if ended.get("reason") == "OOMKilled" else ""
 
 
 def _younger(case: Case) -> list[str]:
     """Return a sentence for each of the first MAX_SILENT pods that may have replaced another pod.
 
-    Its peers do not wait for a pod that was deleted and created again, for example under static rendezvous.
+    A replacement pod's peers may not wait for it, for example with a static rendezvous.
     """
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else None
     if case.launch.kind == "StatefulSet" and policy != "Parallel":
-        return []  # It creates its pods one after the other.
+        return []  # The controller creates its pods one after another.
     started = [at for index in case.pods if (at := case.container_started(index)) is not None]
     found = []
     for index, pod in case.pods.items():

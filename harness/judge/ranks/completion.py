@@ -45,7 +45,7 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
 def _too_long(case: Case, job: ObjectState) -> Finding:
     """Return the finding for a Job that Kubernetes terminated, with its ranks, at its deadline.
 
-    It is the launched object, or a Job of the JobSet.
+    The Job is the launched object or belongs to the JobSet.
     """
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     return _out_of_time(case, f"Kubernetes ended Job {job.name}", limit, [job.ref], deletion.deadline_of(job))

@@ -1,7 +1,7 @@
-"""Find out why ranks of an attached job have no pod: who deletes such pods, and what Events report.
+"""Find out why ranks in an attached job have no pod, from the job's objects and from Events.
 
-A pod that is gone left neither its status nor its log. The spec and the status of the job show which
-controller may have deleted it. Events name the pod for an hour.
+The status and the log of a deleted pod are lost. The job's spec and status show which controller may have
+deleted the pod. Events about the pod are kept for an hour.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AGAIN = "attach again, or with --follow, which records the pods before they are 
 MAX_EVENTS = 2
 """Maximum number of Events that are quoted."""
 _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted", "TaintManagerEviction")
-"""Reasons of Events with which controllers report that they deleted a pod."""
+"""Reasons of the Events by which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
 
 
 def reason(case: Case) -> str:
-    """Return a clause about who deletes the pods of the job, as far as its objects show it."""
+    """Return a clause that names what may have deleted a pod, according to the job's objects."""
     launched = case.jobset
     if launched is None:
         return "a controller of the pods, a person, a program or the removal of their node deleted it"
@@ -59,7 +59,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
 
 
 def _seconds_to_live(launched: ObjectState) -> str:
-    """Return the ttlSecondsAfterFinished of the Jobs of a JobSet, or ""."""
+    """Return the ttlSecondsAfterFinished of a JobSet's Jobs as text, or ""."""
     replicated = items(launched.object, "spec", "replicatedJobs")
     limits = {mapping(job, "template", "spec").get("ttlSecondsAfterFinished") for job in replicated}
     return ", ".join(sorted(str(limit) for limit in limits if isinstance(limit, int)))

@@ -1,7 +1,7 @@
 """Find restarts that happened before an attached job was read, using the counters in its objects.
 
-Pods from an earlier attempt are usually gone, and so are their logs. However, a JobSet counts its restarts,
-and a Job counts its failed pods. Other controllers only report in Events which pods they create.
+Pods from an earlier attempt have usually been deleted, together with their logs. However, a JobSet counts its
+restarts, and a Job counts its failed pods. Other controllers report the creation of pods only in Events.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from harness.judge.case import Case, Restart, condition
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
 """Kinds whose status counts restarts or failed pods."""
 _CREATIONS = ("SuccessfulCreate", "SuccessfulCreatePod")
-"""Reasons of the Events with which controllers of Kubernetes and Kubeflow report a pod that they created."""
+"""Reasons of the Events by which Kubernetes and Kubeflow controllers report that they created a pod."""
 _CREATION_SECONDS = 5.0
-"""Maximum seconds between the creation of an object and the Event about it."""
+"""Maximum number of seconds between the creation of an object and the Event about it."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"
 
 
@@ -79,10 +79,10 @@ def not_known(case: Case) -> str:
 
 
 def _created_once(case: Case) -> bool:
-    """Return whether Events show that the job's controller created the pod of each rank exactly once.
+    """Return whether Events show that the job's controller created each rank's pod exactly once.
 
-    The API server deletes an Event some time after its last update, by default after one hour. Therefore an
-    Event from the creation of the job must still exist that was never updated: no later one has expired then.
+    By default, the API server deletes an Event one hour after its last update. If an Event from the job's
+    creation still exists and was never updated, no later Event has expired.
     """
     launched = case.jobset
     created_at = seconds(mapping(launched.object, "metadata").get("creationTimestamp")) if launched else None
@@ -102,7 +102,7 @@ def _created_once(case: Case) -> bool:
 
 
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
-    """Return whether one Event, from the time of the pod's creation, and no other reports its creation."""
+    """Return whether exactly one Event, from the time of the pod's creation, reports its creation."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     found = [
         event

@@ -184,7 +184,7 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
-    """Return the `timeout N` command that ended a rank, or ""."""
+    """Return the `timeout N` command that terminated a rank, or ""."""
     if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)

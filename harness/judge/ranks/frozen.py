@@ -56,7 +56,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
 
 
 def _name(process: Process) -> str:
-    """Return a short name for a process: torchrun, or the name of its program or script."""
+    """Return a short name for a process: torchrun, or its program's or script's name."""
     if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]

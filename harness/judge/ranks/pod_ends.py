@@ -31,7 +31,7 @@ If torchrun reports a failed worker, the exit code in its report counts instead.
 """
 
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.driver")
-"""Causes for which PyTorch's NCCL watchdog ends a rank by SIGABRT."""
+"""Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _KILLED_ADVICE = (
     "if nobody sent it, the kernel did, out of memory: it can kill one process of a container, and then the "
@@ -39,7 +39,7 @@ _KILLED_ADVICE = (
     "workers use, and look at `dmesg` on the node; else find out who sent it: `kubectl get events`"
 )
 TORCHRUN_FAILED = 1
-"""Exit code of a torchrun that was ended by a signal, and that no shell or init runs around."""
+"""Exit code of torchrun after it was terminated by a signal, if it is the container's main process."""
 _OOM = "the kernel killed a process of its container, out of memory"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
@@ -47,8 +47,8 @@ _SERVICE_LINK_ADVICE = (
     "Service, or set enableServiceLinks: false in the pod template"
 )
 CLUE_LINES = 600
-"""Number of last log lines in which hints are searched. PyTorch writes a C++ stack of 30 lines for each error
-of a socket, and several of them after a rank has lost the rendezvous store."""
+"""Number of last log lines that are searched for hints. PyTorch writes a C++ stack of 30 lines for each
+socket error, and several of them after a rank has lost the rendezvous store."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -99,9 +99,9 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
-    """Return the End for a pod that the kubelet ended at the activeDeadlineSeconds of the pod, or None.
+    """Return the End for a pod that the kubelet terminated at the pod's activeDeadlineSeconds, or None.
 
-    The kubelet may never report that its container ended (kubernetes/kubernetes#88613).
+    The kubelet may never report that the pod's container terminated (kubernetes/kubernetes#88613).
     """
     status = mapping(pod.last.object, "status")
     if status.get("phase") != "Failed" or status.get("reason") != "DeadlineExceeded":
@@ -116,7 +116,7 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
 
 
 def _runs_again(case: Case, pod: Pod) -> bool:
-    """Return whether the container is running in the last state, because it was restarted after it ended."""
+    """Return whether the container is running again in the pod's last state, after it had terminated."""
     statuses = items(pod.last.object, "status", "containerStatuses")
     own = next((status for status in statuses if status.get("name") == case.launch.container), {})
     return isinstance(mapping(own, "state").get("running"), dict)
@@ -169,7 +169,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     log = case.bundle.log(pod.name, case.launch.container)
     clues = log_clues.read(case.bundle.tail(log, CLUE_LINES), log, len(end.ranks))
     if clues.cause == "address.advertised" and case.expected.num_nodes == 1:
-        clues = replace(clues, cause=None)  # Within one pod, loopback is right.
+        clues = replace(clues, cause=None)  # Within one pod, loopback addresses are correct.
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
     end = replace(end, others_lost_peers=clues.others_lost_peers)
@@ -196,8 +196,8 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
     """Return the End for a rank that exited with 0 because its pod was stopped or out of memory, or None.
 
-    If its pod was evicted or deleted, whether its work was done is not known, but its Job counts as completed
-    (kubernetes/kubernetes#90636).
+    If its pod was evicted or deleted, it is not known whether the rank had finished its work, but the Job
+    counts as completed (kubernetes/kubernetes#90636).
     """
     end = replace(end, state="failed", follows=False)
     if terminated.get("reason") == "OOMKilled":
@@ -251,7 +251,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
-    # torchrun exits with 1 after SIGTERM, and only its log shows that.
+    # torchrun exits with 1 after SIGTERM, so only its log shows the signal.
     unread = not case.bundle.has(case.bundle.log(pod.name, case.launch.container)) and (
         code == TORCHRUN_FAILED or case.launch.attached
     )
@@ -270,7 +270,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a container that the kubelet no longer found when its pod ended, or None."""
+    """Return the End for a container that the kubelet could not find when its pod ended, or None."""
     if terminated.get("reason") != "ContainerStatusUnknown":
         return None
     message = terminated.get("message") or "no message"
@@ -426,9 +426,9 @@ def first(bad: list[End]) -> End:
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # A rank that could not connect is why another one waited in vain for it.
+        # If a rank could not connect, other ranks waited for it in vain.
         waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
-        # Where other ranks lost a peer, an unknown error can be a consequence too.
+        # If other ranks lost a peer, an unknown error may be a consequence of that too.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     return min(near, key=order)
@@ -474,7 +474,7 @@ def _without_part(end: End, place: str, ref: str) -> End:
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
-    """Return what the other pods show about a failure that a peer caused, if that peer is not known.
+    """Return what the other pods show about a failure caused by an unknown peer.
 
     A peer that had finished its own work, or that was still running, may be the reason, but this is not
     proved, so `cause` remains the first failure.

@@ -1,4 +1,4 @@
-"""Find out whether the podFailurePolicy of a Job ignores the failure of a pod, which is then replaced.
+"""Determine whether a Job's podFailurePolicy ignores a pod's failure, so that the pod is replaced.
 
 The first rule that matches the pod applies, as in the Job controller.
 """
@@ -14,7 +14,7 @@ Rule = dict[str, Any]
 
 
 def ignores(case: Case, job: str, pod: Pod) -> bool:
-    """Return whether the policy of the Job with the uid `job` ignores the failure of this pod."""
+    """Return whether the policy of the Job with the uid `job` ignores this pod's failure."""
     states = case.bundle.objects("job").get(job, [])
     rules = items(states[-1].object, "spec", "podFailurePolicy", "rules") if states else []
     action = next((rule.get("action") for rule in rules if _matches(rule, pod.last.object)), None)
@@ -22,7 +22,7 @@ def ignores(case: Case, job: str, pod: Pod) -> bool:
 
 
 def _matches(rule: Rule, pod: dict[str, Any]) -> bool:
-    """Return whether a rule is about a pod with these conditions, or a container with this exit code."""
+    """Return whether a rule matches the pod's conditions or the exit code of one of its containers."""
     conditions = {(each.get("type"), each.get("status")) for each in items(pod, "status", "conditions")}
     wanted = items(rule, "onPodConditions")
     if any((each.get("type"), each.get("status", "True")) in conditions for each in wanted):

@@ -98,7 +98,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
 
 
 def _gone(case: Case, ranks: list[int]) -> Finding:
-    """Return the finding for an attached job's ranks that currently have no pod."""
+    """Return the finding for ranks in an attached job that currently have no pod."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
     else:
@@ -167,7 +167,7 @@ def rank_ends(
 ) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
 
-    `recorded` is what admitted recorders show about the world of the ranks (admitted_logs.world).
+    `recorded` is the result of admitted_logs.world: what admitted recorders show about the ranks' world.
     """
     bad = [
         end

@@ -1,6 +1,6 @@
-"""Find the host name that torchrun gave to the workers as MASTER_ADDR, and that they could not resolve.
+"""Find the host name that torchrun passed to the workers as MASTER_ADDR and that they could not resolve.
 
-With a dynamic rendezvous and without --local-addr, torchrun takes it from one of the pods
+With a dynamic rendezvous and without --local-addr, torchrun uses the host name of one of the pods
 (harness/workers/netcheck/torchrun_names.py).
 """
 
@@ -14,12 +14,12 @@ from harness.judge.end import End
 from harness.judge.logs import clues
 
 _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
-"""Rendezvous backends with which MASTER_ADDR is the host name of a pod."""
+"""Rendezvous backends with which MASTER_ADDR is a pod's host name."""
 
 
 @dataclass(frozen=True)
 class PublishedName:
-    """A host name that torchrun gave to the workers. `ranks` are those of its pod, if that is known."""
+    """A host name that torchrun passed to the workers. `ranks` are the ranks in its pod, if it is known."""
 
     ranks: list[int]
     text: str

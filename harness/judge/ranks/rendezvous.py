@@ -26,7 +26,7 @@ from harness.workers.netcheck.torchrun_options import merged
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job at the time of the snapshot. `agent` is None if torchrun did not run in its pod."""
+    """A job's node at the time of the snapshot. `agent` is None if torchrun was not running in its pod."""
 
     index: int
     ranks: list[int]
@@ -256,7 +256,7 @@ def _unhosted(case: Case, scene: Scene) -> Diagnosis:
 
 
 def _own_stores(case: Case, scene: Scene) -> Diagnosis:
-    """Detect nodes that wait in the stores of different pods, such as each in its own, and never meet."""
+    """Detect nodes that never meet because they wait in different pods' stores, such as each in its own."""
     at = {node.index: _pods_at(case, node) for node in scene.waiting}
     common, count = Counter(at.values()).most_common(1)[0]
     odd = [node for node in scene.waiting if not at[node.index] & common]
@@ -272,10 +272,10 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
 
 
 def _pods_at(case: Case, node: Node) -> frozenset[str]:
-    """Return all addresses of the pods in which a node waits, or none if an address is not a pod's.
+    """Return all addresses of the pods in whose stores a node waits.
 
-    One store has several addresses: those of both address families, loopback in its own pod, and that of a
-    Service.
+    Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
+    address family, loopback in its own pod, and a Service's address.
     """
     found = set[str]()
     for address in node.addresses or []:

@@ -1,6 +1,6 @@
-"""Find restarts by torchrun that failed because the ranks read addresses of the previous attempt.
+"""Find torchrun restarts that failed because the ranks read addresses from the previous attempt.
 
-From version 2.5 on, the ranks share a store with torchrun, and it outlives a restart. A rank can then read an
+From version 2.5 on, the ranks share torchrun's store, which outlives a restart. A rank can then read an
 address that its peer wrote in the previous attempt (pytorch#135712).
 """
 
@@ -19,14 +19,14 @@ ADVICE = (
 
 
 def advice(case: Case, index: int) -> str:
-    """Return ADVICE if a restarted rank of the node could not connect to its peers, or ""."""
+    """Return ADVICE if a restarted rank on the node could not connect to its peers, or ""."""
     of_pod = case.processes.get(index)
     lives = of_pod.lives if of_pod else []
     return ADVICE if of_pod and any(_reads_old_addresses(of_pod, life) for life in lives) else ""
 
 
 def _reads_old_addresses(of_pod: PodProcesses, life: RankLife) -> bool:
-    """Return whether the rank failed to connect, with the store that an earlier process of it had used."""
+    """Return whether the rank failed to connect while using the same store as its earlier process."""
     own = life.processes[-1] if life.processes else None
     if own is None or own.group is not None or life.agent is None or len(life.agent.rounds) < 2:
         return False

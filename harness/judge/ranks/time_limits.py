@@ -28,7 +28,7 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that ended a node's ranks, or "". The node's container ended at `at`."""
+    """Return the `timeout N` that terminated a node's ranks, or "". The node's container ended at `at`."""
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)

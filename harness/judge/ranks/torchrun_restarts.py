@@ -115,7 +115,7 @@ def beside(truths: list[Truth]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Life:
-    """A process of a rank that replaced an earlier process of the same rank.
+    """A rank's process that replaced an earlier process of the same rank.
 
     `number` is torchrun's restart count, or None if the count did not change. If a different torchrun agent
     started the process, `number` is that agent's id.

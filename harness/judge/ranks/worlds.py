@@ -1,7 +1,7 @@
 """Judge whether the ranks formed one world (check `world`).
 
-Exit codes of 0 do not prove this. If torchrun is configured for one node in each pod, every pod trains alone
-and has its own rank 0.
+Exit codes of 0 do not prove this. If torchrun in each pod is configured for a single node, every pod trains
+alone and has its own rank 0.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _places(case: Case, indexes: list[int]) -> str:
 def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> Finding:
     """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world.
 
-    `recorded` is what admitted recorders show about it: whether the ranks met, and a sentence. None means
-    that the recorders do not show it, but the logs may.
+    `recorded` contains whether the ranks met according to admitted recorders, and a sentence. None means that
+    the recorders do not show this, but the logs may.
     """
     if recorded is not None:
         met_, text = recorded
@@ -186,9 +186,9 @@ _WHAT_SHOWS_IT = (
 
 
 def of_groups(case: Case) -> Finding | None:
-    """Return the finding `rendezvous` of an attached job from the logs of gloo or NCCL, or None.
+    """Return an attached job's finding `rendezvous` from gloo or NCCL logs, or None.
 
-    They prove one world if each of the expected ranks logged, in one pod only, a group of all ranks.
+    The logs prove one world if each expected rank logged a group of all ranks, in exactly one pod.
     """
     if not case.launch.attached or not case.expected.ranks_given:
         return None
@@ -208,10 +208,10 @@ def of_groups(case: Case) -> Finding | None:
 
 
 def of_logs(case: Case) -> Finding | None:
-    """Return the finding `rendezvous` of an attached job from the logs of torchrun, or None.
+    """Return an attached job's finding `rendezvous` from torchrun's logs, or None.
 
-    The last rendezvous that each pod logged counts. Nothing is known without a log of every pod, or if the
-    logs contradict each other in another way.
+    The last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
+    neither one common world nor that each pod trained alone.
     """
     if not case.launch.attached or case.launch.processes:
         return None

@@ -24,7 +24,7 @@ class Spec(BaseModel):
 
 
 class Status(BaseModel):
-    """Base class for status models. It ignores unknown fields, which another version has written."""
+    """Base class for status models. It ignores unknown fields, which other versions may have written."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -96,8 +96,8 @@ def rule(expression: str, message: str) -> Json:
 def first(expression: str, message: str) -> Json:
     """Return a CEL rule that applies only when an object is created.
 
-    Use such a rule for immutable fields. Objects that are older than the rule and violate it can then still
-    be suspended or cancelled.
+    Use such a rule for immutable fields, so that older objects that violate the rule can still be suspended
+    or cancelled.
     """
     return {**rule(f"oldSelf.hasValue() || ({expression})", message), "optionalOldSelf": True}
 

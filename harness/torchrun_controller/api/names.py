@@ -93,7 +93,7 @@ def host(job: str, rank: int) -> str:
 
 
 DATASETS = "-datasets"
-"""The suffix of the claim that all jobs of a queue share. Other claims belong to a job's name."""
+"""The suffix of the claim that all of a queue's jobs share. All other claims belong to a single job name."""
 PLUGIN = "kubectl-torchrun"
 """The kubectl plugin behind `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"

@@ -1,7 +1,7 @@
 """The table that defines who may set each field in a job and its pods.
 
 A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the table
-are refused, so fields from a later Kubernetes version are refused until they are added here. A queue's author
+are refused, including fields from later Kubernetes versions until they are added here. A queue's author
 controls every field in the pod template, except those that give a pod access to its node. These also need an
 entry in the queue's `privileges`, so that no template grants them by accident.
 """

@@ -89,7 +89,7 @@ class ResourceMetadata(TypedDict, total=False):
 
 
 class Permitted(TypedDict, total=False):
-    """An additional object, of a kind that the controller may create."""
+    """An additional object of a kind that the controller is permitted to create."""
 
     __pydantic_config__ = ConfigDict(extra="allow", json_schema_extra=_OPEN)  # type: ignore[misc]
 

@@ -88,15 +88,15 @@ class ResourceTemplate(Spec):
 
 
 class Overrides(Spec):
-    """What jobs may set besides the fields that every job may set (permissions.py).
+    """What a queue's jobs may set in addition to the fields that every job may set (permissions.py).
 
-    Whoever may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
+    Anyone who may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
     """
 
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
         default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
     )
-    """The fields that jobs may set at all. If a field is omitted, no job may set it."""
+    """The fields that jobs may set at all. Fields that are not listed cannot be set by any job."""
     images: Annotated[list[Word], Field(max_length=256)] = Field(default_factory=list)
     """Permitted images. An entry that ends with * permits all images that begin with the text before it."""
     secrets: Names = Field(default_factory=list)

@@ -17,11 +17,11 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.last_lines import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""The resolution with which a status shows an init container's run time."""
+"""The resolution of an init container's run time in the status."""
 LONG = timedelta(seconds=60)
 """The time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""The time after the end of the trainers when an Event reports the containers that are still running.
+"""The time after the trainers have ended when an Event reports the containers that are still running.
 
 This is a pod's default grace period, within which Kubernetes terminates native sidecars.
 """

@@ -70,7 +70,7 @@ class Decision:
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and no watched object shows the reason. The controller then reads the Events."""
+    """Whether pods are late and none of the watched objects shows why. The controller then reads Events."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def merged(events: list[Event]) -> Event:
-    """Return one Event for transitions that one reconcile found: the last, with the messages of all."""
+    """Merge the Events from one reconcile into the last one, whose message then contains all messages."""
     *_, last = events
     if len(events) == 1:
         return last

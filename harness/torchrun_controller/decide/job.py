@@ -291,7 +291,7 @@ class _Job(Ends):
             return self._explain(up, why, pods, again)
         message = f"{up}: {why}"
         if "Unschedulable" in why:
-            # A change of the reason is written at once, other than one of the message.
+            # A changed reason is written immediately, unlike a changed message.
             self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
         return self._say("Pending", message, wake=self._first(again))
@@ -350,7 +350,7 @@ class _Job(Ends):
             why = f"{why}; {secret}" if secret else event or why
         ready = found(self.status.conditions, "PodsReady")
         if why and ready is not None and ready.reason == "PodsNotReady":
-            # A reason is written at once, other than the number of pods.
+            # A changed reason is written immediately, unlike a changed number of pods.
             self._condition("PodsReady", False, "PodsWaiting")
         late = self.now >= since + stalled.LATE
         wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
@@ -358,7 +358,7 @@ class _Job(Ends):
         return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return the time since which pods have not been ready: the admission, or the loss of a ready pod."""
+        """Return when the pods became late: at the job's admission, or when a ready pod was lost."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)
@@ -417,7 +417,7 @@ class _Job(Ends):
         return self._say("Queued", message, wake=wake)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return the reason and message of a wait for Kueue, and the time when they will change, if known."""
+        """Return why the job waits for Kueue (reason and message), and when this will change, if known."""
         reserved = condition(workload, "QuotaReserved")
         reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
         if reserved.get("status") != "True":

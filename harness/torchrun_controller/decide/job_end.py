@@ -116,7 +116,7 @@ class Ends(Look):
         return Decision(self.status, actions, None if expired else expires)
 
     def _count_the_rest(self) -> None:
-        """Update the counts of an ended job. Pods that ended stay counted after their deletion."""
+        """Update the pod counts of an ended job. Pods that ended are still counted after their deletion."""
         if self.old.workers_status is None:
             return  # The job never had a JobSet.
         left = attempt(self.seen.pods, self.ours) if self.ours is not None else []

@@ -1,4 +1,4 @@
-"""Explain how a trainer ended, using the last lines of its log: a rank failed, or the setup failed.
+"""Explain how a trainer ended, using the last lines of its log, which show failed ranks or a failed setup.
 
 torchrun exits with 1 if a rank fails. It reports the ranks' exit codes only in the table that it prints last
 ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6).

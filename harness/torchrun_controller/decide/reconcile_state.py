@@ -23,9 +23,9 @@ from harness.torchrun_controller.decide.decisions import (
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job until Kueue gives a reason for the wait."""
 UNEXPLAINED = timedelta(minutes=5)
-"""The wait after which the status and an Event report a job that Kueue has queued without a reason.
+"""How long a job is queued without a reason from Kueue before its status and an Event report this.
 
-Most jobs are admitted before that, and the write of the admission contains the rest.
+Most jobs are admitted earlier. They then need no separate write of the status.
 """
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""

@@ -1,4 +1,4 @@
-"""Explain why pods are late, using Events about the JobSet, its Job, the pods and their claims.
+"""Explain why pods have not started yet, using Events about the JobSet, its Job, the pods and their claims.
 
 Kubernetes reports some problems only in Events: pods rejected by an admission plugin, volumes that cannot be
 mounted, and claims for which no storage class provisions a volume.
@@ -14,14 +14,14 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started are late. The controller then reads their Events."""
+"""The time after which pods that have not started count as late. The controller then reads their Events."""
 AGAIN = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between the clocks of the control plane and this process."""
 UNSCHEDULED = timedelta(seconds=30)
 """The time within which a running scheduler sets each pod's PodScheduled condition."""
 IDLE = timedelta(seconds=60)
-"""The time without an action after which a message asks whether a controller runs."""
+"""How long a controller may do nothing before a message asks whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event

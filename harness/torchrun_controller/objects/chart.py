@@ -62,7 +62,7 @@ def values() -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema with which Helm rejects unknown and wrong values."""
+    """Return the JSON schema with which Helm rejects unknown and invalid values."""
     text, mapping = {"type": "string"}, {"type": "object"}
     items = {"type": "array", "items": mapping}
     image = {"repository": {**text, "minLength": 1}, "tag": {**text, "minLength": 1}}

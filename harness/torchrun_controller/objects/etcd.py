@@ -1,6 +1,6 @@
-"""The manifests of the etcd that jobs with rdzvBackend etcd-v2 and no rdzvEndpoint use.
+"""The manifests for the etcd used by jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint.
 
-This module also contains the check of an etcd endpoint that a pod runs before torchrun.
+This module also contains the check of an etcd endpoint that each pod runs before torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """

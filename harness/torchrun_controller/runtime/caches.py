@@ -29,7 +29,7 @@ class Caches:
         self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
         self._capacity_synced: list[threading.Event] = []
         self.told: Told = _unheard
-        """What is called with each change, once the watches have started."""
+        """A function that is called with each change once the watches have started."""
         self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
 
     # -- read: harness.torchrun_controller.runtime.snapshot.Source ----------------------------------------

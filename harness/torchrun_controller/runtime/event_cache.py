@@ -12,10 +12,10 @@ from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of
 
 KEPT = timedelta(seconds=5)
 SHARE = 60
-"""A namespace's Events are reused for SHARE times as long as the request for them took.
+"""A namespace's Events are reused for SHARE times the duration of the request that read them.
 
-In a namespace with many Events, the controller therefore spends at most 1/20 of its time on the requests for
-the three kinds of Events.
+Even in a namespace with many Events, the controller therefore spends at most 1/20 of its time on the requests
+for the three kinds of Events.
 """
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"

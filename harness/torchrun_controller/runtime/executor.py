@@ -37,7 +37,7 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""After a pod is accepted, equal pods are not checked for this many seconds, e.g. in a burst of jobs."""
+"""How many seconds pods are not checked if an equal pod has been accepted, e.g. in a burst of jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """

@@ -12,9 +12,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""A component without progress for this many seconds is stuck.
+"""A component without progress for this many seconds is considered stuck.
 
-A request to an unresponsive API server takes less time, even with its retry.
+A request to an unresponsive API server fails earlier, even with its retry.
 """
 
 

@@ -1,4 +1,4 @@
-"""Log formats: text, or one JSON object per line. Each line about a job or queue contains its name."""
+"""Log formats: text, or one JSON object per line. Log lines about a job or queue contain its name."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A reconcile reads the watch caches, which may be outdated. This is safe: a status replaces only the job's
 newest version, an object is created only if its name is unused, and irreversible decisions (see `grave`) are
-made a second time, from the API server's current state.
+repeated using the API server's current state.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def clock() -> datetime:
 def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
-    This applies to a job's end, to deletions, and to a job's new JobSet. It does not apply to a JobSet that
-    this process created, nor to the success of all pods, which is final.
+    This applies if a job ends, if an object is deleted, and if a job gets a new JobSet. It does not apply to
+    a JobSet that this process created, nor if all pods have succeeded, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -89,9 +89,9 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 
 
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
-    """Return the minimum time between the last write of a job's status and a write with only these changes.
+    """Return the minimum time between the last write of a job's status and a write of this new status.
 
-    Any other change is written at once, together with them.
+    It is 0 if anything other than the number of pods or a message has changed.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
@@ -296,9 +296,9 @@ class Reconciler:
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:
-        """Return the reason why the API server would reject the pods of the queue's jobs.
+        """Return the reason why the API server would reject pods for the queue's jobs.
 
-        Return "" if it would accept them, and None if the queue's spec is invalid.
+        Return "" if it would accept the pods, and None if the queue's spec is invalid.
         """
         try:
             spec = QueueSpec.model_validate(queue["spec"])

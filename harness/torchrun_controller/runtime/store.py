@@ -69,7 +69,7 @@ class Store:
 
     # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects with those in a list of version `version`. Return the changes.
+        """Replace all objects with the listed objects. `version` is the list's version. Return the changes.
 
         Raises ValueError if the list is older than the store.
         """

@@ -11,7 +11,7 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partially received file content. Bytes from an earlier connection are read back for the digest."""
+    """A partially received file content. Bytes from an earlier connection are reread for the digest."""
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size

@@ -109,7 +109,7 @@ class Receiver:
         return _message("ack", came=self._received)
 
     def _drop(self, message: dict[str, Any]) -> bytes:
-        """Delete the partially received file. Senders request this if the file changed while it was read."""
+        """Delete the partially received file, as senders request if the file changed while it was read."""
         del message
         if self._content is not None:
             self._content.drop()

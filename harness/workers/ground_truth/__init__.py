@@ -1,9 +1,9 @@
 """The ground truth: what a rank logs, recorded in its own log.
 
-    from ground_truth import Recorder  # in a worker, before Pluto's client is initialised
+    from ground_truth import Recorder  # in a worker, before the Pluto client is initialised
 
-The recorder around the client and the harness import the modules instead, because importing frame_writer
-duplicates stdout and reads the worker's files.
+The recorder that wraps the client, and the harness, import the individual modules instead, because importing
+frame_writer duplicates stdout and reads the worker's files.
 """
 
 if __name__ == "ground_truth":

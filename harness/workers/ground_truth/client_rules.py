@@ -34,7 +34,7 @@ class Sent:
 
 
 def sent_name(name: str) -> str:
-    """Return the metric name that the client sends: it replaces all but printable ASCII characters by `-`."""
+    """Return the metric name that the client sends: `-` replaces all but printable ASCII characters."""
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 

@@ -1,7 +1,7 @@
 """Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
 
 Exit codes: 0 if no check failed, 1 if a check failed, 2 for a usage error. If no check failed but a result is
-unknown, a warning on stderr names it, and the exit code is 0, or 3 with --strict.
+unknown, a warning on stderr names that result, and the exit code is 0, or 3 with --strict.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _port(variable: str) -> str | None:
     """Return the value of NETCHECK_PORT, or None if it is not set.
 
-    For a Service that is called netcheck, Kubernetes sets it to a URL, tcp://ADDRESS:PORT, which is no port.
+    For a Service named netcheck, Kubernetes sets it to a URL, tcp://ADDRESS:PORT, which is ignored.
     """
     return None if "://" in variable else variable or None
 

@@ -42,7 +42,7 @@ WAITED = 0.2
 """If an end of a stream waited for a CPU for more than this fraction of the time, its low rate proves
 nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
-"""Maximum number of times that a slow pair is remeasured, and one for which the machine was too busy."""
+"""Maximum number of remeasurements of a slow pair, and of a pair for which the machine was too busy."""
 _CHUNK = 1 << 20
 
 
@@ -180,7 +180,7 @@ def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float,
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return pair → usual rate for the pairs with a rate below SLOW times the usual rate.
+    """Return the usual rates, keyed by pair, for the pairs with a rate below SLOW times the usual rate.
 
     Pairs within a node and pairs across two nodes have separate usual rates.
     """
@@ -287,7 +287,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
 
 
 def _waited() -> float:
-    """Return for how many seconds this thread has waited for a CPU, or 0 if the kernel does not say so."""
+    """Return how many seconds this thread has waited for a CPU, or 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -305,9 +305,10 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
 
 
 def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
-    """Send data until the receiver responds, and return what `take` returns there, but the longer wait.
+    """Send data until the receiver responds with the result of `take`. Return the rate and the waiting time.
 
-    Raises TimeoutError if it does not respond.
+    The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
+    receiver does not respond.
     """
     began, waited = time.monotonic(), _waited()
     chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
-    """Return the cell for each pair of ranks, with the outcome that all reports together prove."""
+    """Return the cell for each pair of ranks, with the outcome that follows from all reports together."""
     known = {rank: _addresses(rank, at) for rank in range(nodes)}
     cells = {
         (sender, receiver): _aged(cell, receiver, known[receiver])
@@ -35,14 +35,14 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
 
 
 def past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step: its cell is ok, or it failed at a later step."""
+    """Return whether the pair passed this step, which means that its cell is ok or failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
 
 
 def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
-    """Return the cell. A name that torchrun would not publish does not matter.
+    """Return the cell, ignoring failures for a name that torchrun would not publish.
 
     `first` is the rank whose name torchrun would publish, or None if that is unknown.
     """

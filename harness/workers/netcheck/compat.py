@@ -28,7 +28,7 @@ ENTRIES = {
     "dns_resolution": "dns",
     "port_availability": "tcp",
 }
-"""Check in ColossalAI's guide → step in netcheck."""
+"""Maps each check in ColossalAI's guide to netcheck's step."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(

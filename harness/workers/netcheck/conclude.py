@@ -60,7 +60,7 @@ _ALONE = {
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict, the cause, the missing ranks, and all findings in order of the steps."""
+    """The verdict, the cause, the missing ranks, and all findings in step order."""
 
     verdict: str
     cause: str | None
@@ -136,7 +136,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _run_ids(reports: Sequence[Report]) -> list[Finding]:
-    """Return a finding if the ranks' run ids differ, because torchrun then waits for other ranks in vain."""
+    """Return a finding if the ranks' run ids differ. torchrun then waits in vain for the other ranks."""
     ids = {report.place: str(report.facts.get("rdzv_id") or "") for report in reports}
     ids = {place: run_id for place, run_id in sorted(ids.items()) if run_id}
     if len({*ids.values()}) < 2:
@@ -179,7 +179,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
 def _without_taken(
     cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report]
 ) -> dict[tuple[int, int], Cell]:
-    """Return the cells without those that a port explains which the probed rank itself found taken."""
+    """Return the cells except those that failed because the probed rank could not open its port."""
     taken = {report.place for report in reports if any(f.cause == TAKEN for f in report.findings)}
     return {
         pair: cell for pair, cell in cells.items() if pair[1] not in taken or cell.outcome not in NOT_ITS_OWN
@@ -248,7 +248,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return an unknown finding for each rank with failures that are not proved. It has no cause."""
+    """Return an unknown finding, without a cause, for each rank with unproved failures."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1
@@ -343,7 +343,7 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return an ok finding for each step that all pairs passed, and unknown for steps without a finding."""
+    """Return an ok finding for each step passed by all pairs, and an unknown one for each remaining step."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

@@ -1,8 +1,8 @@
 """Measure how long this process waits for a CPU, because a slow process looks like a broken network.
 
-A thread sleeps in short steps and records how late it wakes up. The delay has many possible reasons: other
-processes on the node, a CPU limit, a paused container. The kernel's own measures, where they exist, make the
-text more precise.
+A thread sleeps in short steps and records how late it wakes up. The delay can have many causes: other
+processes on the node, a CPU limit, a paused container. If the kernel's own metrics are available, the text is
+more specific.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 class Delay:
     """How slow a rank's process was during the last WINDOW seconds.
 
-    `late` is the longest delay of a wake-up in seconds. `waiting` is the share of time, from 0 to 1, in which
-    some process on the node waited for a CPU (pressure stall information). `throttled` is the share in which
-    the container's CPU limit stopped its processes. Both are 0 if the kernel does not report them.
+    `late` is the longest wake-up delay in seconds. `waiting` is the fraction of time, from 0 to 1, during
+    which some process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
+    of time during which the container's CPU limit stopped its processes. Both are 0 if the kernel does not
+    report them.
     """
 
     late: float = 0.0
@@ -36,7 +37,7 @@ class Delay:
 
     @property
     def text(self) -> str:
-        """The delay as the end of a sentence about a process."""
+        """A description of the delay, to complete a sentence about the process."""
         said = f"woke up {self.late:.1f} s late"
         if self.throttled >= 0.01:
             said += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
@@ -54,7 +55,7 @@ class CpuDelay:
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._slept: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)])
-        """(time of the wake-up, its delay) for each sleep in the window."""
+        """The wake-up time and delay of each sleep in the window."""
         self._totals = deque([(time.monotonic(), *_totals())])
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -84,14 +85,14 @@ class CpuDelay:
         return Delay(round(max(0.0, late), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
-        """Return how many of the seconds since the monotonic time `start` this process was delayed."""
+        """Return for how many seconds since the monotonic time `start` this process was delayed."""
         now, slept = time.monotonic(), list(self._slept)
         delays = sum(min(delay, at - start) for at, delay in slept if at > start)
         return delays + max(0.0, min(now - slept[-1][0] - STEP, now - start))
 
 
 def _totals() -> tuple[float, float]:
-    """Return for how many seconds some process on the node waited for a CPU, and how long a limit applied."""
+    """Return how many seconds some process on the node waited for a CPU, and the container was throttled."""
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

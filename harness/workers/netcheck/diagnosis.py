@@ -30,7 +30,7 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> list[str]:
-        """The advice, in order of the causes. Empty if and only if the verdict is ok."""
+        """The advice for each cause, in the same order. Empty if and only if the verdict is ok."""
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]

@@ -26,7 +26,7 @@ REPEAT = 1.0
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 _FLOW = threading.local()
-"""In a block of `one_flow`: (server, port) → the socket for this thread's queries."""
+"""Inside `one_flow`, maps each (server, port) to the socket for this thread's queries."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def _question(number: int, name: str, kind: int) -> bytes:
 def one_flow() -> Iterator[None]:
     """Send this thread's queries from one socket for each server, so that one replica answers all of them.
 
-    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose one for each
-    flow, that is, for each source port. In a nested block, the queries are a flow of their own.
+    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose a replica for
+    each flow, which means for each source port. The queries in a nested block form a separate flow.
     """
     outer, own = getattr(_FLOW, "sockets", None), dict[tuple[str, int], socket.socket]()
     _FLOW.sockets = own
@@ -142,7 +142,7 @@ def one_flow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _socket(server: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for a server: the flow's, or a new one outside `one_flow`."""
+    """Yield a socket for a server: the flow's socket, or a new socket outside of `one_flow`."""
     flow = getattr(_FLOW, "sockets", None)
     asking = flow.get((server, port)) if flow else None
     if asking is None:

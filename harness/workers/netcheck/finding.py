@@ -111,7 +111,7 @@ _ADVICE = {
 }
 """The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
-"""Cause → the step that it belongs to."""
+"""Maps each cause to its step."""
 
 
 @dataclass(frozen=True)

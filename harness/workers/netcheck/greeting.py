@@ -50,7 +50,7 @@ class Hello:
     """The address on which gloo or NCCL would listen, or "" if unknown. `why` explains how it was chosen."""
     why: str = ""
     published: str = ""
-    """The name of this host that torchrun may give to all workers as MASTER_ADDR, or "" if it does not."""
+    """This host's name, if torchrun may pass it to all workers as MASTER_ADDR, otherwise ""."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def call(
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
-    if len(body) > 1 << 16:  # A separate packet for the header costs less than copying the body.
+    if len(body) > 1 << 16:  # Sending the header in a separate packet is cheaper than copying the body.
         connection.sendall(header(kind, len(body)))
         connection.sendall(body)
     else:
@@ -157,7 +157,7 @@ class Server:
         """Listen on all addresses of both IP families. Raises OSError if the port is in use."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
-        """Instance → (the identity in its greeting, its IP address)."""
+        """Maps each instance to (the identity in its greeting, its IP address)."""
         self._reported, self._report, self._told = reported, report, told
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0

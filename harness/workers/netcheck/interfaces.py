@@ -19,7 +19,7 @@ _IFREQ = 40
 INFINIBAND = "/sys/class/infiniband"
 RECENT = 0.5
 _LAST: list[tuple[float, dict[str, str]]] = []
-"""The result of the last call of `addresses`, and its monotonic time."""
+"""The result of the last call to `addresses`, and its monotonic time."""
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -34,7 +34,7 @@ class Route:
 
 
 def addresses() -> dict[str, str]:
-    """Return address → interface for this host, except for IPv6 link-local addresses."""
+    """Return this host's interfaces, keyed by address, without IPv6 link-local addresses."""
     return dict([*_version_4(), *_version_6()])
 
 
@@ -114,7 +114,7 @@ def setup_networking(
     *,
     folder: str = INFINIBAND,
 ) -> tuple[dict[str, str], list[str]]:
-    """Set gloo's and NCCL's interface to the one on the route to `address`, an IP address of rank 0.
+    """Set gloo's and NCCL's interface to the interface on the route to `address`, an IP address of rank 0.
 
     Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
     changed, and InfiniBand is never disabled. Raises OSError if there is no route.

@@ -103,13 +103,13 @@ class Member:
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
-        """Place → (instance, port) of each rank that listens, as far as this rank knows."""
+        """Maps the place of each rank that is known to listen to (instance, port)."""
         self._no_verdict = b"null"
         """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
         self._refused: dict[tuple[str, int, float], float] = {}
-        """On rank 0, (connecting instance, place of the peer, time of the attempt) → when it was reported."""
+        """On rank 0, maps (connecting instance, peer's place, time of the attempt) to the report's time."""
         self._reports: dict[str, tuple[Report, float, float]] = {}
-        """Instance → (its newest report, the time of its first report, the time of its newest report)."""
+        """Maps each instance to (its newest report, the time of its first report, that of the newest one)."""
         self._sent: tuple[Any, float] = ((), 0.0)
         """The row in this rank's newest report to rank 0, and when it was sent."""
         self._result: Diagnosis | None = None
@@ -348,10 +348,10 @@ class Member:
             self._master.listens = self._listening_at[0][1]
 
     def _current(self) -> list[Report]:
-        """Return all reports with what rank 0 knows about them. Failures that are not proved are pending.
+        """Return all reports, completed with rank 0's knowledge. Failures that are not proved are pending.
 
-        A refused connection is proved if the peer reported after the attempt, because it listened all the
-        time. A rank that does not report at present has ended, or does not get a CPU.
+        A refused connection is proved if the peer reported after the attempt, because it was listening the
+        whole time. A rank that is currently not reporting has ended, or does not get a CPU.
         """
         now = time.monotonic()
         with self._lock:
@@ -441,7 +441,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_message()).encode()  # encoded once, because it is large for 64 ranks
+        verdict = json.dumps(result.as_message()).encode()  # Encoded only once, as it is large for 64 ranks.
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -506,7 +506,7 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return rank → address for ranks that have reported, preferably the greeting's source address."""
+        """Return the addresses of ranks that have reported, preferably their greetings' source addresses."""
         heard = list(self._server.heard.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in heard}
         with self._lock:

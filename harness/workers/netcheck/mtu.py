@@ -63,7 +63,7 @@ def fill(address: str, port: int, within: float = SECONDS, connection: socket.so
 def _together(
     address: str, port: int, segments: Sequence[int | None], within: float
 ) -> dict[int | None, float]:
-    """Return segment size → seconds for each transfer that arrived. The key None means full packets."""
+    """Return the duration of each transfer that arrived, keyed by segment size. None means full packets."""
     took: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:

@@ -25,13 +25,13 @@ NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 PATIENCE, SHORT = 5.0, 1.0
-"""Seconds to wait for an answer, as the resolver of glibc does, and for the first one of several servers."""
+"""Seconds to wait for an answer, as in glibc's resolver, and for the first of several servers."""
 AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
 """Number of additional queries that must confirm that a name exists, and the number in jobs of MANY ranks or
 more. All ranks query each name, so in a large job, a rank needs fewer queries to reach every replica."""
 Ask = Callable[..., Answer]
 _HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
-"""Path of a hosts file → its inode, modification time and size, and its content at that time."""
+"""Maps a hosts file's path to its inode, modification time and size, and to its content at that time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Lookup:
     found: str = ""
     """The full name for which the record exists."""
     waited: float = 0.0
-    """Seconds without an answer from any DNS server, if the cause is that."""
+    """Seconds without an answer from any DNS server, if that is the cause."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Names:
     seconds: float = PATIENCE
     """Seconds to wait for an answer."""
     asking: float | None = None
-    """The monotonic time at which the query that waits for an answer was sent, or None."""
+    """The monotonic time at which the pending query was sent, or None."""
     _answered: dict[float, float] = field(default_factory=dict)
-    """Monotonic time of an answer → the seconds that it took."""
+    """Maps the monotonic time of each answer to its duration in seconds."""
     _patience: float = 1.0
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
@@ -194,7 +194,7 @@ class Names:
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer from a DNS replica that does not have the name yet, or None.
 
-        Each query is a flow of its own, and may reach another replica. Several replicas serve the cluster's
+        Each query is a separate flow, so it may reach another replica. Several replicas serve the cluster's
         DNS address, and each receives new records independently. If a replica is queried for the address of a
         name that it does not have yet, it caches "no such name" for 30 s.
         """
@@ -237,7 +237,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return the seconds of the slowest answer since a monotonic time, or 0 without an answer."""
+        """Return how many seconds the slowest answer since a monotonic time took, or 0 without an answer."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:

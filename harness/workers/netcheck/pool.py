@@ -1,7 +1,7 @@
-"""Run the probes' attempts in few threads, and in more threads only while peers do not respond.
+"""Run the probes' attempts in a few threads, and use more threads only while peers do not respond.
 
-One thread for each peer would make 63 threads in each of 64 pods. On a busy node, they would all wait for a
-CPU at the same time, until their timeouts expire. With few threads, a timeout starts with its own attempt.
+With one thread per peer, each of 64 pods would have 63 threads. On a busy node, they would all wait for a CPU
+at the same time, until their timeouts expire. With few threads, a timeout does not start before its attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STUCK = 0.5
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delayed` returns how many of the seconds since a monotonic time this process was delayed. A process that
+    `delayed` returns for how many seconds since a monotonic time this process was delayed. A process that
     does not get a CPU does not need more threads.
     """
 

@@ -1,4 +1,4 @@
-"""Probe a peer until all steps succeed: resolve, connect, greet, send full packets. The result is a Cell."""
+"""Probe a peer until all steps succeed: resolve, connect, greet, and send full packets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def alternatives(port: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one rank's probe of another. `outcome` is ok, pending or a cause.
+    """The result of probing one rank from another. `outcome` is ok, pending or a cause.
 
     `rank`, `instance` and `run` describe the rank that responded from `address`. `rtt` and `offset` are in
     seconds as in greeting.py, `rate` is in bytes per second, and `at` is the time in seconds since the probe
@@ -79,9 +79,9 @@ class Cell:
     sender: str = ""
     """The address of the machine whose ICMP message terminated the connection, or ""."""
     waited: float = 0.0
-    """Seconds without a response, for an outcome that is a lack of a response."""
+    """Seconds without a response, if the outcome is that no response arrived."""
     listened: bool = False
-    """Whether the peer was known to listen on this port before the attempt, and later (member.py)."""
+    """Whether the peer was known to listen on this port both before and after the attempt (member.py)."""
     unrouted: bool = False
     """Whether the probing rank's own routing table has no route to the address."""
     withheld: str = ""
@@ -91,7 +91,7 @@ class Cell:
         return dict(vars(self))  # A job of 64 ranks has 4096 cells, and asdict copies each value deeply.
 
     def as_message(self) -> dict[str, Any]:
-        """Return the data from which `Cell(**data)` makes the same cell, without default values."""
+        """Return the data from which `Cell(**data)` creates the same cell, without default values."""
         return {name: value for name, value in vars(self).items() if value != _DEFAULTS.get(name, _NONE)}
 
 
@@ -132,7 +132,7 @@ class Probe:
         self.listens = 0
         """The port on which the peer is known to listen, or 0."""
         self.delayed: Callable[[float], float] = lambda _: 0.0
-        """Returns how many of the seconds since a monotonic time this process was delayed."""
+        """Returns for how many seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
         """Seconds until the next attempt."""
@@ -239,7 +239,7 @@ class Probe:
             return self._cell
         if self._cell.outcome == ADVERTISED and self._cell.instance == cell.instance:
             return self._named(replace(cell, rate=self._cell.rate))
-        # Sending full packets is slow, so show the responding rank already.
+        # Sending full packets is slow, so the responding rank is shown before that.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
         seconds = SECONDS * self._patience
@@ -347,7 +347,7 @@ class Probe:
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return the cell. Subclasses return a failed cell if the cell does not meet their requirements."""
+        """Return the cell, or in subclasses a failed cell if it does not meet their requirements."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str, port: int) -> Cell:

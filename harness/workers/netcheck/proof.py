@@ -1,9 +1,9 @@
-"""Withhold failures that slowness explains as well as a fault. All functions are pure.
+"""Withhold failures that may be caused by slowness rather than by a fault. All functions are pure.
 
 A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens.
 Such failures count only if they are proved:
 
-- Silence counts if it lasted FACTOR times longer than any delay that was measured at the same time.
+- A missing response counts if the wait was FACTOR times longer than any delay measured at the same time.
 - A refused connection counts as rejected by a firewall only if the rank was known to listen before the
   attempt started, and still listened after it had ended (member.py).
 - A missing DNS record counts if the rank has existed long enough for the control plane to publish it.
@@ -22,13 +22,13 @@ from .probe import ADVERTISED, PENDING, Cell
 from .rank_report import Report
 
 FACTOR = 4.0
-"""How many times longer than the longest measured delay a silence must last."""
+"""The ratio by which a wait without a response must exceed the longest measured delay."""
 STEPS_TO_A_RECORD = 10.0
-"""How many delays a DNS record may take. The kubelet, API server, EndpointSlice controller and
-DNS server act one after the other."""
+"""Time that it may take to publish a DNS record, as a multiple of the measured delay. The kubelet, API
+server, EndpointSlice controller and DNS server act one after another."""
 SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
-"""Cause → minimum number of seconds without a response from a process. The resolver of glibc waits 5 s for a
-DNS server."""
+"""Maps each cause to the minimum number of seconds without a response. glibc's resolver waits 5 s for a DNS
+server."""
 RECORD = 5.0
 """Minimum number of seconds for which a rank must have existed without a DNS record."""
 YOUNG = 1.6
@@ -50,7 +50,7 @@ def busy(at: Mapping[int, Report]) -> str:
 
 
 def withheld(reports: Sequence[Report]) -> list[Report]:
-    """Return the reports. Failures that are not proved are pending there."""
+    """Return the reports, with unproved failures changed to pending."""
     at = {report.place: report for report in reports}
     seen = _Job(*busiest(at), max(report.dns for report in reports), len(reports) == 1)
 
@@ -69,7 +69,7 @@ def withheld(reports: Sequence[Report]) -> list[Report]:
 
 @dataclass(frozen=True)
 class _Job:
-    """The rank with the longest delay, that delay, and the seconds of the DNS server's slowest answer.
+    """The rank with the longest delay, that delay, and the duration of the slowest DNS answer in seconds.
 
     `alone` means that only one rank's report is known.
     """
@@ -110,7 +110,7 @@ def _doubt(  # noqa: PLR0911 - one return per reason
 
 
 def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
-    """Return why a lack of a response is not proved, or ""."""
+    """Return why a missing response does not prove a failure, or ""."""
     least = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
         # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on any node.

@@ -25,7 +25,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     heard: Mapping[int, str] = field(default_factory=dict)
-    """Rank → the address from which it greeted this rank."""
+    """Maps each rank to the address from which it greeted this rank."""
     named: bool = True
     """Whether a run id is set. Without it, ranks of other jobs cannot be recognised."""
     master: Cell | None = None
@@ -35,9 +35,9 @@ class Report:
     age: float = 0.0
     """Seconds since this rank started."""
     delay: Delay = field(default_factory=Delay)
-    """How slow this rank's process was recently."""
+    """How slow this rank's process has been recently."""
     dns: float = 0.0
-    """Seconds of the slowest answer from the DNS server recently, or 0 without an answer."""
+    """Duration of the DNS server's slowest recent answer in seconds, or 0 without an answer."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
         """Return the report with the measured bandwidth added to this rank's row."""

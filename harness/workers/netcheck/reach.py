@@ -45,7 +45,7 @@ _MSG_ERRQUEUE = 0x2000
 _ERROR = struct.Struct("=IBBBxII")
 """struct sock_extended_err: errno, origin, type, code, info, data. The sender's address follows."""
 _UNREACHABLE = {2: 3, 3: 1}
-"""Origin of an error (2 for ICMP, 3 for ICMPv6) → the type of "destination unreachable"."""
+"""Maps the origin of an error (2 for ICMP, 3 for ICMPv6) to the type of "destination unreachable"."""
 _REJECTED = {
     (2, 2): "protocol unreachable",
     (2, 3): "port unreachable",
@@ -57,9 +57,9 @@ _REJECTED = {
     (3, 5): "source address failed ingress/egress policy",
     (3, 6): "reject route to destination",
 }
-"""(origin, code) → the name of a message that a firewall sends in response to a TCP packet. A host does not
-send these messages: for a closed TCP port, it responds with a reset (RFC 9293, 3.10.7.1), never with "port
-unreachable"."""
+"""Maps (origin, code) to the name of a message that a firewall sends in response to a TCP packet. A host does
+not send these messages: for a closed TCP port, it responds with a reset (RFC 9293, 3.10.7.1), never with
+"port unreachable"."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Determine what torchrun derives from the pods' own host names unless an option overrides it.
+"""Determine the settings that torchrun derives from the pods' own host names unless an option overrides them.
 
-With a c10d or etcd-v2 rendezvous, torchrun does not give the workers the MASTER_ADDR of the pod template, but
-the name of one of its agents: --local-addr, or else `socket.getfqdn()`. It is the agent whose name comes
-first in alphabetical order (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). With a c10d
-rendezvous, each torchrun also compares the host in --rdzv_endpoint with its pod's own name, to determine
-whether it opens the rendezvous store (`_matches_machine_hostname` in utils.py of the same package).
+With a c10d or etcd-v2 rendezvous, torchrun does not pass MASTER_ADDR from the pod template to the workers.
+Instead, it passes the name of the agent that comes first in alphabetical order, which is --local-addr or else
+`socket.getfqdn()` (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). With a c10d rendezvous, each
+torchrun also compares the host in --rdzv_endpoint with its pod's own name, to determine whether it opens the
+rendezvous store (`_matches_machine_hostname` in utils.py of the same package).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DYNAMIC = ("c10d", "etcd-v2")
 
 
 def published(torchrun: Mapping[str, str]) -> bool:
-    """Return whether torchrun gives a pod's own host name to the workers as MASTER_ADDR."""
+    """Return whether torchrun passes a pod's own host name to the workers as MASTER_ADDR."""
     return torchrun.get(BACKEND) in DYNAMIC and not torchrun.get(LOCAL_ADDR)
 
 
@@ -66,8 +66,8 @@ def published_by(at: Mapping[int, Report], nodes: int) -> int | None:
 def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
     """Return a finding if no pod would open torchrun's c10d store, although MASTER_ADDR leads to rank 0.
 
-    The pods reach rank 0 there, for example through a Service. But no pod's own name has this name or one of
-    its addresses, so every torchrun connects to the store, and none opens it.
+    MASTER_ADDR may be the name of a Service. If neither that name nor its addresses match any pod's own name,
+    every torchrun connects to the store, and none opens it.
     """
     if len(reports) < nodes or nodes < 2:
         return []

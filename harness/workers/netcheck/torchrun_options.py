@@ -25,7 +25,7 @@ _OPTIONS = {
     "rdzv-conf": "PET_RDZV_CONF",
     "local-addr": "PET_LOCAL_ADDR",
 }
-"""torchrun option → the equivalent environment variable."""
+"""Maps each torchrun option to the equivalent environment variable."""
 RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_CONF", "PET_LOCAL_ADDR")
 """Variables that torchrun itself reads, with the same values as its options."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
@@ -38,17 +38,17 @@ _OWN_NAME = (
     r"|(?:\$\(|`)\s*hostname(?:\s+(?:-[fsA]|--(?:fqdn|long|short|all-fqdns)))?\s*[)`]"
     r"|(?:\$\(|`)\s*hostname\s+(?:-[iI]|--ip-address|--all-ip-addresses)\b[^)`]*[)`]?)"
 )
-"""What a shell expands to the pod's own name or address. `${HOSTNAME%-*}-0` is another pod's."""
+"""Shell expressions that expand to the pod's own name or address, unlike `${HOSTNAME%-*}-0`."""
 _OWN_ID = re.compile(
     r"\s--rdzv[-_]id[=\s]\s*[\"']?"
     rf"(\S*?(?:\$\{{?RANDOM\b|\$\$|{_OWN_NAME}|(?:\$\(|`)\s*(?:uuidgen|cat\s+\S*/random/uuid"
     r"|date\s[^)`]*%[sNT])))"
 )
-"""An --rdzv_id that a shell expands to another value in each pod."""
+"""An --rdzv_id that a shell expands to a different value in each pod."""
 _OWN_HOST = re.compile(rf"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?({_OWN_NAME}[^\s\"']*)")
 """An address of rank 0 that a shell expands to the pod's own name or address."""
 _SETS_MASTER = re.compile(r"(?:^|[\s;&|(])MASTER_ADDR=", re.MULTILINE)
-"""An assignment after which MASTER_ADDR is not that of the pod template."""
+"""An assignment that replaces the MASTER_ADDR from the pod template."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -69,9 +69,9 @@ def command_line(proc: Path, pid: int) -> list[str]:
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's options as variables, without those that it ignores.
+    """Return torchrun's options as variables, without options that torchrun ignores.
 
-    `--rdzv-endpoint` also sets rank 0's address, and `--master-addr` and `--master-port` then do not count.
+    `--rdzv-endpoint` also sets rank 0's address, and overrides `--master-addr` and `--master-port`.
     Options after the script name belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
@@ -101,26 +101,26 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def merged(value: str) -> str:
-    """Return the option of torchrun that is part of a value because the space before it is missing, or ""."""
+    """Return the torchrun option that is part of a value because the space before it is missing, or ""."""
     found = _NO_SPACE.search(value)
     return found[1].partition("=")[0] if found else ""
 
 
 def differs_in_each_pod(run_id: str) -> bool:
-    """Return whether a shell expands a run id to another value in each pod, such as $RANDOM."""
+    """Return whether a shell expands a run id, such as $RANDOM, to a different value in each pod."""
     return bool(_OWN_ID.search(f" --rdzv_id={run_id}"))
 
 
 def is_own_host(address: str) -> bool:
-    """Return whether a shell expands an address to the pod's own name or address, such as $HOSTNAME."""
+    """Return whether a shell expands an address, such as $HOSTNAME, to the pod's own name or address."""
     return bool(_OWN_HOST.search(f" --master_addr={address}"))
 
 
 def from_script(text: str) -> dict[str, str]:
     """Return the literal options of the first torchrun command in a shell script, as variables.
 
-    Options of the rendezvous are returned as they are written, and so are an --rdzv_id and a --master_addr
-    with another value in each pod.
+    Rendezvous options are returned unexpanded, as is an --rdzv_id or --master_addr that expands to a
+    different value in each pod.
     """
     joined = re.sub(r"\\\n", " ", text)
     kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
@@ -129,7 +129,7 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # A quoted string continues on the next line.
+    except ValueError:  # The quoted string continues on the next line.
         words = (match[1] + match[2]).split()
     literal = {
         name: value

@@ -40,7 +40,7 @@ TORCHRUN = {
     "PET_MASTER_ADDR": "--master_addr",
     "MASTER_PORT": "--master_port",
 }
-"""Variable → the option of torchrun with the same value."""
+"""Maps each variable to the equivalent torchrun option."""
 AUTOMATIC = ("auto", "gpu", "cpu")
 """Values that torchrun accepts instead of a number of processes."""
 
@@ -65,7 +65,7 @@ class Environment:
     rdzv_id: str = ""
     """torchrun's --rdzv_id, or "" if it is unknown."""
     torchrun: Mapping[str, str] = field(default_factory=dict)
-    """The values of RENDEZVOUS that are set, as they are written in a script."""
+    """The values of the RENDEZVOUS variables that are set, as written in a script."""
 
     @property
     def ok(self) -> bool:
@@ -130,7 +130,7 @@ class _Reader:
         self._options = options or {}
         self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
         if options is not None and not options:
-            self._torchrun = {}  # A torchrun that is not seen may have options that count more.
+            self._torchrun = {}  # An undetected torchrun may have options that override them.
         if not self._variables.get("MASTER_ADDR"):
             self._variables.update(_torchruns_master(self._variables))
         self._gpus = gpus
@@ -188,7 +188,7 @@ class _Reader:
                 self._fail("variables.torchrun", text)
 
     def _own_run_id(self) -> None:
-        """Add a failed finding if each pod's shell expands --rdzv_id to another value."""
+        """Add a failed finding if each pod's shell expands --rdzv_id to a different value."""
         for name in RDZV_ID:
             value = self._option(name)
             if differs_in_each_pod(value) and not merged(value):
@@ -203,11 +203,11 @@ class _Reader:
                 self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
-        """Return the value of an option of torchrun, or of the variable with this name, or ""."""
+        """Return the value of a torchrun option, or of the environment variable with this name, or ""."""
         return self._options.get(name) or self._variables.get(name, "")
 
     def _formed(self, declared: int | None) -> int | None:
-        """Return the number of nodes with which an elastic torchrun started, otherwise `declared`."""
+        """Return the number of nodes with which an elastic torchrun job started, otherwise `declared`."""
         _, given = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
         return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared

@@ -44,7 +44,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes one process's lines. Has the methods of client_calls.Stream that Outside calls."""
+    """Writes the lines of one process. It has the methods of client_calls.Stream that Outside calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -57,12 +57,12 @@ class Lines:
         self._next = 0.0
         self.fault_text = ""
         self.group: dict[str, Any] | None = None
-        """The largest process group of torch.distributed that this process was seen in, or None.
+        """The largest torch.distributed process group of which this process has been a member, or None.
 
-        A rank may be alone in another one before or after the training, for example to evaluate the model.
+        A rank may form a group of its own before or after the training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """What is sent to the tracker about the first run with a complete block, or None."""
+        """The reports to the tracker about the first run with a complete block, or None."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
@@ -81,9 +81,9 @@ class Lines:
         self._chain, self._number = line.chain, self._number + 1
 
     def report(self, digests: Digests, op: Any, *, at_end: bool = False) -> None:
-        """Send the digests of the complete blocks of a run to the tracker. `op` is the client's run object.
+        """Send the digests of a run's complete blocks to the tracker. `op` is the client's run object.
 
-        At the end of a run, all its blocks are complete. Reports that have not begun by then are not begun.
+        At the end of a run, all its blocks are complete. If no block was reported before, none is reported.
         """
         if self.reports is None and at_end:
             return
@@ -182,12 +182,12 @@ class Admitted(Outside):
         super().__init__(stream)  # type: ignore[arg-type]
         self.lines = stream
         self._digests: dict[str, Digests] = {}
-        """Run id → its digests."""
+        """Maps each run id to the run's digests."""
         self._uploads: dict[str, bool] = {}
         self._ops: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        """Run id → its run object in the client."""
+        """Maps each run id to the client's run object."""
         self._names: dict[str, str] = {}
-        """Metric name that the client changed → its name in the run."""
+        """Maps each metric name that the client changed to its name in the run."""
         self._at_finish = 0
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:
@@ -234,7 +234,7 @@ class Admitted(Outside):
             self.failed(error)
 
     def _report(self, *, at_end: bool = False) -> None:
-        """Send the digests of complete blocks to the tracker. Only one run of a process is reported."""
+        """Send the digests of complete blocks to the tracker. Only one run per process is reported."""
         reports = self.lines.reports
         for run, digests in self._digests.items():
             op = self._ops.get(run)
@@ -247,7 +247,7 @@ class Admitted(Outside):
                 return
 
     def _report_the_rest(self) -> None:
-        """Send the last digests, and wait shortly until the tracker has acknowledged them."""
+        """Send the remaining digests, and briefly wait for the tracker to acknowledge them."""
         with self._lock:
             self._report(at_end=True)
             reports = self.lines.reports
@@ -270,7 +270,7 @@ class Admitted(Outside):
                 self._summary()
 
     def end(self) -> None:
-        """Write the summary, also after an uncaught exception, because the digests cover queued points."""
+        """Write the summary, even after an uncaught exception, because the digests cover queued points."""
         if self._ended:
             return
         self._report_the_rest()

@@ -7,9 +7,9 @@ The recorder writes one line of at most 100 bytes per minute, and a summary at t
 
     @rec2 <rank> <attempt> <n> <points> <time> <digest> <reports> <head> <chain> <MAC>
 
-A @rec2 line is a @rec1 line of a process whose reports the tracker acknowledges (digest_reports.py). It also
-has the number of acknowledged reports, in base 36, and their head. Its digests and its MAC are shorter, so
-that the line is no longer.
+A @rec2 line replaces the @rec1 line once the tracker has acknowledged reports (digest_reports.py). It also
+contains the number of acknowledged reports, in base 36, and their head. Its digests and its MAC are shorter,
+so the line is not longer than a @rec1 line.
 
 The rank is "-" if it is not known. In a @rec1 line, n, points and time (milliseconds since the epoch) are in
 base 36. The digest covers all points so far (point_digests.py). The chain is a digest of this line and the
@@ -84,7 +84,7 @@ class Line(NamedTuple):
     digest: str
     chain: str
     reports: int = 0
-    """Number of reports that the tracker has acknowledged. If it is not 0, this is a @rec2 line."""
+    """Number of reports that the tracker has acknowledged. If it is greater than 0, this is a @rec2 line."""
     head: str = ""
 
 
@@ -235,7 +235,7 @@ def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
 
 
 def nodes_from(text: str) -> dict[int, str]:
-    """Return node → its encoded digest, or "" if unknown. Raises ValueError if the text is invalid."""
+    """Return each node's encoded digest, or "" if unknown. Raises ValueError if the text is invalid."""
     nodes: dict[int, str] = {}
     for run in text.split(";") if text else ():
         first, _, digests = run.partition(":")

@@ -153,11 +153,11 @@ class Outside:
         self._lock = threading.RLock()
         self._account = Account(stream.left_out)
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """Run object → the step of the last `log` call."""
+        """Maps each run object to the step of the last `log` call."""
         self._runs: weakref.WeakKeyDictionary[Any, tuple[int, bool, Queue | None]] = (
             weakref.WeakKeyDictionary()
         )
-        """Run object → (its index, whether it logs to the same run as the first one, its queue)."""
+        """Maps each run object to (its index, whether it logs to the same run as the first, its queue)."""
         self._first_run: list[Any] = []
         self._failed = False
         self._ended = False

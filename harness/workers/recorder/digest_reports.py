@@ -6,14 +6,14 @@ harness also stores a digest for each block (harness/tracker/storage/digests.py)
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
 
-`line` and `chain` are those of the last line in the log when the report was created (admitted_lines.py). The
-next lines contain the number of reports that the tracker has acknowledged, and the head: a digest of the
-bytes of all of them. Therefore, neither the log nor the reports can be changed alone. A block that gets
-further points after its report is reported again, and the last report counts.
+`line` and `chain` identify the last line in the log when the report was created (admitted_lines.py). Later
+lines contain the number of reports that the tracker has acknowledged, and the head, which is a digest of all
+these reports. A change of only the log or only the reports can therefore be detected. If a block receives
+more points after its report, it is reported again, and the last report counts.
 
-Reports are sent in a thread, with the URL and the key of the client. They never delay the program, except for
-at most END_SECONDS when a run finishes. A failure stops the reports, and never raises. Standard library only,
-Python 3.9 and later.
+Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
+finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. Standard library
+only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"
 SECONDS = 5.0
-"""Timeout of a request in seconds."""
+"""Request timeout in seconds."""
 END_SECONDS = 1.0
 """Maximum time in seconds that a process waits at the end of a run for its reports to be acknowledged."""
 MAX_PENDING = 20_000
-"""Maximum number of entries that wait to be sent. Further ones are dropped."""
+"""Maximum number of entries waiting to be sent. Further entries are dropped."""
 MAX_ENTRIES, MAX_BYTES = 1000, 200_000
-"""Maximum number of entries in a report, and of bytes in their JSON."""
+"""Maximum number of entries in a report, and maximum size of their JSON in bytes."""
 MAX_FAILURES = 5
-"""Number of consecutive failures after which nothing more is sent."""
+"""Number of consecutive failures after which no more reports are sent."""
 MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the head after another report. `head` is the head before it, or `first_head`."""
+    """Return the new head after a report. `head` is the previous head, initially `first_head`."""
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
 def first_head(nonce: str, attempt: str, run: str) -> bytes:
-    """Return the head of a process without reports."""
+    """Return the head for a process that has not sent any reports."""
     return hashlib.sha256(f"{nonce}\n{attempt}\n{run}".encode()).digest()
 
 
 def head_text(head: bytes) -> str:
-    """Return a head in the form in which a line contains it."""
+    """Return a head as encoded in a line."""
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
 class UnexpectedError(Exception):
-    """Raised if a response is not from the tracker. Its text contains no data of the request."""
+    """Raised if a response is not from the tracker. Its text contains no data from the request."""
 
 
 class Reports:
@@ -70,7 +70,7 @@ class Reports:
         self.run = str(settings._op_id)
         self.dropped = self.failures = 0
         self.stopped = ""
-        """Why nothing more is sent, or ""."""
+        """Why no more reports are sent, or ""."""
         self.acknowledged = 0, ""
         """Number of reports that the tracker has acknowledged, and their head."""
         self._rank, self._attempt = rank, attempt
@@ -88,18 +88,18 @@ class Reports:
         self._pending: deque[Entry] = deque()
         self._line: tuple[int, str] = (0, "")
         self._report: bytes | None = None
-        """The report that is being sent or that will be sent again, or None."""
+        """The report that is being sent or retried, or None."""
         self._in_report = 0
         """Number of entries in `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
-        """Number of calls of `add`, and how many of them were followed by an attempt to send all entries."""
+        """Number of calls to `add`, and how many of them were followed by an attempt to send all entries."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
 
     def add(self, entries: list[Entry], dropped: int, line: int, chain: str) -> None:
-        """Queue entries. `line` and `chain` are those of the last line in the log. Never raises."""
+        """Queue entries. `line` and `chain` identify the last line in the log. Never raises."""
         with self._changed:
             self.dropped += dropped
             if self.stopped:
@@ -126,7 +126,7 @@ class Reports:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
-        """Return the entry in the summary. `changed` is the number of blocks that were not added."""
+        """Return the summary's entry about the reports. `changed` is the number of blocks not yet added."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
@@ -143,7 +143,7 @@ class Reports:
                 self._stop(_reason(error))
 
     def _send_waiting(self) -> None:
-        """Wait for entries, and send them. After a failure, wait until the next call of `add`."""
+        """Wait for entries and send them. After a failure, wait for the next call to `add`."""
         with self._changed:
             asked = self._asked
         while self._report is not None or self._pending:
@@ -163,7 +163,7 @@ class Reports:
             self._changed.wait_for(lambda: self.stopped or self._asked > asked)
 
     def _send_next(self) -> None:
-        """Ask once whether the tracker has the route, and send the next report."""
+        """Send the next report. Before the first one, ask whether the tracker has the route."""
         if not self._has_route:
             self._expect(self._post(self._body([])), 0)
             self._has_route = True
@@ -199,7 +199,7 @@ class Reports:
         return json.dumps({**names, "line": line, "chain": chain, "entries": entries}).encode()
 
     def _stop(self, why: str) -> None:
-        """Send nothing more. The caller must hold the lock."""
+        """Stop sending reports. The caller must hold the lock."""
         self.stopped = why
         self.dropped += len(self._pending) + self._in_report
         self._pending.clear()
@@ -207,7 +207,7 @@ class Reports:
         self._changed.notify_all()
 
     def _open(self) -> None:
-        """Create the opener. Redirects are not followed, because the request has a key."""
+        """Create the opener. Redirects are not followed, because the request contains a key."""
         import ssl
         import urllib.request
 
@@ -228,7 +228,7 @@ class Reports:
         self._opener = urllib.request.build_opener(*handlers)
 
     def _post(self, body: bytes) -> int:
-        """Send a report, and return how many of this process's reports the tracker has."""
+        """Send a report, and return how many of this process's reports the tracker has stored."""
         import urllib.error
         import urllib.request
 
@@ -246,7 +246,7 @@ class Reports:
 
 
 def _is_temporary(error: Exception) -> bool:
-    """Return whether a request can be sent again."""
+    """Return whether a request that failed with this error can be retried."""
     status = getattr(error, "code", None)
     if status is None:
         return isinstance(error, OSError)
@@ -256,7 +256,8 @@ def _is_temporary(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     """Return why a request failed.
 
-    The texts of most exceptions are left out, because those about invalid headers and URLs contain the key.
+    Most exceptions are reported without their text, because errors about invalid headers and URLs contain the
+    key.
     """
     status = getattr(error, "code", None)
     if isinstance(status, int):

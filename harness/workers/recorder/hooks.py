@@ -33,7 +33,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""Module that launches ranks → the launcher's name."""
+"""Maps each module that launches ranks to the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
 """Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Inherited by
@@ -158,7 +158,7 @@ _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.distributed.distributed_c10d": (("process_events", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("process_events", "wrap_agent"),),
 }
-"""Module → its wrappers as (module in this package, function). Wrappers are imported only when needed."""
+"""Maps each module to its wrappers, as (module in this package, function), which are imported when needed."""
 _WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("client_calls", "wrap"),)}
 
 

@@ -76,7 +76,7 @@ class Block:
         self.count = 0
         """Number of distinct steps."""
         self.rows: dict[int, tuple[float, int]] | None = {}
-        """step → (value, time), or None after the points have been hashed."""
+        """Maps each step to (value, time). None after the points have been hashed."""
         self._hash: Any = None
         self._last: tuple[int, float, int] = (0, 0.0, 0)
         """The last point, if the other points have been hashed."""
@@ -216,7 +216,7 @@ class Metric:
         self.unknown = {node >> 1 for node in self.unknown}
 
     def all_nodes(self) -> dict[int, int]:
-        """Return node → digest, including the recent blocks."""
+        """Return the digests, keyed by node, including the recent blocks."""
         nodes = dict(self.nodes)
         for block, points in self.open.items():
             node = block >> self.level
@@ -293,7 +293,7 @@ class Digests:
             max(self.metrics.values(), key=lambda metric: len(metric.nodes)).coarsen()
 
     def take(self, *, at_end: bool = False) -> tuple[list[Entry], int]:
-        """Return the entries of all metrics (`Metric.take`), and how many further ones were dropped."""
+        """Return the entries of all metrics (`Metric.take`), and the number of dropped entries."""
         dropped, self.dropped = self.dropped, 0
         taken = [entry for metric in self.metrics.values() for entry in metric.take(at_end=at_end)]
         return taken, dropped
@@ -309,7 +309,7 @@ class Digests:
 
 
 def nodes_of(metric: str, steps: Sequence[int], values: Sequence[float]) -> dict[int, int]:
-    """Return block → digest of a metric's points in it. The steps must be in ascending order."""
+    """Return the digests of a metric's points, keyed by block. The steps must be in ascending order."""
     return {
         block: leaf_of(metric, block, steps[begin:end], values[begin:end])
         for block, begin, end in _blocks(steps)

@@ -46,7 +46,7 @@ HEADER = "X-Harness-Process"
 """The request header that identifies the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
 STACK_SECONDS = 1.0
-"""Seconds after which the agent looks again for stacks of its ranks."""
+"""Interval in seconds at which the agent checks for its ranks' stacks."""
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Files with the number of OOM kills in the container, for cgroup v2 and v1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
@@ -160,7 +160,7 @@ def write(event: dict[str, Any]) -> None:
 
 
 def _arguments() -> list[str]:
-    """Return the command line of this process, truncated to fit into a frame."""
+    """Return this process's command line, truncated to fit into a frame."""
     room, kept = MAX_COMMAND, []
     for word in hooks.command_line():
         if room <= 0:
@@ -359,7 +359,7 @@ def _tell_around(
 
 
 def _prepare_stacks(agent: Any) -> None:
-    """Record the stacks of the ranks that this agent has stopped, and prepare those of the next ranks."""
+    """Record the stacks of the ranks that this agent has stopped, and create the files for the next ranks."""
     _stacks()
     rank_stacks.provide(worker.local_rank for worker in agent.get_worker_group().workers)
     if not _here().watches_stacks:
@@ -368,14 +368,14 @@ def _prepare_stacks(agent: Any) -> None:
 
 
 def _watch_stacks() -> None:
-    """Record the stacks soon, because the kubelet can kill the agent while it waits for its ranks."""
+    """Record stacks periodically, because the kubelet may kill the agent while it waits for its ranks."""
     while True:
         time.sleep(STACK_SECONDS)
         _stacks()
 
 
 def _stacks() -> None:
-    """Record where the agent's ranks were when they got SIGTERM."""
+    """Record where the agent's ranks were when they received SIGTERM."""
     workers = {local: (pid, rank) for pid, local, rank, _ in _here().workers}
     for local, text in rank_stacks.taken():
         pid, rank = workers.get(local, (0, -1))
@@ -398,7 +398,7 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
 
 
 def _failed(agent: Any, result: Any) -> None:
-    """Record the rank failures that an agent detected, and where the ranks were that it then stopped."""
+    """Record the rank failures that an agent detected, and the stacks of the ranks that it then stopped."""
     if not result.is_failed():
         return
     _stacks()

@@ -175,7 +175,7 @@ class Account:
         """Why the client's queue could not be watched, or ""."""
         self._tell = tell
         self._left: dict[tuple[str, str, str], list[Any]] = {}
-        """(key, type, reason) → [key, type, reason, count, first step, last step]."""
+        """Maps (key, type, reason) to [key, type, reason, count, first step, last step]."""
         self._queued = False
         """Whether the client has queued at least one value."""
 

@@ -1,14 +1,14 @@
-"""Record where the main thread of each rank was when a rank got SIGTERM.
+"""Record where the main thread of each rank was when the rank received SIGTERM.
 
-torchrun, or the kubelet, ends with SIGTERM the ranks that still run after another rank has failed. A rank
-that waits in C code, such as a collective operation, then runs no Python code. So faulthandler writes its
-stack, into a memory file of torchrun's agent that survives the rank. The agent records it
-(process_events.py). Only ranks that torchrun starts have such a file.
+After a rank has failed, torchrun or the kubelet sends SIGTERM to the ranks that are still running. A rank
+that is waiting in C code, such as a collective operation, cannot run a Python signal handler. Therefore,
+faulthandler writes its stack into a memory file that belongs to torchrun's agent and outlives the rank. The
+agent records the stack (process_events.py). Only ranks started by torchrun have such a file.
 
-The program's own handlers run as before, because faulthandler calls them. It writes the stack of one thread
-only, because the other threads run on meanwhile. This is the main thread: Linux delivers a signal of a
-process to the main thread, unless that thread blocks it. If a program registers faulthandler for SIGTERM
-itself, nothing is recorded. Standard library only, Python 3.9 and later.
+The program's own handlers run as before, because faulthandler calls them. faulthandler writes the stack of
+only one thread, because the other threads keep running in the meantime. This is the main thread: Linux
+delivers a process's signals to the main thread unless that thread blocks them. If the program itself
+registers faulthandler for SIGTERM, nothing is recorded. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from collections.abc import Iterable
 from typing import Any
 
 FILES = "HARNESS_STACKS"
-"""Environment variable with the agent's memory files, by local rank: "<agent pid>:<descriptor>,…"."""
+"""Environment variable with the agent's memory files, in local rank order: "<agent pid>:<descriptor>,…"."""
 MAX_TEXT = 1800
-"""Maximum number of characters of a recorded stack, so that it fits into a frame."""
+"""Maximum length of a recorded stack in characters, so that it fits into a frame."""
 MAX_DUMP = 100_000
 """Maximum number of bytes to read from a memory file."""
 _HEADER = re.compile(r"^Stack \(most recent call first\):$", re.MULTILINE)
 _OF_A_THREAD = re.compile(r'/threading\.py", line \d+ in _bootstrap$')
 _lock = threading.Lock()
 _files: dict[int, int] = {}
-"""The agent's memory files: local rank → file descriptor."""
+"""Maps each local rank to the file descriptor of the agent's memory file."""
 
 
 # -- in torchrun's agent -------------------------------------------------------------------------------------
 def provide(local_ranks: Iterable[int]) -> None:
-    """Create a memory file for each local rank, which the ranks that are started next open."""
+    """Create a memory file for each local rank. The ranks that are started next open these files."""
     with _lock:
         for descriptor in _files.values():
             with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def provide(local_ranks: Iterable[int]) -> None:
 
 
 def taken() -> list[tuple[int, str]]:
-    """Return the local ranks that got SIGTERM, with their stacks. Each stack is returned once."""
+    """Return the local ranks that received SIGTERM, with their stacks. Each stack is returned once."""
     stacks = []
     with _lock:
         for local, descriptor in list(_files.items()):
@@ -67,8 +67,8 @@ def taken() -> list[tuple[int, str]]:
 def first_stack(dump: str) -> str:
     """Return the first complete stack in a dump, shortened to its innermost frames, or "".
 
-    The next one, after a second SIGTERM, can be that of the program's own handler. A stack of a thread other
-    than the main thread does not count.
+    Later stacks, written after a second SIGTERM, may belong to the program's own handler. Stacks of threads
+    other than the main thread are ignored.
     """
     parts = _HEADER.split(dump)
     text = parts[1].strip("\n") if len(parts) > 1 else ""
@@ -81,7 +81,7 @@ def first_stack(dump: str) -> str:
 
 # -- in a rank -----------------------------------------------------------------------------------------------
 def register() -> None:
-    """On SIGTERM, write the stack to the rank's memory file, and then do what the program does."""
+    """On SIGTERM, write the stack to the rank's memory file before the program's own handling."""
     agent, _, listed = os.environ.get(FILES, "").partition(":")
     descriptors = dict(enumerate(listed.split(",")))
     descriptor = descriptors.get(int(os.environ.get("LOCAL_RANK", "-1")), "")
@@ -94,7 +94,7 @@ def register() -> None:
 
 
 class _Registration:
-    """Faulthandler's registration for SIGTERM, which has to be the last handler that is installed."""
+    """Faulthandler's registration for SIGTERM, which must be the last handler that is installed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._process = descriptor, os.getpid()
@@ -106,12 +106,12 @@ class _Registration:
 
     def begin(self) -> None:
         self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
-        # A DataLoader ends its forked workers with SIGTERM. Their stacks are not the rank's, so SIGTERM is
-        # blocked until the child has removed the handler.
+        # A DataLoader terminates its forked workers with SIGTERM. Their stacks are not those of the rank, so
+        # SIGTERM is blocked until the child has removed the handler.
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 
     def stay(self) -> None:
-        """Install this handler again whenever the program installs another one."""
+        """Reinstall this handler whenever the program installs another one."""
         install: Any = signal.signal
 
         @functools.wraps(install)
