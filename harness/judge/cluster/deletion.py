@@ -12,6 +12,8 @@ from harness.judge.case import Case, condition
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
+BY_POD_GC = "DeletionByPodGC"
+"""The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
@@ -73,6 +75,26 @@ def ended_by_node(state: ObjectState) -> bool:
     Not every version of Kubernetes adds the condition DisruptionTarget.
     """
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
+
+
+def asked_to_stop(pod: Pod) -> float:
+    """Return when the pod was deleted or evicted, in seconds since the epoch, or LATE if unknown."""
+    state, disruption = removed(pod), pod.condition("DisruptionTarget")
+    at = seconds(disruption[1].get("lastTransitionTime")) if disruption else None
+    return min(LATE if at is None else at, requested_at(state) if state else LATE)
+
+
+def stopped_by_node(pod: Pod, ended: float) -> bool:
+    """Return whether the node stopped a container that ended at a time in seconds since the epoch.
+
+    The kubelet stops only pods that have not ended. The container had ended before if a helper container kept
+    the pod running. Without the condition DisruptionTarget, only a pod with one container shows that.
+    """
+    if not ended_by_node(pod.last):
+        return False
+    if pod.condition("DisruptionTarget"):
+        return asked_to_stop(pod) <= ended
+    return len(items(pod.last.object, "status", "containerStatuses")) == 1
 
 
 def requested_at(removed: ObjectState) -> float:
@@ -154,7 +176,7 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
     if case.launch.attached and born < 0:  # Only timestamps show the order of what happened before.
         at = requested_at(removed) + WHOLE_SECONDS
-        return all(at <= _sign_at(sign) for sign in _signs_of_an_end(case, pod))
+        return all(at <= _sign_at(case, sign) for sign in _signs_of_an_end(case, pod))
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
@@ -221,12 +243,19 @@ def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _sign_at(sign: ObjectState) -> float:
+def _sign_at(case: Case, sign: ObjectState) -> float:
     """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
-    texts = [end.get("lastTransitionTime") for end in _ends(sign)]
+    disruption = condition(sign, "DisruptionTarget")
+    if disruption.get("reason") == BY_POD_GC:  # The node was gone at an earlier, unknown time.
+        return 0.0
+    texts = [end.get("lastTransitionTime") for end in (*_ends(sign), disruption)]
     for status in items(sign.object, "status", "containerStatuses"):
-        texts.append(mapping(status, "state", "terminated").get("finishedAt"))
+        if status.get("name") == case.launch.container:
+            texts.append(mapping(status, "state", "terminated").get("finishedAt"))
     times = [time for time in map(seconds, texts) if time is not None]
+    suspended = condition(sign, "Suspended")
+    if suspended.get("status") == "True" and (at := seconds(suspended.get("lastTransitionTime"))) is not None:
+        times.append(at - SAME_MOMENT)  # The controllers delete the pods before they write this condition.
     if mapping(sign.object, "metadata").get("deletionTimestamp"):
         times.append(requested_at(sign))
     return min(times, default=0.0)

@@ -141,9 +141,9 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
-    why, at = deletion.evicted(pod), deletion.evicted_at(pod)
-    text = f"{case.place(pod.index)} was evicted: {why}"
-    at = end.at if at is None else min(at, end.at)
+    why, text = deletion.evicted(pod), f"{case.place(pod.index)} was evicted: {deletion.evicted(pod)}"
+    asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
+    at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
     return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
 
 
@@ -159,8 +159,7 @@ def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
 
 
 def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, object]) -> End:
-    own, _ = termination(terminated)
-    code = terminated.get("exitCode")
+    own, code = termination(terminated)[0], terminated.get("exitCode")
     code = code if isinstance(code, int) else None
     at = seconds(terminated.get("finishedAt")) or seconds(state.received_at) or LATE
     end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(state.ref,))
@@ -203,17 +202,12 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
-    removed, why = deletion.removed(pod), deletion.evicted(pod)
-    disruption = (pod.condition("DisruptionTarget") or (None, {}))[1]
-    times = [
-        seconds(disruption.get("lastTransitionTime")),
-        deletion.requested_at(removed) if removed else None,
-    ]
-    asked = min((at for at in times if at is not None), default=LATE)
-    if not case.launch.attached or asked + deletion.WHOLE_SECONDS >= end.at:
+    asked, why = min(end.at, deletion.asked_to_stop(pod)), deletion.evicted(pod)
+    earlier = asked + deletion.WHOLE_SECONDS < end.at
+    if not case.launch.attached or not (earlier or deletion.stopped_by_node(pod, end.at)):
         return None
-    how = f"evicted ({why})" if why else "deleted"
-    text = f"{case.place(pod.index)} was {how} while it ran, and exited with 0"
+    text = f"was evicted ({why})" if why else "was deleted"
+    text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
     cause: CauseId = "rank.evicted" if why else "rank.pod_deleted"
     return replace(end, at=asked, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
@@ -251,14 +245,12 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
-    # torchrun exits with 1 after SIGTERM, and only its log shows that.
-    unread = not case.bundle.has(case.bundle.log(pod.name, case.launch.container)) and (
-        code == TORCHRUN_FAILED or case.launch.attached
-    )
-    if removed is not None and (by_signal or unread or number == signal.SIGTERM):
+    unexplained = _unexplained(case, pod, clues, code, number)
+    if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    if by_signal and (evicted := _evicted(case, pod, end)):
+    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
+    if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
     ended = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
     ended = ended or _lost(case, end, clues, code)
@@ -267,6 +259,16 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
+    """Return whether the log does not show why a container ended, so that SIGTERM may be why.
+
+    torchrun exits with 1 after SIGTERM. The programs of attached jobs can exit with any code.
+    """
+    if not case.bundle.has(case.bundle.log(pod.name, case.launch.container)):
+        return case.launch.attached or code == TORCHRUN_FAILED
+    return case.launch.attached and clues.no_error and number not in OF_ITSELF
 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
@@ -301,8 +303,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if number == signal.SIGKILL and (killed := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
         return replace(end, ranks=killed, cause="rank.oom_killed", text=text, follows=False)
-    if end.stack is not None and end.stack.fatal:
-        text += f" in {end.stack.place}"
+    text += f" in {end.stack.place}" if end.stack is not None and end.stack.fatal else ""
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows
     if of_itself and clues.cause in _GPU_CAUSES:

@@ -1,0 +1,151 @@
+"""`harness attach` to jobs whose pods were stopped from outside: by a deletion, an eviction or a lost node.
+
+The containers of such pods often exit with 1, and their logs show no error or are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attached_jobs as jobs
+import pytest
+from attached_jobs import Object, results, serve, short, stamped
+from bundle_api import BundleApi
+
+from harness.report.finalize import Outcome
+
+Attach = Callable[..., Outcome]
+BACKOFF = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+FAILED = [jobs.condition("FailureTarget", *BACKOFF, 56), jobs.condition("Failed", *BACKOFF, 57)]
+LOST = stamped(
+    "step 3", "[rank0]: RuntimeError: [../gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"
+)
+SAVED = stamped("step 3", "received SIGTERM, saving a checkpoint", "checkpoint saved")
+SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+
+
+def leaving(at: int, grace: int = 30) -> Object:
+    """Return the metadata of a pod whose deletion was requested at `at`."""
+    return {"deletionTimestamp": jobs.at(at + grace), "deletionGracePeriodSeconds": grace}
+
+
+def disrupted(reason: str, message: str, at: int) -> Object:
+    return {"conditions": [jobs.condition("DisruptionTarget", reason, message, at)]}
+
+
+def without_log(api: BundleApi, pod: Object) -> Object:
+    del api.logs[pod["metadata"]["name"], "main"]
+    return pod
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        SAVED,
+        stamped(
+            "[rank: 1] Received SIGTERM: 15",
+            "Traceback (most recent call last):",
+            '  File "/train.py", line 9, in fit',
+            "lightning.pytorch.utilities.exceptions.SIGTERMException",
+        ),
+    ],
+)
+def test_a_program_that_exits_with_1_on_sigterm_did_not_crash(
+    log: str, api: BundleApi, attached: Attach
+) -> None:
+    """kubeflow/pytorch-operator#364: somebody deletes a worker, and its program handles the signal."""
+    deleted = jobs.pod(1, 1, when=53, metadata=leaving(50))
+    serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=53), deleted, r0=LOST, r1=log)
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
+    assert "was deleted while it ran, and ended with exit code 1" in verdict.explanation
+
+
+def test_an_error_after_the_deletion_is_still_quoted_as_a_crash(api: BundleApi, attached: Attach) -> None:
+    deleted = jobs.pod(1, 1, when=53, metadata=leaving(50))
+    log = stamped("step 3", "received SIGTERM", "ValueError: cannot save 3 shards")
+    serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=53), deleted, r0=LOST, r1=log)
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+    assert "cannot save 3 shards" in verdict.explanation
+
+
+@pytest.mark.parametrize("log", [SAVED, None])
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        {"metadata": leaving(50), **disrupted("EvictionByEvictionAPI", "Eviction API: evicting", 50)},
+        {"reason": "Terminated", "message": SHUTDOWN, **disrupted("TerminationByKubelet", SHUTDOWN, 50)},
+        {"reason": "Shutdown", "message": "Node is shutting, evicting pods"},
+    ],
+)
+def test_an_evicted_rank_that_exits_with_1_did_not_crash(
+    stopped: Object, log: str | None, api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes/kubernetes#102820, aws/karpenter-provider-aws#3594: a spot node shuts down or is drained."""
+    evicted = jobs.pod(1, 1, when=53, **stopped)
+    serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=54), evicted, r0=LOST, r1=log or "")
+    if log is None:
+        without_log(api, evicted)
+    assert short(attached().verdict) == ("FAIL", "rank.evicted", [1])
+
+
+def test_a_rank_that_crashed_before_its_node_was_drained(api: BundleApi, attached: Attach) -> None:
+    drained = disrupted("EvictionByEvictionAPI", "Eviction API: evicting", 70)
+    crashed = jobs.pod(1, 1, when=50, metadata=leaving(70, 0), **drained)
+    serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=54), crashed, r0=LOST)
+    without_log(api, crashed)
+    assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def test_a_rank_that_exits_with_0_as_its_node_shuts_down_did_not_complete(
+    api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes/kubernetes#118310: since 1.27, such a pod is Succeeded and counts as completed."""
+    stopped = {"reason": "Terminated", "message": SHUTDOWN, **disrupted("TerminationByKubelet", SHUTDOWN, 50)}
+    done = jobs.job("train", 2, jobs.condition("Complete", when=61), succeeded=2)
+    serve(api, done, jobs.pod(0, 0, when=60), jobs.pod(1, 0, when=50, **stopped))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+    assert results(verdict)["rank-exit"] == "FAIL"
+
+
+def helper_ended(api: BundleApi) -> None:
+    """istio/istio#11045: a helper container of the peer had ended long before."""
+    peer = jobs.pod(0, 1, when=55)
+    peer["status"]["containerStatuses"].append(
+        {"name": "init-data", "image": "d:1", "state": jobs.state(0, 5)}
+    )
+    deleted = jobs.pod(1, 143, when=51, metadata=leaving(50))
+    serve(api, jobs.job("train", 2, *FAILED), peer, deleted)
+    without_log(api, peer)
+
+
+def suspended_later(api: BundleApi) -> None:
+    """kubernetes-sigs/kueue#14811: the owner suspends the broken job afterwards."""
+    job = jobs.job("train", 2, jobs.condition("Suspended", "JobSuspended", "Job suspended", 70))
+    job["spec"]["suspend"] = True
+    peer = jobs.pod(0, 1, when=55)
+    serve(api, job, peer, jobs.pod(1, 143, when=51, metadata=leaving(50)))
+    without_log(api, peer)
+
+
+def evicted_later(api: BundleApi) -> None:
+    """kubernetes/kubernetes#122256: much later, the kubelet evicts the peer, and its container is lost."""
+    lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+    full = disrupted("TerminationByKubelet", "The node was low on resource: ephemeral-storage.", 900)
+    peer = jobs.pod(0, phase="Failed", reason="Evicted", state=lost, **full)
+    serve(api, jobs.job("train", 2), peer, jobs.pod(1, 143, when=51, metadata=leaving(50)))
+
+
+@pytest.mark.parametrize("serve_job", [helper_ended, suspended_later, evicted_later])
+def test_what_happened_after_a_deletion_did_not_cause_it(
+    serve_job: Callable[[BundleApi], None], api: BundleApi, attached: Attach
+) -> None:
+    serve_job(api)
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
+    assert (
+        "rank 1 (pod train-1-abcd1 on node node-1) was deleted while it ran"
+        in verdict.explanation.replace("Rank 1", "rank 1")
+    )
