@@ -149,3 +149,71 @@ def test_what_happened_after_a_deletion_did_not_cause_it(
         "rank 1 (pod train-1-abcd1 on node node-1) was deleted while it ran"
         in verdict.explanation.replace("Rank 1", "rank 1")
     )
+
+
+@pytest.mark.parametrize("log", [LOST, None])
+def test_a_node_that_was_gone_long_before_its_pod_was_collected(
+    log: str | None, api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes-sigs/karpenter#3185: a node disappears, and its pods are deleted six minutes later."""
+    gone = disrupted("DeletionByPodGC", "PodGC: node no longer exists", 400)
+    peer = jobs.pod(0, 1, when=55)
+    lost = jobs.pod(1, None, phase="Failed", metadata=leaving(400, 0), **gone)
+    serve(api, jobs.job("train", 2), peer, lost, r0=log or "")
+    if log is None:
+        without_log(api, peer)
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+    assert "node no longer exists" in verdict.explanation
+
+
+def test_a_rank_that_raised_an_error_before_another_node_was_gone(api: BundleApi, attached: Attach) -> None:
+    gone = disrupted("DeletionByPodGC", "PodGC: node no longer exists", 400)
+    lost = jobs.pod(1, None, phase="Failed", metadata=leaving(400, 0), **gone)
+    serve(api, jobs.job("train", 2), jobs.pod(0, 1, when=55), lost, r0=stamped("ValueError: boom"))
+    assert short(attached().verdict) == ("FAIL", "rank.crashed", [0])
+
+
+@pytest.mark.parametrize("code", [None, 143])
+def test_the_failure_before_too_many_restarts_is_the_cause(
+    code: int | None, api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes/kubernetes#74848: at the backoffLimit, the Job deletes the restarted container's pod."""
+    limit = jobs.condition("FailureTarget", *BACKOFF, 50)
+    restarted = {"restartCount": 3, "lastState": jobs.state(1, 40)}
+    failed = jobs.pod(1, code, when=52, metadata=leaving(50), container=restarted)
+    serve(api, jobs.job("train", 2, limit), jobs.pod(0, code, when=52, metadata=leaving(50)), failed)
+    for pod in api.objects["pod"]:
+        pod["spec"]["restartPolicy"] = "OnFailure"
+    api.previous[failed["metadata"]["name"], "main"] = stamped("step 3", "ValueError: rank 1 has a bad batch")
+    api.logs[failed["metadata"]["name"], "main"] = stamped("step 1", start=45)
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+    assert "rank 1 has a bad batch" in verdict.explanation
+
+
+def deleted_job() -> Object:
+    """Return a Job whose foreground deletion began at 50 s, so that it exists until its pods are gone."""
+    job = jobs.job("train", 2)
+    job["metadata"] |= {"finalizers": ["foregroundDeletion"], **leaving(50, 0)}
+    return job
+
+
+def test_a_job_that_is_being_deleted_is_the_cause(api: BundleApi, attached: Attach) -> None:
+    """kubernetes/kubernetes#108645: the Job is deleted, but its pods and their finalizers are still there."""
+    serve(api, deleted_job(), *(jobs.pod(n, 1, when=51, metadata=leaving(50)) for n in (0, 1)))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "run.deleted", [0, 1])
+    assert not any("rank." in each for each in verdict.consequences)
+
+
+def test_a_rank_that_crashed_before_its_job_was_deleted(api: BundleApi, attached: Attach) -> None:
+    crashed = jobs.pod(1, 1, when=40, metadata=leaving(50, 0))
+    peer = jobs.pod(0, 143, when=51, metadata=leaving(50))
+    serve(api, deleted_job(), peer, crashed, r1=stamped("ValueError: boom"))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+    assert (
+        "After it: rank 0 (pod train-0-abcd0 on node node-0) was taken down with its Job"
+        in verdict.explanation
+    )

@@ -77,6 +77,14 @@ def ended_by_node(state: ObjectState) -> bool:
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
 
 
+def by_pod_gc(pod: ObjectState) -> bool:
+    """Return whether the garbage collector deleted the pod because its node no longer exists.
+
+    It does so when the node object is gone, often minutes after the machine.
+    """
+    return condition(pod, "DisruptionTarget").get("reason") == BY_POD_GC
+
+
 def asked_to_stop(pod: Pod) -> float:
     """Return when the pod was deleted or evicted, in seconds since the epoch, or LATE if unknown."""
     state, disruption = removed(pod), pod.condition("DisruptionTarget")
@@ -140,6 +148,30 @@ def deadline_of(job: ObjectState) -> float | None:
     return seconds(ended.get("lastTransitionTime")) if ended.get("reason") == "DeadlineExceeded" else None
 
 
+def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
+    """Return how the pod's container last failed if its Job deleted the pod after too many restarts, or None.
+
+    With restartPolicy OnFailure, the Job controller counts the restarts of containers. At the backoffLimit,
+    it deletes the pods while their restarted containers run.
+    """
+    job, state = job_of(case, pod.last), removed(pod)
+    if not case.launch.attached or job is None or state is None:
+        return None
+    limit = _failure(job)
+    at = seconds(limit.get("lastTransitionTime"))
+    if (
+        limit.get("reason") != "BackoffLimitExceeded"
+        or at is None
+        or requested_at(state) < at - WHOLE_SECONDS
+    ):
+        return None
+    for status in items(pod.last.object, "status", "containerStatuses"):
+        failed = mapping(status, "lastState", "terminated")
+        if status.get("name") == case.launch.container and failed.get("exitCode"):
+            return failed
+    return None
+
+
 def _failure(job: ObjectState) -> dict[str, Any]:
     """Return the condition that reports why a Job fails, or {}. FailureTarget precedes Failed."""
     return condition(job, "FailureTarget") or condition(job, "Failed")
@@ -201,9 +233,10 @@ def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
     """Return whether the garbage collector deleted the pod because the launched object was deleted."""
-    return case.terminal is None and any(
-        0 <= state.version < removed.version for state in filter(leaving, case.jobsets)
-    )
+    gone = list(filter(leaving, case.jobsets)) if case.terminal is None else []
+    if case.launch.attached and gone and requested_at(gone[0]) <= requested_at(removed):
+        return True
+    return any(0 <= state.version < removed.version for state in gone)
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
@@ -245,10 +278,10 @@ def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
 
 def _sign_at(case: Case, sign: ObjectState) -> float:
     """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
-    disruption = condition(sign, "DisruptionTarget")
-    if disruption.get("reason") == BY_POD_GC:  # The node was gone at an earlier, unknown time.
+    if by_pod_gc(sign):  # The node was gone at an earlier, unknown time.
         return 0.0
-    texts = [end.get("lastTransitionTime") for end in (*_ends(sign), disruption)]
+    reported = (*_ends(sign), condition(sign, "DisruptionTarget"))
+    texts = [end.get("lastTransitionTime") for end in reported]
     for status in items(sign.object, "status", "containerStatuses"):
         if status.get("name") == case.launch.container:
             texts.append(mapping(status, "state", "terminated").get("finishedAt"))

@@ -88,8 +88,9 @@ def end_of(case: Case, index: int) -> End:
         return End(index, "unknown", ranks)
     if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
-    ended = pod.container(case.launch.container, "terminated")
-    if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
+    failed = deletion.too_many_restarts(case, pod)
+    ended = (pod.last, failed) if failed else pod.container(case.launch.container, "terminated")
+    if ended is not None and (failed or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *ended)
     if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
@@ -144,7 +145,8 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     why, text = deletion.evicted(pod), f"{case.place(pod.index)} was evicted: {deletion.evicted(pod)}"
     asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
     at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
+    end = replace(end, at=at, cause="rank.evicted", text=text, follows=False)
+    return replace(end, noticed_late=deletion.by_pod_gc(pod.last)) if why else None
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -239,6 +241,8 @@ def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
     place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
     removed = deletion.while_it_ran(case, pod)
+    if removed is not None and case.launch.attached and end.at < deletion.requested_at(removed):
+        removed = None
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
         text = f"{place} was killed: out of memory (exit code {end.exit_code})"
@@ -246,6 +250,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
     unexplained = _unexplained(case, pod, clues, code, number)
+    end = replace(end, unexplained=unexplained)
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
@@ -419,20 +424,6 @@ def _signal_of(exit_code: int | None) -> int:
 def ends(case: Case) -> dict[int, End]:
     """Map each expected node index to how its pod ended."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
-
-
-def first(bad: list[End]) -> End:
-    """Return the first failure: one of the earliest Ends that were not caused by another End."""
-    earliest = min(end.at for end in bad)
-    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
-
-    def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # A rank that could not connect is why another one waited in vain for it.
-        waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
-        # Where other ranks lost a peer, an unknown error can be a consequence too.
-        return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
-
-    return min(near, key=order)
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:

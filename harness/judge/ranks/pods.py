@@ -14,13 +14,13 @@ from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, gated, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.cluster import containers, controllers, netcheck
-from harness.judge.end import End
+from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import deleted_pods, exit_codes, published_names, worlds
 from harness.judge.ranks.frozen import frozen
-from harness.judge.ranks.pod_ends import absent, first, of_peers
+from harness.judge.ranks.pod_ends import absent, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
