@@ -52,6 +52,8 @@ class End:
     """Whether the log does not show why the pod's container failed."""
     noticed_late: bool = False
     """Whether `at` is when a controller noticed that the pod's node was gone, maybe minutes after that."""
+    by_controller: bool = False
+    """Whether `text` names why a controller of the job stopped the pod."""
     evidence: tuple[str, ...] = ()
 
 

@@ -217,3 +217,35 @@ def test_a_rank_that_crashed_before_its_job_was_deleted(api: BundleApi, attached
         "After it: rank 0 (pod train-0-abcd0 on node node-0) was taken down with its Job"
         in verdict.explanation
     )
+
+
+@pytest.mark.parametrize("code", [1, None])
+@pytest.mark.parametrize(
+    ("condition", "spec", "why"),
+    [
+        (("Suspended", "JobSuspended", "", 51), {"suspend": True}, "because Job train was suspended"),
+        (
+            ("SuccessCriteriaMet", "SuccessPolicy", "", 50),
+            {},
+            "because the success policy of Job train was met",
+        ),
+    ],
+)
+def test_a_pod_that_its_controller_stopped_names_the_reason(
+    condition: tuple[str, str, str, int],
+    spec: Object,
+    why: str,
+    code: int | None,
+    api: BundleApi,
+    attached: Attach,
+) -> None:
+    """kubernetes-sigs/kueue#14811, kubernetes/kubernetes#117015: the Job controller deletes pods that run."""
+    job = jobs.job("train", 2, jobs.condition(*condition))
+    job["spec"] |= spec
+    stopped = [jobs.pod(n, code, when=52, metadata=leaving(50)) for n in (0, 1)]
+    serve(api, job, *stopped, r0=SAVED, r1=SAVED)
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert why in verdict.explanation
+    assert "what it follows from is not recorded" not in verdict.explanation
+    assert "its controller stopped the pod" in verdict.next[-1]

@@ -14,6 +14,8 @@ from harness.judge.finding import LATE
 
 BY_POD_GC = "DeletionByPodGC"
 """The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
+_STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
+"""Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
@@ -172,6 +174,22 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
     return None
 
 
+def by_its_controller(case: Case, removed: ObjectState) -> str:
+    """Return a clause that says why a controller of an attached job deleted the pod, or "".
+
+    Controllers write such a condition only after they have deleted the pods.
+    """
+    if not case.launch.attached:
+        return ""
+    for kind, job in (("Job", job_of(case, removed)), (case.launch.kind, case.jobset)):
+        for name, why in _STOPPED_BY.items():
+            found = condition(job, name)
+            at = seconds(found.get("lastTransitionTime")) if found.get("status") == "True" else None
+            if job is not None and at is not None and requested_at(removed) >= at - SAME_MOMENT:
+                return f"because {why.format(f'{kind} {job.name}')}"
+    return ""
+
+
 def _failure(job: ObjectState) -> dict[str, Any]:
     """Return the condition that reports why a Job fails, or {}. FailureTarget precedes Failed."""
     return condition(job, "FailureTarget") or condition(job, "Failed")
@@ -271,7 +289,15 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
     """Yield the conditions that say that a JobSet, Job or Workload is over, or will soon be."""
-    for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished"):
+    for name in (
+        "Failed",
+        "FailureTarget",
+        "Complete",
+        "Completed",
+        "Evicted",
+        "Finished",
+        "SuccessCriteriaMet",
+    ):
         if (found := condition(state, name)).get("status") == "True":
             yield found
 

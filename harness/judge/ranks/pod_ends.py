@@ -53,6 +53,7 @@ LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
+_CONTROLLER_ADVICE = "read the conditions of the job: its controller stopped the pod"
 _NOT_0_ADVICE = (
     "exit with another code than 0 on SIGTERM, so that the Job does not count the rank as completed"
 )
@@ -134,10 +135,11 @@ def _deleted(case: Case, pod: Pod) -> End:
         return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    text = f"{case.place(pod.index)} was deleted while it ran"
-    return replace(
-        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, state)
-    )
+    why = "" if deletion.by_somebody(case, pod, state) else deletion.by_its_controller(case, state)
+    text = f"{case.place(pod.index)} was deleted while it ran{why and ', ' + why}"
+    follows, advice = not deletion.by_somebody(case, pod, state), _CONTROLLER_ADVICE * bool(why)
+    end = replace(end, cause="rank.pod_deleted", text=text, follows=follows, advice=advice)
+    return replace(end, by_controller=bool(why))
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
@@ -411,8 +413,10 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {how}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)
-    text = f"{place} was taken down, and {how}"
-    return replace(end, cause="rank.killed", text=text, follows=True)
+    why = deletion.by_its_controller(case, removed)
+    text = f"{place} was taken down{why and ' ' + why}, and {how}"
+    advice = _CONTROLLER_ADVICE * bool(why)
+    return replace(end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(why))
 
 
 def _signal_of(exit_code: int | None) -> int:

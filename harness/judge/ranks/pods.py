@@ -204,7 +204,7 @@ def rank_ends(
     if id_ in OF_ALL:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
         away = tracker_faults.absence_texts(case)
-    peers = of_peers(case, cause, ends.values()) if cause.follows else []
+    peers = of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
     earlier = (
         exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
     )
@@ -221,8 +221,10 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
-        result = replace(result, result="UNKNOWN", why=why)
+        text = "it is a consequence, and what it follows from is not recorded"
+        result = replace(
+            result, result="UNKNOWN", why=[*result.why, *([] if cause.by_controller else [text])]
+        )
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
