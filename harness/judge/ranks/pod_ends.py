@@ -243,8 +243,6 @@ def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
     place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
     removed = deletion.while_it_ran(case, pod)
-    if removed is not None and case.launch.attached and end.at < deletion.requested_at(removed):
-        removed = None
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
         text = f"{place} was killed: out of memory (exit code {end.exit_code})"
@@ -252,6 +250,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
     unexplained = _unexplained(case, pod, clues, code, number)
+    if removed is not None and end.at < deletion.requested_at(removed):
+        removed = None if case.launch.attached or unexplained else removed
     end = replace(end, unexplained=unexplained)
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
