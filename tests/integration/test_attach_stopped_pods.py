@@ -138,12 +138,49 @@ def evicted_later(api: BundleApi) -> None:
     serve(api, jobs.job("train", 2), peer, jobs.pod(1, 143, when=51, metadata=leaving(50)))
 
 
-@pytest.mark.parametrize("serve_job", [helper_ended, suspended_later, evicted_later])
-def test_what_happened_after_a_deletion_did_not_cause_it(
-    serve_job: Callable[[BundleApi], None], api: BundleApi, attached: Attach
+def initializer_completed(api: BundleApi) -> str:
+    """kubeflow/trainer#2300: a node of a TrainJob is deleted long after its initializer completed."""
+    prefix = "jobset.sigs.k8s.io"
+    own = {f"{prefix}/jobset-name": "train"}
+    spec = jobs.job("train")["spec"]
+    steps = {"dataset": ({**spec, "completions": 1, "parallelism": 1}, [jobs.condition("Complete", when=20)])}
+    steps["node"] = (spec, [jobs.condition("FailureTarget", *BACKOFF, 56)])
+    replicated = [
+        {"name": name, "replicas": 1, "template": {"metadata": {"labels": step(name)}, "spec": each}}
+        for name, (each, _) in steps.items()
+    ]
+    api.objects["jobset"] = [{"metadata": jobs.meta("train"), "spec": {"replicatedJobs": replicated}}]
+    api.objects["job"] = [
+        {
+            "metadata": jobs.meta(
+                f"train-{name}-0", labels=own, ownerReferences=jobs.owned("JobSet", "train")
+            ),
+            "spec": each,
+            "status": {"conditions": conditions},
+        }
+        for name, (each, conditions) in steps.items()
+    ]
+
+    def pod(part: str, index: int, code: int, **more: object) -> Object:
+        labels = {**own, f"{prefix}/replicatedjob-name": part}
+        labels |= {f"{prefix}/job-index": "0", f"{prefix}/restart-attempt": "0"}
+        return jobs.pod(index, code, job_name=f"train-{part}-0", labels=labels, **more)
+
+    deleted = pod("node", 1, 143, when=51, metadata=leaving(50), name="train-1-abcd1")
+    api.objects["pod"] = [pod("dataset", 0, 0, when=20), pod("node", 0, 1, when=55), deleted]
+    return "jobset/train"
+
+
+def step(name: str) -> dict[str, str]:
+    """Return the label of a TrainJob's step. The one with the ranks is the trainer."""
+    return {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer" if name == "node" else name}
+
+
+@pytest.mark.parametrize("serve_job", [helper_ended, suspended_later, evicted_later, initializer_completed])
+def test_what_did_not_end_the_job_did_not_cause_a_deletion(
+    serve_job: Callable[[BundleApi], str | None], api: BundleApi, attached: Attach
 ) -> None:
-    serve_job(api)
-    verdict = attached().verdict
+    verdict = attached(serve_job(api) or "job/train").verdict
     assert short(verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
     assert (
         "rank 1 (pod train-1-abcd1 on node node-1) was deleted while it ran"

@@ -16,6 +16,8 @@ BY_POD_GC = "DeletionByPodGC"
 """The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
+_COMPLETED = {"SuccessCriteriaMet", "Complete"}
+"""Conditions of a Job that completed. Newer versions of Kubernetes write both."""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps have no fractions of a second."""
 
@@ -226,7 +228,8 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
     if case.launch.attached and born < 0:  # Only timestamps show the order of what happened before.
         at = requested_at(removed) + WHOLE_SECONDS
-        return all(at <= _sign_at(case, sign) for sign in _signs_of_an_end(case, pod))
+        signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
+        return all(at <= _sign_at(case, sign) for sign in signs)
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
@@ -285,6 +288,17 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
             suspended = mapping(state.object, "spec").get("suspend") is True
             if leaving(state) or suspended or any(_ends(state)):
                 yield state
+
+
+def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
+    """Return whether the state shows only that another Job of the JobSet completed, such as an initializer.
+
+    A success policy for that is reported by the JobSet itself.
+    """
+    owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
+    others = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
+    ended = {end.get("type") for end in _ends(sign)}
+    return sign.uid in others and not leaving(sign) and ended in ({"Complete"}, _COMPLETED)
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
