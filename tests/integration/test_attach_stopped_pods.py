@@ -271,6 +271,14 @@ def peers_node_gone_later(api: BundleApi) -> None:
     serve(api, jobs.job("train", 2), lost, jobs.pod(1, 1, when=55), r1=stamped("ValueError: boom"))
 
 
+def eviction_given_up(api: BundleApi) -> None:
+    """kubernetes/kubernetes#69785: a preemption that does not happen leaves a condition that is False."""
+    condition = jobs.condition("DisruptionTarget", "PreemptionByScheduler", "preempting", 30)
+    failed = jobs.pod(1, 1, when=53, conditions=[{**condition, "status": "False"}])
+    serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=54), failed, r0=LOST)
+    without_log(api, failed)
+
+
 def job_deleted_later(api: BundleApi) -> None:
     crashed = jobs.pod(1, 1, when=40, metadata=leaving(50, 0))
     peer = jobs.pod(0, 143, when=51, metadata=leaving(50))
@@ -278,7 +286,8 @@ def job_deleted_later(api: BundleApi) -> None:
 
 
 @pytest.mark.parametrize(
-    "serve_job", [error_after_its_deletion, drained_later, peers_node_gone_later, job_deleted_later]
+    "serve_job",
+    [error_after_its_deletion, drained_later, peers_node_gone_later, job_deleted_later, eviction_given_up],
 )
 def test_a_rank_that_failed_by_itself_crashed(
     serve_job: Callable[[BundleApi], None], api: BundleApi, attached: Attach

@@ -51,11 +51,9 @@ def _had_ended(case: Case, state: ObjectState) -> bool:
 
 def evicted(pod: Pod) -> str | None:
     """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
-    disruption = pod.condition("DisruptionTarget")
-    status = mapping(pod.last.object, "status")
-    if disruption is None and not ended_by_node(pod.last):
+    details, status = disruption(pod.last), mapping(pod.last.object, "status")
+    if not details and not ended_by_node(pod.last):
         return None
-    details = disruption[1] if disruption else {}
     why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
     return str(why).rstrip(" .")  # The kubelet's message ends with ". ".
 
@@ -66,9 +64,7 @@ def evicted_at(pod: Pod) -> float | None:
     This time is needed because the kubelet may never report that the pod's container terminated.
     """
     for state in pod.history:
-        status = mapping(state.object, "status")
-        disruptions = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
-        if disruptions or ended_by_node(state):
+        if disruption(state) or ended_by_node(state):
             return seconds(state.received_at)
     return None
 
@@ -86,13 +82,21 @@ def by_pod_gc(pod: ObjectState) -> bool:
 
     It does so when the node object is gone, often minutes after the machine.
     """
-    return condition(pod, "DisruptionTarget").get("reason") == BY_POD_GC
+    return disruption(pod).get("reason") == BY_POD_GC
+
+
+def disruption(pod: ObjectState) -> dict[str, Any]:
+    """Return the condition that says why the pod is evicted, or {}.
+
+    If an evicted pod is not deleted within two minutes, Kubernetes sets the condition to False.
+    """
+    found = condition(pod, "DisruptionTarget")
+    return {} if found.get("status") == "False" else found
 
 
 def asked_to_stop(pod: Pod) -> float:
     """Return when the pod was deleted or evicted, in seconds since the epoch, or LATE if unknown."""
-    state, disruption = removed(pod), pod.condition("DisruptionTarget")
-    at = seconds(disruption[1].get("lastTransitionTime")) if disruption else None
+    state, at = removed(pod), seconds(disruption(pod.last).get("lastTransitionTime"))
     return min(LATE if at is None else at, requested_at(state) if state else LATE)
 
 
@@ -104,7 +108,7 @@ def stopped_by_node(pod: Pod, ended: float) -> bool:
     """
     if not ended_by_node(pod.last):
         return False
-    if pod.condition("DisruptionTarget"):
+    if disruption(pod.last):
         return asked_to_stop(pod) <= ended
     return len(items(pod.last.object, "status", "containerStatuses")) == 1
 
@@ -179,7 +183,7 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
 def by_its_controller(case: Case, removed: ObjectState) -> str:
     """Return a clause that says why a controller of an attached job deleted the pod, or "".
 
-    Controllers write such a condition only after they have deleted the pods.
+    A controller can write such a condition after it has deleted the pods.
     """
     if not case.launch.attached:
         return ""
@@ -320,7 +324,7 @@ def _sign_at(case: Case, sign: ObjectState) -> float:
     """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
     if by_pod_gc(sign):  # The node was gone at an earlier, unknown time.
         return 0.0
-    reported = (*_ends(sign), condition(sign, "DisruptionTarget"))
+    reported = (*_ends(sign), disruption(sign))
     texts = [end.get("lastTransitionTime") for end in reported]
     for status in items(sign.object, "status", "containerStatuses"):
         if status.get("name") == case.launch.container:

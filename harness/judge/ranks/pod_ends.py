@@ -148,7 +148,8 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
     at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
     end = replace(end, at=at, cause="rank.evicted", text=text, follows=False)
-    return replace(end, noticed_late=deletion.by_pod_gc(pod.last)) if why else None
+    late = case.launch.attached and deletion.by_pod_gc(pod.last)
+    return replace(end, noticed_late=late) if why else None
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:

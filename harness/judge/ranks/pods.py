@@ -221,10 +221,9 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        text = "it is a consequence, and what it follows from is not recorded"
-        result = replace(
-            result, result="UNKNOWN", why=[*result.why, *([] if cause.by_controller else [text])]
-        )
+        unknown_origin = "it is a consequence, and what it follows from is not recorded"
+        why = result.why if cause.by_controller else [*result.why, unknown_origin]
+        result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
