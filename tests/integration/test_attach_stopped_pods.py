@@ -6,6 +6,7 @@ The containers of such pods often exit with 1, and their logs show no error or a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attached_jobs as jobs
 import pytest
@@ -144,7 +145,7 @@ def initializer_completed(api: BundleApi) -> str:
         for name, (each, conditions) in steps.items()
     ]
 
-    def pod(part: str, index: int, code: int, **more: object) -> Object:
+    def pod(part: str, index: int, code: int, **more: Any) -> Object:
         labels = {**own, f"{prefix}/replicatedjob-name": part}
         labels |= {f"{prefix}/job-index": "0", f"{prefix}/restart-attempt": "0"}
         return jobs.pod(index, code, job_name=f"train-{part}-0", labels=labels, **more)
