@@ -48,4 +48,26 @@ class End:
     """The last log line in which the Pluto client reports that it could not reach the tracker."""
     clue: CauseId | None = None
     """A cause suggested by the log, even if another cause ended the pod."""
+    unexplained: bool = False
+    """Whether the log does not show why the pod's container failed."""
+    noticed_late: bool = False
+    """Whether `at` is when a controller noticed that the pod's node was gone, maybe minutes after that."""
+    by_controller: bool = False
+    """Whether `text` names why a controller of the job stopped the pod."""
     evidence: tuple[str, ...] = ()
+
+
+def first(bad: list[End]) -> End:
+    """Return the first failure: one of the earliest Ends that were not caused by another End."""
+    earliest = min(end.at for end in bad)
+    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
+
+    def order(end: End) -> tuple[bool, int, bool, float, float, int]:
+        # A rank that could not connect is why another one waited in vain for it.
+        waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
+        # Where other ranks lost a peer, an unknown error can be a consequence too.
+        return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
+
+    cause = min(near, key=order)
+    gone = [end for end in bad if end.noticed_late]
+    return gone[0] if gone and (cause.follows or cause.unexplained) else cause

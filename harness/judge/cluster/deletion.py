@@ -12,6 +12,12 @@ from harness.judge.case import Case, condition
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
+BY_POD_GC = "DeletionByPodGC"
+"""The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
+_STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
+"""Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
+_COMPLETED = {"SuccessCriteriaMet", "Complete"}
+"""Conditions of a Job that completed. Newer versions of Kubernetes write both."""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps are truncated to whole seconds."""
 
@@ -45,11 +51,9 @@ def _had_ended(case: Case, state: ObjectState) -> bool:
 
 def evicted(pod: Pod) -> str | None:
     """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
-    disruption = pod.condition("DisruptionTarget")
-    status = mapping(pod.last.object, "status")
-    if disruption is None and not ended_by_node(pod.last):
+    details, status = disruption(pod.last), mapping(pod.last.object, "status")
+    if not details and not ended_by_node(pod.last):
         return None
-    details = disruption[1] if disruption else {}
     why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
     return str(why).rstrip(" .")  # The kubelet's message ends with ". ".
 
@@ -60,9 +64,7 @@ def evicted_at(pod: Pod) -> float | None:
     This time is needed because the kubelet may never report that the pod's container terminated.
     """
     for state in pod.history:
-        status = mapping(state.object, "status")
-        disruptions = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
-        if disruptions or ended_by_node(state):
+        if disruption(state) or ended_by_node(state):
             return seconds(state.received_at)
     return None
 
@@ -73,6 +75,42 @@ def ended_by_node(state: ObjectState) -> bool:
     This check is needed because not all Kubernetes versions add the condition DisruptionTarget.
     """
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
+
+
+def by_pod_gc(pod: ObjectState) -> bool:
+    """Return whether the garbage collector deleted the pod because its node no longer exists.
+
+    It does so when the node object is gone, often minutes after the machine.
+    """
+    return disruption(pod).get("reason") == BY_POD_GC
+
+
+def disruption(pod: ObjectState) -> dict[str, Any]:
+    """Return the condition that says why the pod is evicted, or {}.
+
+    If an evicted pod is not deleted within two minutes, Kubernetes sets the condition to False.
+    """
+    found = condition(pod, "DisruptionTarget")
+    return {} if found.get("status") == "False" else found
+
+
+def asked_to_stop(pod: Pod) -> float:
+    """Return when the pod was deleted or evicted, in seconds since the epoch, or LATE if unknown."""
+    state, at = removed(pod), seconds(disruption(pod.last).get("lastTransitionTime"))
+    return min(LATE if at is None else at, requested_at(state) if state else LATE)
+
+
+def stopped_by_node(pod: Pod, ended: float) -> bool:
+    """Return whether the node stopped a container that ended at a time in seconds since the epoch.
+
+    The kubelet stops only pods that have not ended. The container had ended before if a helper container kept
+    the pod running. Without the condition DisruptionTarget, only a pod with one container shows that.
+    """
+    if not ended_by_node(pod.last):
+        return False
+    if disruption(pod.last):
+        return asked_to_stop(pod) <= ended
+    return len(items(pod.last.object, "status", "containerStatuses")) == 1
 
 
 def requested_at(removed: ObjectState) -> float:
@@ -118,6 +156,46 @@ def deadline_of(job: ObjectState) -> float | None:
     return seconds(ended.get("lastTransitionTime")) if ended.get("reason") == "DeadlineExceeded" else None
 
 
+def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
+    """Return how the pod's container last failed if its Job deleted the pod after too many restarts, or None.
+
+    With restartPolicy OnFailure, the Job controller counts the restarts of containers. At the backoffLimit,
+    it deletes the pods while their restarted containers run.
+    """
+    job, state = job_of(case, pod.last), removed(pod)
+    if not case.launch.attached or job is None or state is None:
+        return None
+    limit = _failure(job)
+    at = seconds(limit.get("lastTransitionTime"))
+    if (
+        limit.get("reason") != "BackoffLimitExceeded"
+        or at is None
+        or requested_at(state) < at - WHOLE_SECONDS
+    ):
+        return None
+    for status in items(pod.last.object, "status", "containerStatuses"):
+        failed = mapping(status, "lastState", "terminated")
+        if status.get("name") == case.launch.container and failed.get("exitCode"):
+            return failed
+    return None
+
+
+def by_its_controller(case: Case, removed: ObjectState) -> str:
+    """Return a clause that says why a controller of an attached job deleted the pod, or "".
+
+    A controller can write such a condition after it has deleted the pods.
+    """
+    if not case.launch.attached:
+        return ""
+    for kind, job in (("Job", job_of(case, removed)), (case.launch.kind, case.jobset)):
+        for name, why in _STOPPED_BY.items():
+            found = condition(job, name)
+            at = seconds(found.get("lastTransitionTime")) if found.get("status") == "True" else None
+            if job is not None and at is not None and requested_at(removed) >= at - SAME_MOMENT:
+                return f"because {why.format(f'{kind} {job.name}')}"
+    return ""
+
+
 def _failure(job: ObjectState) -> dict[str, Any]:
     """Return the condition that reports why a Job fails, or {}. FailureTarget precedes Failed."""
     return condition(job, "FailureTarget") or condition(job, "Failed")
@@ -154,7 +232,8 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
     if case.launch.attached and born < 0:  # Only timestamps show the order of earlier events.
         at = requested_at(removed) + WHOLE_SECONDS
-        return all(at <= _sign_at(sign) for sign in _signs_of_an_end(case, pod))
+        signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
+        return all(at <= _sign_at(case, sign) for sign in signs)
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
@@ -179,9 +258,10 @@ def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
     """Return whether the garbage collector deleted the pod because the launched object was deleted."""
-    return case.terminal is None and any(
-        0 <= state.version < removed.version for state in filter(leaving, case.jobsets)
-    )
+    gone = list(filter(leaving, case.jobsets)) if case.terminal is None else []
+    if case.launch.attached and gone and requested_at(gone[0]) <= requested_at(removed):
+        return True
+    return any(0 <= state.version < removed.version for state in gone)
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
@@ -214,19 +294,45 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
                 yield state
 
 
+def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
+    """Return whether the state shows only that another Job of the JobSet completed, such as an initializer.
+
+    A success policy for that is reported by the JobSet itself.
+    """
+    owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
+    others = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
+    ended = {end.get("type") for end in _ends(sign)}
+    return sign.uid in others and not leaving(sign) and ended in ({"Complete"}, _COMPLETED)
+
+
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the conditions that show that a JobSet, Job or Workload has ended or is about to end."""
-    for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished"):
+    """Yield the conditions that say that a JobSet, Job or Workload is over, or will soon be."""
+    for name in (
+        "Failed",
+        "FailureTarget",
+        "Complete",
+        "Completed",
+        "Evicted",
+        "Finished",
+        "SuccessCriteriaMet",
+    ):
         if (found := condition(state, name)).get("status") == "True":
             yield found
 
 
-def _sign_at(sign: ObjectState) -> float:
-    """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
-    texts = [end.get("lastTransitionTime") for end in _ends(sign)]
+def _sign_at(case: Case, sign: ObjectState) -> float:
+    """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
+    if by_pod_gc(sign):  # The node was gone at an earlier, unknown time.
+        return 0.0
+    reported = (*_ends(sign), disruption(sign))
+    texts = [end.get("lastTransitionTime") for end in reported]
     for status in items(sign.object, "status", "containerStatuses"):
-        texts.append(mapping(status, "state", "terminated").get("finishedAt"))
+        if status.get("name") == case.launch.container:
+            texts.append(mapping(status, "state", "terminated").get("finishedAt"))
     times = [time for time in map(seconds, texts) if time is not None]
+    suspended = condition(sign, "Suspended")
+    if suspended.get("status") == "True" and (at := seconds(suspended.get("lastTransitionTime"))) is not None:
+        times.append(at - SAME_MOMENT)  # The controllers delete the pods before they write this condition.
     if mapping(sign.object, "metadata").get("deletionTimestamp"):
         times.append(requested_at(sign))
     return min(times, default=0.0)

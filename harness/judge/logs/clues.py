@@ -132,7 +132,9 @@ _REPORT = re.compile(
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""The last line that torchrun logs after it received a signal. Its exit code is then 1."""
+"""The last line of a torchrun that got a signal. Its exit code is then 1."""
+_SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
+"""An error with which a program reports that it was asked to stop, such as SIGTERMException of Lightning."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
@@ -211,6 +213,13 @@ class Clues:
         if self.last:
             return f"its last log line: {self.last}"
         return "its log is empty" if self.exit_code is None else "its log contains only torchrun's report"
+
+    @property
+    def no_error(self) -> bool:
+        """Return whether the log is empty, or shows no error except that the program was asked to stop."""
+        own = _ERROR.match(self.last) is not None and not _SIGTERM.search(self.last)
+        reported = self.cause or self.exit_code or self.stack
+        return not (own or reported or self.of_a_peer)
 
     @property
     def refs(self) -> list[str]:

@@ -73,7 +73,9 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     refs = [jobset.ref]
     if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
         return ended
-    if jobset.type == "DELETED" and not case.by_signal:
+    goes = case.launch.attached and deletion.leaving(jobset)
+    if (jobset.type == "DELETED" or goes) and not case.by_signal:
+        gone = next(filter(deletion.leaving, case.jobsets))
         return not_passed(
             "completed",
             "run.deleted",
@@ -81,7 +83,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             ranks=case.ranks,
             evidence=refs,
             phase=RUNNING,
-            at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
+            at=deletion.requested_at(gone) if case.launch.attached else seconds(gone.received_at),
         )
     if (job := deletion.first_out_of_time(case)) is not None and not case.by_signal:
         return _too_long(case, job)

@@ -53,6 +53,7 @@ LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
+_CONTROLLER_ADVICE = "read the conditions of the job: its controller stopped the pod"
 _NOT_0_ADVICE = (
     "exit with another code than 0 on SIGTERM, so that the Job does not count the rank as completed"
 )
@@ -88,8 +89,9 @@ def end_of(case: Case, index: int) -> End:
         return End(index, "unknown", ranks)
     if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
-    ended = pod.container(case.launch.container, "terminated")
-    if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
+    failed = deletion.too_many_restarts(case, pod)
+    ended = (pod.last, failed) if failed else pod.container(case.launch.container, "terminated")
+    if ended is not None and (failed or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *ended)
     if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
@@ -133,18 +135,21 @@ def _deleted(case: Case, pod: Pod) -> End:
         return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    text = f"{case.place(pod.index)} was deleted while it ran"
-    return replace(
-        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, state)
-    )
+    why = "" if deletion.by_somebody(case, pod, state) else deletion.by_its_controller(case, state)
+    text = f"{case.place(pod.index)} was deleted while it ran{why and ', ' + why}"
+    follows, advice = not deletion.by_somebody(case, pod, state), _CONTROLLER_ADVICE * bool(why)
+    end = replace(end, cause="rank.pod_deleted", text=text, follows=follows, advice=advice)
+    return replace(end, by_controller=bool(why))
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
-    why, at = deletion.evicted(pod), deletion.evicted_at(pod)
-    text = f"{case.place(pod.index)} was evicted: {why}"
-    at = end.at if at is None else min(at, end.at)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
+    why, text = deletion.evicted(pod), f"{case.place(pod.index)} was evicted: {deletion.evicted(pod)}"
+    asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
+    at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
+    end = replace(end, at=at, cause="rank.evicted", text=text, follows=False)
+    late = case.launch.attached and deletion.by_pod_gc(pod.last)
+    return replace(end, noticed_late=late) if why else None
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -159,8 +164,7 @@ def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
 
 
 def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, object]) -> End:
-    own, _ = termination(terminated)
-    code = terminated.get("exitCode")
+    own, code = termination(terminated)[0], terminated.get("exitCode")
     code = code if isinstance(code, int) else None
     at = seconds(terminated.get("finishedAt")) or seconds(state.received_at) or LATE
     end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(state.ref,))
@@ -203,17 +207,12 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
-    removed, why = deletion.removed(pod), deletion.evicted(pod)
-    disruption = (pod.condition("DisruptionTarget") or (None, {}))[1]
-    times = [
-        seconds(disruption.get("lastTransitionTime")),
-        deletion.requested_at(removed) if removed else None,
-    ]
-    asked = min((at for at in times if at is not None), default=LATE)
-    if not case.launch.attached or asked + deletion.WHOLE_SECONDS >= end.at:
+    asked, why = min(end.at, deletion.asked_to_stop(pod)), deletion.evicted(pod)
+    earlier = asked + deletion.WHOLE_SECONDS < end.at
+    if not case.launch.attached or not (earlier or deletion.stopped_by_node(pod, end.at)):
         return None
-    how = f"evicted ({why})" if why else "deleted"
-    text = f"{case.place(pod.index)} was {how} while it ran, and exited with 0"
+    text = f"was evicted ({why})" if why else "was deleted"
+    text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
     cause: CauseId = "rank.evicted" if why else "rank.pod_deleted"
     return replace(end, at=asked, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
@@ -251,14 +250,15 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
-    # torchrun exits with 1 after SIGTERM, so only its log shows the signal.
-    unread = not case.bundle.has(case.bundle.log(pod.name, case.launch.container)) and (
-        code == TORCHRUN_FAILED or case.launch.attached
-    )
-    if removed is not None and (by_signal or unread or number == signal.SIGTERM):
+    unexplained = _unexplained(case, pod, clues, code, number)
+    if removed is not None and end.at < deletion.requested_at(removed):
+        removed = None if case.launch.attached or unexplained else removed
+    end = replace(end, unexplained=unexplained)
+    if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    if by_signal and (evicted := _evicted(case, pod, end)):
+    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
+    if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
     ended = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
     ended = ended or _lost(case, end, clues, code)
@@ -267,6 +267,16 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
+    """Return whether the log does not show why a container ended, so that SIGTERM may be why.
+
+    torchrun exits with 1 after SIGTERM. The programs of attached jobs can exit with any code.
+    """
+    if not case.bundle.has(case.bundle.log(pod.name, case.launch.container)):
+        return case.launch.attached or code == TORCHRUN_FAILED
+    return case.launch.attached and clues.no_error and number not in OF_ITSELF
 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
@@ -301,8 +311,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if number == signal.SIGKILL and (killed := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
         return replace(end, ranks=killed, cause="rank.oom_killed", text=text, follows=False)
-    if end.stack is not None and end.stack.fatal:
-        text += f" in {end.stack.place}"
+    text += f" in {end.stack.place}" if end.stack is not None and end.stack.fatal else ""
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows
     if of_itself and clues.cause in _GPU_CAUSES:
@@ -405,8 +414,10 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {how}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)
-    text = f"{place} was taken down, and {how}"
-    return replace(end, cause="rank.killed", text=text, follows=True)
+    why = deletion.by_its_controller(case, removed)
+    text = f"{place} was taken down{why and ' ' + why}, and {how}"
+    advice = _CONTROLLER_ADVICE * bool(why)
+    return replace(end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(why))
 
 
 def _signal_of(exit_code: int | None) -> int:
@@ -418,20 +429,6 @@ def _signal_of(exit_code: int | None) -> int:
 def ends(case: Case) -> dict[int, End]:
     """Map each expected node index to how its pod ended."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
-
-
-def first(bad: list[End]) -> End:
-    """Return the first failure: one of the earliest Ends that were not caused by another End."""
-    earliest = min(end.at for end in bad)
-    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
-
-    def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # If a rank could not connect, other ranks waited for it in vain.
-        waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
-        # If other ranks lost a peer, an unknown error may be a consequence of that too.
-        return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
-
-    return min(near, key=order)
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:

@@ -14,13 +14,13 @@ from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, gated, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.cluster import containers, controllers, netcheck
-from harness.judge.end import End
+from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import deleted_pods, exit_codes, published_names, worlds
 from harness.judge.ranks.frozen import frozen
-from harness.judge.ranks.pod_ends import absent, first, of_peers
+from harness.judge.ranks.pod_ends import absent, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
@@ -204,7 +204,7 @@ def rank_ends(
     if id_ in OF_ALL:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
         away = tracker_faults.absence_texts(case)
-    peers = of_peers(case, cause, ends.values()) if cause.follows else []
+    peers = of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
     earlier = (
         exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
     )
@@ -221,7 +221,8 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
+        unknown_origin = "it is a consequence, and what it follows from is not recorded"
+        why = result.why if cause.by_controller else [*result.why, unknown_origin]
         result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 

@@ -198,6 +198,26 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
         who = ", ".join(changed_by(previous, state)) or "somebody"
         text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
         return text, False
+    return _admitted_again(case, before, after) if case.launch.attached else None
+
+
+def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
+    """Return that Kueue evicted an attached job and admitted it again between two pods, or None.
+
+    When Kueue admits a Workload again, it sets the condition Evicted to False.
+    """
+    removed = deletion.removed(before)
+    created = seconds(mapping(after.last.object, "metadata").get("creationTimestamp"))
+    for workload in case.workload:
+        evicted = condition(workload, "Evicted")
+        at = seconds(evicted.get("lastTransitionTime")) if evicted.get("status") == "False" else None
+        if removed is None or created is None or at is None:
+            continue
+        if deletion.requested_at(removed) <= at <= created:
+            text = (
+                f"Kueue evicted the job and admitted it again at {timestamp(at)} ({evicted.get('message')})"
+            )
+            return text, True
     return None
 
 

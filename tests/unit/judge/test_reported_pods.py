@@ -7,6 +7,7 @@ import json
 import bundles
 import pytest
 from bundles import at, cond
+from ended_pods import failing, says
 
 from harness.evidence.kubernetes import gpu_nodes
 
@@ -157,3 +158,18 @@ def test_a_decision_of_kueue_is_not_called_absent(judged, message: str, reason: 
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
     assert message in verdict.explanation
+
+
+@pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])
+def test_a_rank_without_a_log_that_ended_before_its_pod_was_deleted(judged, ended, cause) -> None:
+    """kubernetes/kubernetes#98012: the kubelet reports the end late, and the log is gone with its node."""
+    job = failing()
+    del job.logs[job.pod_name(1)]
+    gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
+    job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, ended, 1, message="", **gone)
+    says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (cause, [1])
