@@ -16,6 +16,8 @@ BY_POD_GC = "DeletionByPodGC"
 """The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
+_ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]
+"""Conditions of a JobSet, Job or Workload that has ended or is about to end."""
 _COMPLETED = {"SuccessCriteriaMet", "Complete"}
 """Conditions of a Job that completed. Newer versions of Kubernetes write both."""
 WHOLE_SECONDS = 1.0
@@ -306,22 +308,14 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the conditions that say that a JobSet, Job or Workload is over, or will soon be."""
-    for name in (
-        "Failed",
-        "FailureTarget",
-        "Complete",
-        "Completed",
-        "Evicted",
-        "Finished",
-        "SuccessCriteriaMet",
-    ):
+    """Yield the conditions in _ENDS that are true."""
+    for name in _ENDS:
         if (found := condition(state, name)).get("status") == "True":
             yield found
 
 
 def _sign_at(case: Case, sign: ObjectState) -> float:
-    """Return when the end that a state shows began, in seconds since the epoch, or 0 if that is not known."""
+    """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
     if by_pod_gc(sign):  # The node was gone at an earlier, unknown time.
         return 0.0
     reported = (*_ends(sign), disruption(sign))

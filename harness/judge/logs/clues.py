@@ -132,7 +132,7 @@ _REPORT = re.compile(
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""The last line of a torchrun that got a signal. Its exit code is then 1."""
+"""The last line that torchrun logs after it received a signal. Its exit code is then 1."""
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
 """An error with which a program reports that it was asked to stop, such as SIGTERMException of Lightning."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)

@@ -135,21 +135,23 @@ def _deleted(case: Case, pod: Pod) -> End:
         return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    why = "" if deletion.by_somebody(case, pod, state) else deletion.by_its_controller(case, state)
+    somebody = deletion.by_somebody(case, pod, state)
+    why = "" if somebody else deletion.by_its_controller(case, state)
     text = f"{case.place(pod.index)} was deleted while it ran{why and ', ' + why}"
-    follows, advice = not deletion.by_somebody(case, pod, state), _CONTROLLER_ADVICE * bool(why)
-    end = replace(end, cause="rank.pod_deleted", text=text, follows=follows, advice=advice)
-    return replace(end, by_controller=bool(why))
+    end = replace(end, cause="rank.pod_deleted", text=text, follows=not somebody)
+    return replace(end, advice=_CONTROLLER_ADVICE * bool(why), by_controller=bool(why))
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
-    why, text = deletion.evicted(pod), f"{case.place(pod.index)} was evicted: {deletion.evicted(pod)}"
+    why = deletion.evicted(pod)
+    if why is None:
+        return None
     asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
     at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
-    end = replace(end, at=at, cause="rank.evicted", text=text, follows=False)
+    text = f"{case.place(pod.index)} was evicted: {why}"
     late = case.launch.attached and deletion.by_pod_gc(pod.last)
-    return replace(end, noticed_late=late) if why else None
+    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, noticed_late=late)
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:

@@ -221,8 +221,10 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        unknown_origin = "it is a consequence, and what it follows from is not recorded"
-        why = result.why if cause.by_controller else [*result.why, unknown_origin]
+        origin = (
+            [] if cause.by_controller else ["it is a consequence, and what it follows from is not recorded"]
+        )
+        why = [*result.why, *origin]
         result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 
