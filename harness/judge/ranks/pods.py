@@ -191,14 +191,19 @@ def rank_ends(
     cause = first(bad)
     if cause.follows:
         cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
-    others = [end for end in bad if end.index != cause.index]
-    after = [text for end in others[:3] for text in (f"after it: {end.text}", end.log_quote)]
+    others, at_once = [end for end in bad if end.index != cause.index], _in_the_same_second(case, cause, bad)
+    when = {end.index: "in the same second" for end in at_once}
+    after = [
+        text
+        for end in others[:3]
+        for text in (f"{when.get(end.index, 'after it')}: {end.text}", end.log_quote)
+    ]
     id_ = cause.cause or "rank.crashed"
     if id_ == "run.deleted":
         return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
     if id_.startswith("rendezvous."):
         return [_never_met(case, ends, bad, cause, after), unknown("rank-exit", "see rendezvous")]
-    ranks, away = cause.ranks, list[str]()
+    ranks, away = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
     if id_.startswith("image."):
         ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
@@ -227,6 +232,18 @@ def rank_ends(
         why = [*result.why, *origin]
         result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
+
+
+def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
+    """Return the other Ends with the same cause and time, if the harness attached after all of them.
+
+    Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
+    """
+    known = not case.launch.attached or cause.cause not in ("rank.pod_deleted", "rank.evicted", "rank.killed")
+    if known or any(len(case.pods[end.index].history) > 1 for end in bad):
+        return []
+    alike = (cause.cause, cause.follows, int(cause.at))
+    return [end for end in bad if end != cause and (end.cause, end.follows, int(end.at)) == alike]
 
 
 def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:
