@@ -173,19 +173,26 @@ def test_what_did_not_end_the_job_did_not_cause_a_deletion(
 
 
 @pytest.mark.parametrize("log", [LOST, None])
-def test_a_node_that_was_gone_long_before_its_pod_was_collected(
-    log: str | None, api: BundleApi, attached: Attach
+@pytest.mark.parametrize(
+    ("reason", "message", "phase"),
+    [
+        ("DeletionByPodGC", "PodGC: node no longer exists", "Failed"),
+        ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "Running"),
+    ],
+)
+def test_a_node_that_was_lost_long_before_its_pod_was_deleted(
+    reason: str, message: str, phase: str, log: str | None, api: BundleApi, attached: Attach
 ) -> None:
     """kubernetes-sigs/karpenter#3185: a node disappears, and its pods are deleted six minutes later."""
-    gone = disrupted("DeletionByPodGC", "PodGC: node no longer exists", 400)
+    gone = disrupted(reason, message, 400)
     peer = jobs.pod(0, 1, when=55)
-    lost = jobs.pod(1, None, phase="Failed", metadata=leaving(400, 0), **gone)
+    lost = jobs.pod(1, None, phase=phase, metadata=leaving(400, 0), **gone)
     serve(api, jobs.job("train", 2), peer, lost, r0=log or "")
     if log is None:
         without_log(api, peer)
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.evicted", [1])
-    assert "node no longer exists" in verdict.explanation
+    assert message in verdict.explanation
 
 
 @pytest.mark.parametrize("code", [None, 143])

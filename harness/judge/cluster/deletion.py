@@ -12,8 +12,8 @@ from harness.judge.case import Case, condition
 from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
-BY_POD_GC = "DeletionByPodGC"
-"""The reason of DisruptionTarget if the pod garbage collector deleted a pod whose node no longer exists."""
+_BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
+"""Reasons of DisruptionTarget if the pod's node no longer exists, or has a taint that evicts the pod."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
 _ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]
@@ -79,12 +79,18 @@ def ended_by_node(state: ObjectState) -> bool:
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
 
 
-def by_pod_gc(pod: ObjectState) -> bool:
-    """Return whether the garbage collector deleted the pod because its node no longer exists.
+def by_lost_node(case: Case, pod: ObjectState) -> bool:
+    """Return whether the pod was deleted because its node had been lost, often minutes before.
 
-    It does so when the node object is gone, often minutes after the machine.
+    The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
+    unreachable node after five minutes. If the node has reported the end of the container, it was not lost.
     """
-    return disruption(pod).get("reason") == BY_POD_GC
+    reason = disruption(pod).get("reason")
+    ended = any(
+        status.get("name") == case.launch.container and mapping(status, "state", "terminated")
+        for status in items(pod.object, "status", "containerStatuses")
+    )
+    return reason == _BY_POD_GC or (reason == _BY_TAINT and not ended)
 
 
 def disruption(pod: ObjectState) -> dict[str, Any]:
@@ -316,7 +322,7 @@ def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
 
 def _sign_at(case: Case, sign: ObjectState) -> float:
     """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
-    if by_pod_gc(sign):  # The node was gone at an earlier, unknown time.
+    if by_lost_node(case, sign):  # The node was lost at an earlier, unknown time.
         return 0.0
     reported = (*_ends(sign), disruption(sign))
     texts = [end.get("lastTransitionTime") for end in reported]

@@ -150,7 +150,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
     at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
     text = f"{case.place(pod.index)} was evicted: {why}"
-    late = case.launch.attached and deletion.by_pod_gc(pod.last)
+    late = case.launch.attached and deletion.by_lost_node(case, pod.last)
     return replace(end, at=at, cause="rank.evicted", text=text, follows=False, noticed_late=late)
 
 
