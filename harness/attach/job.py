@@ -203,7 +203,10 @@ def _has(spec: Object, container: str) -> bool:
 
 
 def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
-    """Return the container in which the ranks run, by kubectl's annotation, a known name, or its command."""
+    """Return the name of the ranks' container.
+
+    It is identified by kubectl's default-container annotation, by a known name, or by its command.
+    """
     names = [str(each.get("name")) for spec in templates for each in items(spec, "containers")]
     for item in annotated:
         default = mapping(item, "metadata", "annotations").get(DEFAULT_CONTAINER)

@@ -109,7 +109,7 @@ def accept(
 
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(
-            "exactly one of --nodes, --ddp and --screen is expected",
+            "exactly one of --nodes, --ddp or --screen is required",
             hint="harness accept --nodes --device cpu",
         )
     if replicas is not None and nodes:

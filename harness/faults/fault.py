@@ -183,7 +183,7 @@ class Fault(Strict):
         if (self.expect is None) == (self.cannot is None):
             raise ValueError("expected exactly one of expect and cannot")
         if self.train is not None and self.job != Job():
-            raise ValueError("job and train cannot be combined")
+            raise ValueError("`job` and `train` cannot be combined")
         if any(not step.is_command for step in self.undo):
             raise ValueError("undo accepts only commands, because it may have to run without the harness")
         if (

@@ -162,7 +162,7 @@ class Case:
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Map each node index to its last pod, whose history is limited to the wait.
+        """Map each node index to its last pod, with the pod's history during the wait for the job's end.
 
         Pods with a scheduling gate are omitted, because Kueue has not admitted them.
         """

@@ -75,7 +75,7 @@ class ExistingCluster:
         """Do nothing, because the namespace and its pods are deleted after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used, as with the harness's own clusters, although it is never removed."""
+        """Mark the cluster as in use, like a cluster that the harness created. This one is never removed."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:

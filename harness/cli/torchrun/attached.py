@@ -184,7 +184,7 @@ class Attached:
             self.progress(f"a pod does not respond: {error.message}")
 
     def _store_next(self, job: Object) -> bool:
-        """Store the folder's code in the cluster for later pods. Return whether the code is stored."""
+        """Store the folder's code in the cluster for pods that start later. Return True if it was stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)

@@ -219,9 +219,9 @@ def _wrong(
 def _instead(
     of: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
 ) -> list[str]:
-    """Return a list with a sentence about whose or which steps' sequences were used instead, or [].
+    """Return a list with one sentence that says which ranks' or steps' sequences were used instead, or [].
 
-    Only what is the same in all of each rank's first LOOKED deviating steps counts.
+    The sentence is returned only if it holds for the first LOOKED deviating steps of every rank.
     """
     found: set[tuple[str, int]] | None = None
     for rank, step in [(rank, step) for rank, steps in deviates.items() for step in steps[:LOOKED]]:

@@ -145,7 +145,7 @@ class TrainingSpec:
             raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
         if self.reach is not None and not entropy:
             raise UsageError(
-                f"--reach needs texts with a known entropy; --data {data} has no source.json",
+                f"--reach requires texts with a known entropy, but --data {data} has no source.json",
                 hint="leave out --reach, or generate the texts with `python -m training.source`",
             )
 

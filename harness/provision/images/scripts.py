@@ -120,7 +120,7 @@ def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Return a mount for each script, which replaces a file in the image or adds one.
+    """Return one mount per script. Each script replaces a file in the image or adds a file.
 
     Each mount has its own volume, because konduktor merges mounts with the same name.
     """
