@@ -105,7 +105,10 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
         named = {"job_id": None} if queued else {}
         return of.model_copy(update={**shown, **named, "conditions": conditions})
 
-    if before == status or facts(before) != facts(status):
+    def there(of: JobStatus) -> int:
+        return of.workers.running + of.workers.succeeded
+
+    if before == status or facts(before) != facts(status) or there(status) < there(before):
         return timedelta(0)
     quiet = (queued or running) and before.message == status.message
     return UNEXPLAINED if quiet else PROGRESS

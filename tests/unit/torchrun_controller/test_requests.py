@@ -254,6 +254,20 @@ def test_pods_that_end_one_after_another_cost_no_request() -> None:
     assert ran.status["phase"] == "Succeeded"
 
 
+def test_a_pod_that_an_elastic_job_loses_is_reported_at_once() -> None:
+    """Contract: only the number of pods changes, because one pod is enough for the job to run."""
+    ran = Ran(numNodes=None, minNodes=1, maxNodes=2)
+    ran.look(0)
+    ran.admit()
+    ran.look()
+    ran.pods("Running", "Running")
+    ran.look()
+    assert ran.status["workersStatus"] == "2/2 ready"
+    ran.pods("Running", "Pending")
+    ran.look(1)
+    assert (ran.status["phase"], ran.status["workersStatus"]) == ("Running", "1/2 ready")
+
+
 @pytest.mark.parametrize("kind", ["Pod", "JobSet"])
 def test_a_rejected_job_is_never_queued(kind: str) -> None:
     """Contract: a job whose objects the API server rejects is Pending. No Event says that it is Queued."""
