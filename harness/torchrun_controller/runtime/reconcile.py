@@ -91,7 +91,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
     """Return the minimum time between the last write of a job's status and a write of this new status.
 
-    It is 0 if anything other than the number of pods or a message has changed.
+    It is 0 if anything other than the number of pods or a message has changed, or if pods were lost.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
