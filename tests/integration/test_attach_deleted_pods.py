@@ -241,3 +241,34 @@ def test_pods_that_were_deleted_in_one_second_are_not_called_crashed(
 def test_a_rank_that_failed_before_its_job_was_deleted_crashed(api: BundleApi, attached: Attach) -> None:
     deleted_pods(api, 60, 50, log=False)
     assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
+
+
+@pytest.mark.parametrize("retried_at", [10, 11])
+def test_a_refusal_before_the_pods_were_created_is_over(
+    retried_at: int, api: BundleApi, attached: Attach
+) -> None:
+    """Kueue's webhook denies a pod until it has read the Job. The retry succeeds, maybe within a second."""
+    serve(api, limited(EXCEEDED))
+    denied = 'Error creating: admission webhook "mpod.kb.io" denied the request: Job.batch "train" not found'
+    times = {"firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
+    api.objects["event"] = [jobs.event("denied", "Job", "train", "FailedCreate", denied, **times)]
+    for pod in ("train-0-abcd0", "train-1-abcd1"):
+        made = {"type": "Normal", "firstTimestamp": jobs.at(retried_at), "lastTimestamp": jobs.at(retried_at)}
+        event = jobs.event(pod, "Job", "train", "SuccessfulCreate", f"Created pod: {pod}", **made)
+        api.objects["event"].append(event)
+    verdict = attached().verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
+    assert "never had a pod" not in f"{verdict}"
+
+
+def test_a_refusal_after_a_pod_was_created_counts(api: BundleApi, attached: Attach) -> None:
+    """A quota admits one pod of two. The pod that was created is gone."""
+    serve(api, jobs.job("train", 2, jobs.condition("Failed", *BACKOFF)))
+    denied = 'Error creating: pods "train-1-x" is forbidden: exceeded quota: team, requested: pods=1'
+    made = {"type": "Normal", "firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
+    refused = {"firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
+    api.objects["event"] = [
+        jobs.event("made", "Job", "train", "SuccessfulCreate", "Created pod: train-0-abcd0", **made),
+        jobs.event("denied", "Job", "train", "FailedCreate", denied, **refused),
+    ]
+    assert "exceeded quota: team" in f"{attached().verdict}"

@@ -9,7 +9,7 @@ from typing import Any
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes import refusals
-from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, gated, names
 from harness.judge.catalogue import RUNNING
@@ -156,10 +156,24 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
+    newest = max(newest, _created_by_events(case, events))
     last = refusals.last([recorded.object for recorded in events], newest)
     return last, [recorded.ref for recorded in events if last and refusals.refusal(recorded.object) == last][
         :1
     ]
+
+
+def _created_by_events(case: Case, events: list[ObjectState]) -> float:
+    """Return when the newest pod that may be gone by now was created, in seconds since the epoch, or 0.
+
+    If as many pods were created as the job needs, no pod was refused within the same second for good.
+    """
+    created = {
+        str(event.object.get("message")): seconds(event.object.get("lastTimestamp")) or 0.0
+        for event in events
+        if str(event.object.get("message")).startswith("Created pod: ")
+    }
+    return max(created.values(), default=0.0) + (1 if len(created) >= case.expected.num_nodes else 0)
 
 
 def rank_ends(
