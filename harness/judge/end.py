@@ -63,9 +63,9 @@ def first(bad: list[End]) -> End:
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # A rank that could not connect is why another one waited in vain for it.
+        # If a rank could not connect, other ranks waited for it in vain.
         waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
-        # Where other ranks lost a peer, an unknown error can be a consequence too.
+        # If other ranks lost a peer, an unknown error may be a consequence of that too.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     cause = min(near, key=order)

@@ -54,7 +54,7 @@ def without_log(api: BundleApi, pod: Object) -> Object:
 def test_a_program_that_exits_with_1_on_sigterm_did_not_crash(
     log: str, api: BundleApi, attached: Attach
 ) -> None:
-    """kubeflow/pytorch-operator#364: somebody deletes a worker, and its program handles the signal."""
+    """kubeflow/pytorch-operator#364: a worker pod is deleted, and its program handles SIGTERM."""
     deleted = jobs.pod(1, 1, when=53, metadata=leaving(50))
     serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=53), deleted, r0=LOST, r1=log)
     verdict = attached().verdict

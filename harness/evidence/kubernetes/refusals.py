@@ -149,13 +149,18 @@ def refusal(event: object) -> Refusal | None:
     ):
         return None
     message = str(item.get("message") or "").removeprefix(_AGAIN)
+    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, occurred(item), final(message))
+
+
+def occurred(event: object) -> float:
+    """Return when an event last occurred, in seconds since the epoch, or 0.0 if it has no time."""
+    item = mapping(event)
     times = [
         item.get("lastTimestamp"),
         item.get("eventTime"),
         mapping(item, "series").get("lastObservedTime"),
     ]
-    at = max((seconds(str(text)) or 0.0 for text in times if text), default=0.0)
-    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, at, final(message))
+    return max((seconds(str(text)) or 0.0 for text in times if text), default=0.0)
 
 
 def final(message: str) -> bool:

@@ -44,11 +44,14 @@ def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
 
 def _had_ended(case: Case, state: ObjectState) -> bool:
     """Return whether the state that shows the deletion also shows that the container had ended before it."""
-    for status in items(state.object, "status", "containerStatuses"):
-        ended = seconds(mapping(status, "state", "terminated").get("finishedAt"))
-        if status.get("name") == case.launch.container and ended is not None:
-            return case.launch.attached and ended < requested_at(state)
-    return False
+    ended = seconds(mapping(_own_status(case, state), "state", "terminated").get("finishedAt"))
+    return case.launch.attached and ended is not None and ended < requested_at(state)
+
+
+def _own_status(case: Case, pod: ObjectState) -> dict[str, Any]:
+    """Return the status of the rank's container in a pod, or {} if the pod does not have it."""
+    statuses = items(pod.object, "status", "containerStatuses")
+    return next((status for status in statuses if status.get("name") == case.launch.container), {})
 
 
 def evicted(pod: Pod) -> str | None:
@@ -85,11 +88,7 @@ def by_lost_node(case: Case, pod: ObjectState) -> bool:
     The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
     unreachable node after five minutes. If the node has reported the end of the container, it was not lost.
     """
-    reason = disruption(pod).get("reason")
-    ended = any(
-        status.get("name") == case.launch.container and mapping(status, "state", "terminated")
-        for status in items(pod.object, "status", "containerStatuses")
-    )
+    reason, ended = disruption(pod).get("reason"), mapping(_own_status(case, pod), "state", "terminated")
     return reason == _BY_POD_GC or (reason == _BY_TAINT and not ended)
 
 
@@ -181,11 +180,8 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
         or requested_at(state) < at - WHOLE_SECONDS
     ):
         return None
-    for status in items(pod.last.object, "status", "containerStatuses"):
-        failed = mapping(status, "lastState", "terminated")
-        if status.get("name") == case.launch.container and failed.get("exitCode"):
-            return failed
-    return None
+    failed = mapping(_own_status(case, pod.last), "lastState", "terminated")
+    return failed if failed.get("exitCode") else None
 
 
 def by_its_controller(case: Case, removed: ObjectState) -> str:
@@ -326,9 +322,7 @@ def _sign_at(case: Case, sign: ObjectState) -> float:
         return 0.0
     reported = (*_ends(sign), disruption(sign))
     texts = [end.get("lastTransitionTime") for end in reported]
-    for status in items(sign.object, "status", "containerStatuses"):
-        if status.get("name") == case.launch.container:
-            texts.append(mapping(status, "state", "terminated").get("finishedAt"))
+    texts.append(mapping(_own_status(case, sign), "state", "terminated").get("finishedAt"))
     times = [time for time in map(seconds, texts) if time is not None]
     suspended = condition(sign, "Suspended")
     if suspended.get("status") == "True" and (at := seconds(suspended.get("lastTransitionTime"))) is not None:
@@ -340,8 +334,5 @@ def _sign_at(case: Case, sign: ObjectState) -> float:
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
     """Return the pod's first state with a terminated rank container, or its last state if there is none."""
-    for state in pod.history:
-        for status in items(state.object, "status", "containerStatuses"):
-            if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):
-                return state
-    return pod.last
+    ended = (state for state in pod.history if mapping(_own_status(case, state), "state", "terminated"))
+    return next(ended, pod.last)

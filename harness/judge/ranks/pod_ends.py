@@ -135,10 +135,10 @@ def _deleted(case: Case, pod: Pod) -> End:
         return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    somebody = deletion.by_somebody(case, pod, state)
-    why = "" if somebody else deletion.by_its_controller(case, state)
+    external = deletion.by_somebody(case, pod, state)
+    why = "" if external else deletion.by_its_controller(case, state)
     text = f"{case.place(pod.index)} was deleted while it ran{why and ', ' + why}"
-    end = replace(end, cause="rank.pod_deleted", text=text, follows=not somebody)
+    end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
     return replace(end, advice=_CONTROLLER_ADVICE * bool(why), by_controller=bool(why))
 
 

@@ -169,7 +169,7 @@ def _created_by_events(case: Case, events: list[ObjectState]) -> float:
     If as many pods were created as the job needs, no pod was refused within the same second for good.
     """
     created = {
-        str(event.object.get("message")): seconds(event.object.get("lastTimestamp")) or 0.0
+        str(event.object.get("message")): refusals.occurred(event.object)
         for event in events
         if str(event.object.get("message")).startswith("Created pod: ")
     }
@@ -256,8 +256,8 @@ def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
     known = not case.launch.attached or cause.cause not in ("rank.pod_deleted", "rank.evicted", "rank.killed")
     if known or any(len(case.pods[end.index].history) > 1 for end in bad):
         return []
-    alike = (cause.cause, cause.follows, int(cause.at))
-    return [end for end in bad if end != cause and (end.cause, end.follows, int(end.at)) == alike]
+    alike = (cause.cause, cause.follows, cause.at // 1)
+    return [end for end in bad if end != cause and (end.cause, end.follows, end.at // 1) == alike]
 
 
 def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:

@@ -326,7 +326,8 @@ def test_texts_that_may_not_be_read(closed: str) -> None:
 def test_reaching_an_entropy_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     """Contract: without source.json the verdict could only be UNKNOWN, after the whole training."""
     texts_in(tmp_path)
-    with pytest.raises(UsageError, match=r"--reach requires texts .*, but --data .* has no source\.json"):
+    expected = r"--reach requires texts with a known entropy, but --data .* has no source\.json"
+    with pytest.raises(UsageError, match=expected):
         TrainingSpec(data=tmp_path, reach=0.1)
     (tmp_path / "source.json").write_text("{}")
     assert TrainingSpec(data=tmp_path, reach=0.1).reach == 0.1
