@@ -43,7 +43,11 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 for step in range(int(os.environ.get("STEPS", "3"))):
     value = torch.tensor([rank + 1.0])
-    dist.all_reduce(value)
+    try:
+        dist.all_reduce(value)
+    except RuntimeError:
+        time.sleep(5)
+        raise
     print(f"step {step} sum {value.item():g}", flush=True)
     if os.environ.get("FAILING_RANK") == str(rank) and step == 1:
         raise ValueError(f"rank {rank} has a bad batch")
@@ -56,7 +60,9 @@ for step in range(int(os.environ.get("STEPS", "3"))):
     time.sleep(0.2)
 dist.destroy_process_group()
 """
-"""Ranks that meet and add. They do not log with Pluto."""
+"""Ranks that meet and add. They do not log with Pluto. A rank that loses a peer fails 5 s after it: if its pod
+failed first, the Job controller might delete the peer's pod with the log of the error.
+"""
 LOGGING = """
 import os, signal, time
 import pluto

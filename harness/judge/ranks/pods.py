@@ -240,12 +240,20 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        origin = (
-            [] if cause.by_controller else ["it is a consequence, and what it follows from is not recorded"]
-        )
+        origin, advice = ([], "") if cause.by_controller else _origin(case)
         why = [*result.why, *origin]
-        result = replace(result, result="UNKNOWN", why=why)
+        result = replace(result, result="UNKNOWN", why=why, advice=result.advice or advice)
     return [unknown("rendezvous", "see rank-exit"), result]
+
+
+def _origin(case: Case) -> tuple[list[str], str]:
+    """Return why the origin of a consequence in an attached job is not known, and advice."""
+    text = "it is a consequence, and what it follows from is not recorded"
+    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    if not missing:
+        return [text], ""
+    gone = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
+    return [gone, deleted_pods.reason(case)], deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
 
 
 def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
