@@ -12,8 +12,8 @@ from importlib.resources import files
 PACKAGE = "harness.torchrun_sync.pod"
 SHARED = "harness.workers.own_processes"
 RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
-KEPT = ("entries", "files", "incoming", "writer", "store", "control", "kept")
-HOLDER = (*KEPT, "holder")
+STORED_ARCHIVE = ("entries", "files", "incoming", "writer", "store", "control", "stored_archive")
+ARCHIVE_SERVER = (*STORED_ARCHIVE, "archive_server")
 S3 = ("files", "unpack", "s3")
 OBJECT_STORE = "harness.workers.training.object_store"
 SUPERVISOR = ("entries", "files", "control", "supervisor")
@@ -85,12 +85,12 @@ def init_command(folder: str, holder: str, root: str, control: str, ready: str, 
     string), or from a sync. `ready` is the expected content of the file ROOT/ready. After `seconds`, the
     command exits with code 1.
     """
-    return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
+    return [*_carried(STORED_ARCHIVE), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
 def holder_command(folder: str, root: str, ready: str, port: int) -> list[str]:
     """Return the command for the pod that stores a job's code and serves it on `port`."""
-    return [*_carried(HOLDER), folder, root, ready, str(port)]
+    return [*_carried(ARCHIVE_SERVER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:

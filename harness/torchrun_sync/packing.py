@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 
-from harness.torchrun_sync.pod.kept import contents_of, packed
+from harness.torchrun_sync.pod.stored_archive import contents_of, packed
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree
 
@@ -13,7 +13,7 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the tree in the format of pod/kept.py, or None if the result is larger than `limit` bytes.
+    """Return the tree in the format of pod/stored_archive.py, or None if this takes more than `limit` bytes.
 
     Raises Changed if a file was written to after the scan.
     """

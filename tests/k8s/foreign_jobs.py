@@ -60,8 +60,10 @@ for step in range(int(os.environ.get("STEPS", "3"))):
     time.sleep(0.2)
 dist.destroy_process_group()
 """
-"""Ranks that meet and add. They do not log with Pluto. A rank that loses a peer fails 5 s after it: if its pod
-failed first, the Job controller might delete the peer's pod with the log of the error.
+"""Ranks that meet and add. They do not log with Pluto.
+
+A rank that loses its peer fails 5 s after it. If its pod failed first, the Job controller might delete the
+peer's pod, and with it the log of the error.
 """
 LOGGING = """
 import os, signal, time

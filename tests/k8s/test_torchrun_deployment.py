@@ -52,9 +52,9 @@ UNUSED = {
     ("get", "pods/log"): "when a rank last wrote, of a job whose pods are ready for five minutes",
     ("get", "services"): "the etcd of jobs that name none",
     ("create", "services"): "of the pod that holds a job's code",
-    ("create", "statefulsets"): "the pod that holds a job's code (test_torchrun_kept.py)",
-    ("deletecollection", "statefulsets"): "the same, after the TTL (test_torchrun_kept.py)",
-    ("deletecollection", "secrets"): "the code of a job, after its TTL (test_torchrun_kept.py)",
+    ("create", "statefulsets"): "the pod that holds a job's code (test_torchrun_stored_archive.py)",
+    ("deletecollection", "statefulsets"): "the same, after the TTL (test_torchrun_stored_archive.py)",
+    ("deletecollection", "secrets"): "the code of a job, after its TTL (test_torchrun_stored_archive.py)",
 }
 """Rights that this test need not use, and what they are for."""
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -16,7 +16,7 @@ from harness.core.progress import Progress
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.fleet import LOOKS, Fleet, always_changes
 from harness.torchrun_sync.packing import pack
-from harness.torchrun_sync.pod.kept import split
+from harness.torchrun_sync.pod.stored_archive import split
 from harness.torchrun_sync.pods import target
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree, Walker

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.core import terminal_text
 from harness.core.clock import seconds
@@ -21,7 +19,7 @@ from harness.report.html.attempts import HEADINGS, attempts
 from harness.report.html.curves import Metric, metrics, plot, steps
 from harness.report.html.netcheck import matrix
 from harness.report.html.pairs import describe
-from harness.report.html.timeline import Lane, lanes
+from harness.report.html.timeline import lanes, positions, ticks
 
 REPORT = "report.html"
 LOG_LINES = 2000
@@ -30,10 +28,6 @@ ALL_LINES = 20_000
 """Maximum number of log lines for all containers. A browser takes a second for three times as many lines."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
-MAX_AXIS_SECONDS = 10 * 365 * 86_400
-"""The longest time axis that gets ticks."""
-LETTER = 0.85
-"""Width of a letter, as a percentage of the timeline's width on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +77,8 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         describe=describe,
         plots=plots,
         lanes=drawn,
-        ticks=_ticks(end - begin),
-        place=_placer(begin, end),
+        ticks=ticks(end - begin),
+        place=positions(begin, end),
         logs=list(_logs(bundle)),
         events=list(_events(bundle)),
         facts=_facts(manifest),
@@ -130,37 +124,6 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
     failed = [check for check in verdict.checks if check.result == "FAIL"]
     others = failed + [check for check in verdict.checks if check.result == "UNKNOWN"]
     return [(True, others), (not others, passed)]
-
-
-def _ticks(length: float) -> list[tuple[float, str]]:
-    """Return about five ticks at round values for the time axis, as (position in percent, label).
-
-    A damaged bundle can claim any length, so the number of ticks does not depend on it.
-    """
-    if not 0 < length < MAX_AXIS_SECONDS:
-        return []
-    hours = 3600 * math.ceil(length / 7 / 3600)
-    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), hours)
-    return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)]
-
-
-def _placer(begin: float, end: float) -> Any:
-    scale = 100 / max(end - begin, 1e-9)
-
-    def place(lane: Lane) -> list[dict[str, Any]]:
-        return [
-            {
-                "left": round((span.start - begin) * scale, 3),
-                "width": round(max((span.end - span.start) * scale, 0.25), 3),
-                "label": span.label,
-                "kind": span.kind,
-                "fits": (span.end - span.start) * scale > LETTER * len(span.label) + 1,
-                "title": f"{span.label}: {span.start - begin:.1f}–{span.end - begin:.1f} s",
-            }
-            for span in lane.spans
-        ]
-
-    return place
 
 
 def _logs(bundle: Bundle) -> Iterator[Log]:

@@ -1,15 +1,22 @@
-"""Compute the report's timeline, with a lane of spans for each stage and each object."""
+"""Compute the timeline of the report: lanes of spans for each stage and object, and the ticks of its axis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from harness.core.clock import seconds
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import Manifest
+
+MAX_AXIS_SECONDS = 10 * 365 * 86_400
+"""The longest time axis that gets ticks."""
+LETTER = 0.85
+"""Width of a letter, as a percentage of the timeline's width on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,38 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
         if spans:
             made.append(Lane(f"node {states[0].name}", spans, "nodes"))
     return [lane for lane in made if lane.spans]
+
+
+def ticks(length: float) -> list[tuple[float, str]]:
+    """Return about five ticks at round values for the time axis, as (position in percent, label).
+
+    A damaged bundle can claim any length, so the number of ticks does not depend on it.
+    """
+    if not 0 < length < MAX_AXIS_SECONDS:
+        return []
+    hours = 3600 * math.ceil(length / 7 / 3600)
+    step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), hours)
+    return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)]
+
+
+def positions(begin: float, end: float) -> Callable[[Lane], list[dict[str, Any]]]:
+    """Return a function that gives the position, width and label of each span of a lane, in percent."""
+    scale = 100 / max(end - begin, 1e-9)
+
+    def place(lane: Lane) -> list[dict[str, Any]]:
+        return [
+            {
+                "left": round((span.start - begin) * scale, 3),
+                "width": round(max((span.end - span.start) * scale, 0.25), 3),
+                "label": span.label,
+                "kind": span.kind,
+                "fits": (span.end - span.start) * scale > LETTER * len(span.label) + 1,
+                "title": f"{span.label}: {span.start - begin:.1f}–{span.end - begin:.1f} s",
+            }
+            for span in lane.spans
+        ]
+
+    return place
 
 
 def _end(manifest: Manifest) -> float:

@@ -42,7 +42,7 @@ from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
-from harness.torchrun_controller.objects import etcd, holder, probe, workspace
+from harness.torchrun_controller.objects import archive_pod, etcd, probe, workspace
 from harness.torchrun_controller.objects import jobset as make
 from harness.torchrun_controller.objects.template import Resolved, resolve
 from harness.torchrun_controller.objects.template import capacity as capacity_of
@@ -155,7 +155,7 @@ class _Job(Ends):
         there = {claim["metadata"]["name"] for claim in self.seen.claims}
         beside = [
             *(claim for claim in claims if claim["metadata"]["name"] not in there),
-            *holder.documents(self.job, resolved),
+            *archive_pod.documents(self.job, resolved),
         ]
         creates: list[Action] = [Create(each) for each in beside]
         if workspace.parts_of(annotations) is None:

@@ -14,8 +14,8 @@ from harness.evidence import Bundle
 from harness.judge import judge
 from harness.judge.points.series import Series
 from harness.report.html.curves import Metric, metrics, plot, steps
-from harness.report.html.page import _ticks, render, write
-from harness.report.html.timeline import lanes
+from harness.report.html.page import render, write
+from harness.report.html.timeline import lanes, ticks
 
 
 def page(job: bundles.Job, tmp_path: Path) -> str:
@@ -170,10 +170,10 @@ def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
 )
 def test_the_number_of_ticks_does_not_depend_on_the_length(length: float) -> None:
     """Contract: a bundle that claims to have lasted until the year 9999 does not fill the memory."""
-    ticks = _ticks(length)
-    assert len(ticks) <= 8
-    assert all(0 <= position <= 100 for position, _ in ticks)
-    assert bool(ticks) == (0 < length < 3e8)
+    labels = ticks(length)
+    assert len(labels) <= 8
+    assert all(0 <= position <= 100 for position, _ in labels)
+    assert bool(labels) == (0 < length < 3e8)
 
 
 @pytest.mark.parametrize("ended_at", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "x"])

@@ -1,7 +1,7 @@
 """The archive format for storing a job's code in the cluster, and the command that restores it in a new pod.
 
 A small archive ("whole" in the code) is split into parts, one per Secret, which a pod mounts in a folder. A
-larger archive is served by a pod (holder.py).
+larger archive is served by a pod (archive_server.py).
 
     part      b"SHA-256 COUNT INDEX\n" and bytes: the archive's digest, the number of parts, this part's index
     archive   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256

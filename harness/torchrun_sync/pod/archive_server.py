@@ -1,6 +1,6 @@
 """Store a job's code on a volume, and serve it to pods that start later.
 
-  GET /READY → the current tree as an archive (kept.py), or 404 if there is no tree
+  GET /READY → the current tree as an archive (stored_archive.py), or 404 if there is no tree
 
 READY is the digest of the job's first code, which is known to anyone with read access to the job. The code
 comes from the mounted Secrets in FOLDER, or from a sync into this container.
@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from harness.torchrun_sync.pod.entries import Refused
-from harness.torchrun_sync.pod.kept import come, contents_of, packed
 from harness.torchrun_sync.pod.store import Store
+from harness.torchrun_sync.pod.stored_archive import come, contents_of, packed
 
 LOOK_SECONDS = 1.0
 PIECE = 1 << 20

@@ -20,8 +20,8 @@ from test_torchrun_sync import NAMES, TREES, _write, fleet, here
 
 from harness.torchrun_sync import bundle
 from harness.torchrun_sync.packing import pack
-from harness.torchrun_sync.pod.kept import Whole, come, joined, restore, split
 from harness.torchrun_sync.pod.store import Store
+from harness.torchrun_sync.pod.stored_archive import Whole, come, joined, restore, split
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Walker
 

@@ -1,7 +1,7 @@
 """The pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
 
 The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
-start later get small amounts of code from Secrets and larger ones from this pod (pod/kept.py).
+start later get small amounts of code from Secrets and larger ones from this pod (pod/stored_archive.py).
 """
 
 from __future__ import annotations
