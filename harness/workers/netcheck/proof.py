@@ -102,6 +102,8 @@ def _doubt(  # noqa: PLR0911 - one return per reason
         return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
         return "" if cell.listened else f"rank {receiver.place} did not provably listen at that moment"
+    if cell.outcome == "tcp.refused" and job.alone and cell.listened:
+        return "the other rank listened there earlier, so it may have ended at its own deadline"
     if cell.outcome == "tcp.refused" and job.alone and job.delay.late >= BUSY:
         return f"the other rank may have ended already, because netcheck {job.delay.text}"
     if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in ends) < YOUNG:

@@ -120,10 +120,14 @@ def test_a_process_that_gets_no_cpu_knows_how_long_afterwards() -> None:
     assert since >= 0.9
 
 
-@pytest.mark.parametrize(("late", "cause"), [(0.0, "tcp.refused"), (4.0, None)])
-def test_a_late_rank_that_rank_0_refuses_accuses_nobody(late: float, cause: str | None) -> None:
-    """Contract: seen with 64 pods on two cores. Rank 0 had ended when rank 1 got a CPU to connect to it."""
+@pytest.mark.parametrize(
+    ("late", "listened", "cause"), [(0.0, False, "tcp.refused"), (4.0, False, None), (0.0, True, None)]
+)
+def test_a_rank_that_rank_0_refuses_after_its_own_end_accuses_nobody(
+    late: float, listened: bool, cause: str | None
+) -> None:
+    """Contract: with 64 pods on two cores, rank 0 had ended when rank 1 got a CPU to connect to it."""
     own = replace(healthy()[1], port=PORT, age=60.0, delay=Delay(late))
-    refused = Cell("tcp.refused", "job-0", "Connection refused", address(0), port=PORT)
+    refused = Cell("tcp.refused", "job-0", "Connection refused", address(0), port=PORT, listened=listened)
     found = conclude(withheld([replace(own, row={**own.row, 0: refused})]), 4)
     assert found.cause == cause, found.findings
