@@ -50,9 +50,10 @@ def terminal(
 
 
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
-    """Return the pod as if its container had terminated with its command, as in other workloads.
+    """Return the pod as if its container had terminated when the command exited.
 
-    If the command is still running at `until`, the pod's history ends at that time.
+    A workload whose containers are kept alive after the command can then be judged like any other. If the
+    command is still running at `until`, the pod's history ends at that time.
     """
     end = _exit(bundle, pod, until)
     if end is None:
@@ -349,7 +350,7 @@ class Case:
 
     @property
     def recorded(self) -> bool:
-        """Return whether the ranks recorded what they logged. Ranks launched by the harness always do."""
+        """Return whether the ranks have a recorder. In jobs launched by the harness, they always do."""
         return not self.launch.attached or self.launch.recorder
 
     @cached_property
@@ -364,7 +365,10 @@ class Case:
 
     @property
     def since(self) -> float | None:
-        """Return the time from which all changes were recorded, in seconds since the epoch, or None."""
+        """Return when the harness began to record changes, in seconds since the epoch, or None if unknown.
+
+        This is when it launched the job, or when it attached to a job that it had not launched.
+        """
         return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 
     @cached_property
@@ -415,7 +419,7 @@ class Case:
 
     @property
     def given_up(self) -> bool:
-        """Return whether the harness gave up although every rank's container was running.
+        """Return whether the harness gave up while every rank's container was running.
 
         The harness gives up before the deadline if a job cannot succeed, for example because a pod cannot be
         scheduled. The pod's state can change at the same moment.

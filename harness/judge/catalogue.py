@@ -60,7 +60,10 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need that checks may have. If it is unmet, `missing` is the explanation, or "" to omit the check."""
+    """Evidence that checks can require. `missing` is the explanation of a check that lacks this evidence.
+
+    If `missing` is empty, the verdict omits the check instead.
+    """
 
     id: Need
     means: str

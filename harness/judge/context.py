@@ -41,13 +41,16 @@ class Facts:
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest. Only checks with the need `manifest` may use this."""
+        """Return the manifest. Only checks with the need `manifest` or a later one may use it."""
         assert self.bundle.manifest is not None
         return self.bundle.manifest
 
     @cached_property
     def case(self) -> Case:
-        """Return the case for this launch. Only checks with the need `launch` may use this."""
+        """Return the Case of this launch. Only checks with the need `launch` or a later one may use it.
+
+        If the number of ranks was not given, the size of the recorded world replaces it.
+        """
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
         assert launch is not None
@@ -91,7 +94,10 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return how the run and the ground truth differ, except for changes by the client (`rewritten`)."""
+        """Return the differences between the tracker's run and the ranks' ground truth.
+
+        Differences that the Pluto client's own rules explain are in `rewritten` instead.
+        """
         return self._comparison[0]
 
     @cached_property
@@ -106,7 +112,10 @@ class Facts:
 
     @cached_property
     def admitted(self) -> list[PodRecord] | None:
-        """Return the records written in admitted pods, or None if none of the job's pods were admitted."""
+        """Return what injected recorders wrote in the job's pods.
+
+        Returns None if no admission policy injected a recorder into any of the job's pods.
+        """
         if not self.attached_to_others or not admitted_logs.is_admitted(self.case):
             return None
         pods, summary = admitted_logs.records(self.case), self.bundle.summary
@@ -118,7 +127,7 @@ class Facts:
 
     @cached_property
     def of_digests(self) -> dict[str, Finding]:
-        """Return the findings about points from admitted pods, keyed by check."""
+        """Return the findings about points from pods with an injected recorder, keyed by check."""
         assert self.admitted is not None
         known = self.passed("tracker") and bool(self.attached.shared)
         run = self.attached.shared[0][1].run_id if known else None
@@ -151,9 +160,9 @@ class Facts:
 
     @property
     def tracked(self) -> bool:
-        """Return whether the ranks' points were recorded. True if the manifest is missing.
+        """Return whether the ranks' points were recorded. If the manifest is missing, they are assumed to be.
 
-        For an attached job, they were recorded if its ranks have a recorder and the tracker was read.
+        In an attached job, they were recorded if its ranks have a recorder and the tracker was read.
         """
         if not self.attached_to_others:
             return self._of_ranks
@@ -260,4 +269,4 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
     "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
-"""For each need, a function that returns None if it is met, or else the affected ranks (possibly none)."""
+"""For each need, a function that returns None if the need is met, and otherwise the affected ranks, or []."""

@@ -1,4 +1,4 @@
-"""How a node's pod ended, in the form used by the rank, cluster and point checks."""
+"""Describe how a node's pod ended. The checks of ranks, the cluster and points share this description."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """How one pod ended. `follows` is set if the pod's deletion or the end of another rank caused it."""
+    """How one pod ended. `follows` is true if its deletion or the end of another rank made the pod end."""
 
     index: int
     state: State
@@ -37,7 +37,7 @@ class End:
     exit_code: int | None = None
     follows: bool = False
     others_lost_peers: bool = False
-    """Whether the pod ended with a rank's own error, and another of its ranks had lost a peer."""
+    """Whether the pod's log shows a rank's own error and, from another rank, that it lost a peer."""
     in_vain: bool = False
     """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""
@@ -51,9 +51,9 @@ class End:
     unexplained: bool = False
     """Whether the log does not show why the pod's container failed."""
     noticed_late: bool = False
-    """Whether `at` is when a controller noticed that the pod's node was gone, maybe minutes after that."""
+    """Whether `at` is when a controller detected that the pod's node was gone, possibly minutes later."""
     by_controller: bool = False
-    """Whether `text` names why a controller of the job stopped the pod."""
+    """Whether `text` gives the reason for which one of the job's controllers stopped the pod."""
     evidence: tuple[str, ...] = ()
 
 
@@ -63,9 +63,9 @@ def first(bad: list[End]) -> End:
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # If a rank could not connect, other ranks waited for it in vain.
+        # A rank whose rendezvous failed or timed out may have waited for a rank that failed otherwise.
         waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
-        # If other ranks lost a peer, an unknown error may be a consequence of that too.
+        # If another rank in the pod lost a peer, the rank's own error may be a consequence of that loss.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     cause = min(near, key=order)

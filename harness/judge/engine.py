@@ -51,7 +51,7 @@ def _rank_ends(facts: Facts) -> list[Finding]:
 
 
 def _or_digests(id_: CheckId, judge: Callable[[Facts], Finding]) -> Judge:
-    """Return the function for a check about points. Points from admitted pods are judged by their digests."""
+    """Return the function for a check about points. It uses digests if a recorder was injected into pods."""
     return lambda facts: judge(facts) if facts.admitted is None else facts.of_digests[id_]
 
 
@@ -236,16 +236,19 @@ def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
 
 
 def _in_time(facts: Facts) -> list[Finding]:
-    """Return the findings so far, changed to UNKNOWN where the harness stopping early can explain them."""
+    """Return the findings so far. A finding that may only be due to the harness stopping early is UNKNOWN."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
-    """Return the finding, changed to UNKNOWN if its cause is an absence and the harness stopped early."""
+    """Return the finding, changed to UNKNOWN if it reports an absence and the harness stopped too early.
+
+    For an attached job, return UNKNOWN if the reason may have occurred before the harness attached.
+    """
     if facts.attached_to_others:
         return softened(facts.case, finding)
     absent = finding.cause is not None and CAUSES[finding.cause].absence
-    # A failed stage had already waited long enough for the missing object or event.
+    # A stage fails only after it has waited long enough for the missing object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
         return finding
     text = f"not judged: the harness stopped before the job ended ({finding.check.explanation})"

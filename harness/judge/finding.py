@@ -43,7 +43,7 @@ class Finding:
 
     @cached_property
     def check(self) -> Check:
-        """Return the finding in the form of a check within the verdict."""
+        """Return the finding as a Check, the form in which the verdict lists it."""
         return self.verbatim or Check(
             name=self.name,
             result=self.result,
@@ -134,5 +134,5 @@ def not_passed(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return an UNKNOWN finding without a cause, for a check that another finding makes undecidable."""
+    """Return an UNKNOWN finding without a cause, for a check that cannot be decided after another finding."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -128,7 +128,7 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
+    """Return the line to add to the job file to declare which ranks log, or "" if it would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
@@ -140,7 +140,7 @@ def _line_that_allows(facts: Facts) -> str:
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
-    """Return those of the ranks whose pods sent points without a recorded call to `run.log`."""
+    """Return the ranks in `ranks` whose pods sent points to the tracker without a recorded `run.log` call."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
     nodes = lost_points.origin(facts.attached, facts.compared.foreign).nodes
@@ -199,7 +199,7 @@ def no_lost_points(facts: Facts) -> Finding:
 
 
 def values(facts: Facts) -> Finding:
-    """Check `values`: the run's values are bit for bit those that the ranks logged."""
+    """Check `values`: every value in the run is exactly the double that the rank logged."""
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
@@ -231,7 +231,7 @@ def values(facts: Facts) -> Finding:
 
 
 def _senders_of(facts: Facts, wrong: list[Wrong]) -> list[str]:
-    """Return a list with a sentence that names the senders of wrong points, if there are several, or []."""
+    """Return a one-item list naming the senders of the wrong points, or [] if there is at most one sender."""
     steps: dict[str, list[int]] = {}
     for one in wrong:
         steps.setdefault(one.metric, []).append(one.step)

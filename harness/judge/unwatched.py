@@ -1,7 +1,8 @@
-"""Change findings about an attached job to UNKNOWN if their reason may predate the harness attaching.
+"""Change findings about an attached job to UNKNOWN if the reason may have occurred before attaching.
 
-The state of a job shows how a rank ended, but often not why. For example, a queue may have been stopped, a
-node drained, or a pod deleted by a person. Such a finding keeps its cause, but its result becomes UNKNOWN.
+The state of a job shows how a rank ended, but often not why. For example, somebody may have stopped a queue,
+drained a node or deleted a pod before the harness attached. Such a finding keeps its cause, but its result
+becomes UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from harness.judge.ranks import earlier_attempts
 STARTED_SECONDS = 5.0
 """If the harness attached this soon after a job's creation, it watched the job from the start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
-"""Causes that often result from a change in the cluster."""
+"""Causes that are often the consequence of a change that somebody made in the cluster."""
 _WAITING = ("queue", "admission")
-"""Families of causes that may be temporary while a job waits. _CAN_PASS lists the scheduling causes."""
+"""Families of causes that may be temporary while a job waits to be admitted."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
-"""Checks that are conclusive only if every pod is known."""
+"""Checks that can pass only if all pods of the job still exist."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
+"""Scheduling causes that may be temporary while a job waits for nodes or devices."""
 _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unification.foreign_job")
 """Causes that may be due to an earlier job, or earlier pods of this job, that wrote to the same run."""
 
 
 def softened(case: Case, finding: Finding) -> Finding:
-    """Return the finding, changed to UNKNOWN if its reason may predate the harness attaching."""
+    """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
         head = f"{finding.head}, as far as pods exist: that of {names(gone)} does not"
@@ -50,7 +52,7 @@ def softened(case: Case, finding: Finding) -> Finding:
 
 
 def _before_attaching(case: Case, finding: Finding) -> str:
-    """Return why the reason for a finding may predate the harness attaching, or ""."""
+    """Return why a finding may be due to something that happened before the harness attached, or ""."""
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
@@ -59,7 +61,7 @@ def _before_attaching(case: Case, finding: Finding) -> str:
 
 
 def _before_these_pods(case: Case, cause: str) -> str:
-    """Return what may have written to the run before the recorded pods, or ""."""
+    """Return a clause about an older job or earlier pods that may have written to the run, or ""."""
     created, launched = seconds(_created_at(case)), seconds(case.manifest.launched_at)
     if cause == "unification.stale_run" or (created is not None and launched and created < launched):
         return "whether this job was meant to continue an older run is not known"
@@ -69,7 +71,7 @@ def _before_these_pods(case: Case, cause: str) -> str:
 
 
 def _created_at(case: Case) -> str | None:
-    """Return when the shared run was created."""
+    """Return when the shared run was created, as the tracker's ISO 8601 timestamp, or None if unknown."""
     expected = case.expected
     for _, run in case.bundle.runs():
         if run.run_id == expected.tracker_run or (
@@ -86,7 +88,7 @@ def _gone(case: Case) -> list[int]:
 
 
 def _watched(case: Case, finding: Finding) -> bool:
-    """Return whether the harness was attached when the cause occurred, or since the job started."""
+    """Return whether the harness was already attached when the cause occurred."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
         return True  # The container was inspected in this state.
     since, created = case.since, seconds(case.manifest.launched_at)

@@ -28,7 +28,11 @@ _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
-    """Return a passed check with a name like loss-falls. `evidence` lists file:line references."""
+    """Return a passed check named `user.<name>`, such as `user.loss-falls`.
+
+    `name` may contain a-z, 0-9, hyphens and underscores. `evidence` lists references into the bundle, in the
+    form file:line.
+    """
     return _check("PASS", name, None, explanation, (), evidence)
 
 

@@ -44,7 +44,7 @@ def members(bundle: Bundle) -> list[Member]:
 
 
 def _shared(bundle: Bundle) -> dict[str, gpu_nodes.Parts]:
-    """Map each node whose labels or resources show that its GPUs are shared or split to the reason."""
+    """Map each node whose GPUs are shared or split, according to its labels or resources, to the details."""
     nodes = bundle.last("node").values()
     return {node.name: one for node in nodes if (one := gpu_nodes.parts(node.object)) is not None}
 

@@ -23,7 +23,7 @@ vendor's peak values."""
 FROM_NODES = 4
 """Minimum number of nodes. With fewer nodes, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Minimum fraction of the values that must remain. If fewer remain, the nodes are not equally fast."""
+"""Minimum fraction of a check's values that must agree. With fewer, the nodes are not equally fast."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The baselines for a set of nodes. `refused` explains why the other checks have no baseline."""
+    """The baselines for a set of nodes. `refused` gives the reason for each check without a baseline."""
 
     rows: tuple[Baseline, ...]
     refused: tuple[str, ...]
@@ -93,7 +93,7 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 
 
 def stable(values: Sequence[float], share: float) -> list[float]:
-    """Return the values that agree with each other within the factor `share`.
+    """Return the values that are at least `share` and at most 1 / `share` times their common mean.
 
     Values near the median are selected first, because distant outliers move the mean away from good values.
     The selection is then repeated around the mean of the selected values until it no longer changes.

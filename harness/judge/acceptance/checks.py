@@ -1,6 +1,6 @@
 """Judge a launch's acceptance tests: every node must report, and every test must pass.
 
-A report's own verdict is not trusted. It is recomputed from the checks in the report.
+The verdict in a pod's report is not trusted. The judge recomputes it from the checks in the report.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def answers(case: Case) -> dict[int, Answer]:
 
 
 def reports(case: Case) -> Finding:
-    """Check `reports`: every expected node sent a complete report. For collectives, one report is enough."""
+    """Check `reports`: every expected node sent a complete report.
+
+    In a launch that tests only collectives, one report covers all nodes.
+    """
     there = answers(case)
     if _without_cuda(there):
         return unknown("reports", "the image has no CUDA, so no node was tested")
@@ -154,8 +157,7 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # The finding gets the same phase as the check `image`, because that phase precedes the exit codes
-        # that result from it.
+        # The phase of the check `image` precedes that of the exit codes, which are only consequences.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -179,9 +181,9 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
-    """Map each pod index to the reason why the pod's GPUs are shared or are parts of GPUs.
+    """Map the index of each pod with shared or partial GPUs to a description of how they are shared or split.
 
-    In collective tests, one such pod affects the results of all pods.
+    In collective tests, the result is the same for all pods, because one such pod affects them all.
     """
     labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
     found = {
@@ -260,7 +262,7 @@ def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
-    """Return the failed check's cause, or acceptance.failed if this version does not know that cause."""
+    """Return the failed check's cause, or acceptance.failed if causes.toml does not contain that cause."""
     return CAUSES[check.cause].id if check.cause in CAUSES else "acceptance.failed"
 
 
@@ -272,7 +274,7 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 
 
 def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield (answer, sentence) for each result that is missing or UNKNOWN, or contradicts its limit."""
+    """Yield (answer, sentence) for each result that is missing, is UNKNOWN, or passed outside its limit."""
     every = {check.id for one in there.values() for _, check in one.checks}
     for one in there.values():
         if case.launch.acceptance == "nodes" or one.report is not None:

@@ -65,7 +65,11 @@ class Fleet:
 def fleet(
     records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
 ) -> Fleet:
-    """Judge the pods' records, with or without line numbers. `expected` lists the nodes that must report."""
+    """Return the verdict on a cluster from its pods' records.
+
+    `records` are in log order, each optionally paired with its line number. `expected` lists the nodes that
+    must report, or only their names.
+    """
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
     nodes, unplaced = placed(pods, members)
@@ -146,7 +150,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a result if a report's verdict is worse than its checks' verdicts, or if it has no checks."""
+    """Return a result for the report itself if it has no checks or its verdict is worse than all of them."""
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [
@@ -156,7 +160,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a result for a node without tested GPUs, unless one of its checks already reports that."""
+    """Return an UNKNOWN result if no GPU of the node was tested, unless one of its checks already says so."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

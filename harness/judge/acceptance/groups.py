@@ -1,4 +1,4 @@
-"""Derive what multinode tests prove about each individual node."""
+"""Derive the results for individual nodes from acceptance tests that ran on several nodes together."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def groups(
 
 
 def covered(all_groups: Iterable[Group]) -> list[str]:
-    """Return the nodes that took part in the groups' tests."""
+    """Return the names of all nodes that took part in a test of several nodes, without duplicates."""
     return list(dict.fromkeys(name for group in all_groups for name in group.hosts.values()))
 
 
 def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
-    """Return the results for one node from all groups."""
+    """Return one node's results from all tests of several nodes in which it took part."""
     return [cell for group in all_groups for cell in group.cells(node)]
 
 

@@ -30,7 +30,10 @@ Place = tuple[str, int | None]
 
 
 def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
-    """Compare the nodes. Return them with the comparison's results added, and the medians."""
+    """Compare nodes of the same kind with each other.
+
+    Returns the nodes, with results adjusted or added by the comparison, and the medians across nodes.
+    """
     figures = _figures(nodes)
     wanted = _wanted(nodes)
     compared = []
@@ -52,7 +55,7 @@ def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
 
 
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
-    """Return the medians of higher-is-better values, for kinds with at least FROM_NODES nodes.
+    """Return the medians of higher-is-better values for each kind with at least FROM_NODES nodes.
 
     A node's value is the median across its GPUs. A node of unknown kind counts as a member of every kind.
     """
@@ -84,14 +87,20 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median of `total` nodes if only `values` are known. None is infinity."""
+    """Return the highest median that `total` nodes can have if only `values` are known.
+
+    Returns None if too many values are missing to give an upper bound.
+    """
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle
 
 
 def _compared(cell: Cell, figure: Figure | None) -> Cell:
-    """Return the result with the median across nodes, which can make its verdict worse but never better."""
+    """Return the result with the median across nodes added.
+
+    A result that passed becomes WARN if it is far below the median. A comparison never improves a verdict.
+    """
     if figure is None or cell.measured is None or not _comparable(cell) or figure.unit != cell.unit:
         return cell
     if figure.median is None:
@@ -107,7 +116,7 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
 
 
 def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
-    """Map each kind to the checks that its nodes should report: those that passed on any node of that kind.
+    """Map each node kind to the checks that passed on any node of that kind, as all its nodes should report.
 
     Some checks are reported only if they fail, so failed checks do not count. Checks from a node of unknown
     kind are expected from nodes of all kinds.
@@ -151,7 +160,7 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
-    """Return a list with one sentence that names the nodes whose version differs, or [] if all agree."""
+    """Return a one-item list naming the nodes that have another version of `name`, or [] if all agree."""
     by_node = {node.node: node.versions.get(name, "none") for node in nodes}
     count = Counter(by_node.values())
     if len(count) < 2:

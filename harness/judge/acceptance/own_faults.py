@@ -22,15 +22,15 @@ OWN = frozenset(
 )
 """Hardware causes that the node itself measured, or that a search across many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes that may lie in the node, the image or the request. They count as the node's own only if other nodes
-do not have them."""
+"""Causes that can lie in the node, in the image or in the resource request. They count as the node's own
+fault only if most other nodes do not fail with them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Return the reasons why failed nodes are not proved to be at fault themselves, keyed by node.
+    """Map each failed node that is not proved to be at fault itself to the reason.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
-    a cause counts as each node's own.
+    a cause counts as each node's own fault.
     """
     answered = [node for node in fleet.nodes if node.answered]
     failed = [node for node in fleet.nodes if node.verdict == "FAIL"]

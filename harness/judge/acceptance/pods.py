@@ -64,16 +64,19 @@ class PodRecords:
 
     @property
     def starts(self) -> int:
-        """Return how many container starts the reports prove: the highest number of reports per check."""
+        """Return the number of container starts that the reports prove.
+
+        The tests report each check once per start, so this is the highest number of reports on one check.
+        """
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
         )
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, each with its checks that no later report repeats.
+        """Return the reports that count, oldest first, each with the checks that no later report repeats.
 
-        A check in `loose` is newer than all reports, so it replaces the reported check.
+        A check in `loose` is newer than all reports, so it replaces the check of the same id in a report.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
@@ -123,8 +126,8 @@ def placed(
 ) -> tuple[dict[str, PodRecords], list[PodRecords]]:
     """Map each node to its last pod's records. Also return the records of pods whose node is unknown.
 
-    If the cluster shows a pod's node, this takes precedence over the pod's own report. A pod that was
-    replaced on its node does not count.
+    The node that the API server shows for a pod takes precedence over the node in the pod's own report.
+    Records of a pod that was replaced on its node are ignored.
     """
     node_of = {member.pod: member.node for member in members if member.pod}
     decided = set(node_of.values())

@@ -19,7 +19,7 @@ WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"
 
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
-    """Return why the node's GPUs are shared or are parts of GPUs according to its pod, or None."""
+    """Return how the node's GPUs are shared or split according to the checks in its pod, or None."""
     found = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
     if found is None:
         return None
@@ -35,9 +35,9 @@ def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
 
 
 def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
-    """Return a node's results, with those that GPU sharing can explain changed to UNKNOWN.
+    """Return a node's results. Those that GPU sharing can explain are changed to UNKNOWN.
 
-    `shared` is the reason found in the node's labels, or None.
+    `shared` describes how the GPUs are shared or split according to the node's labels, or is None.
     """
     why = shared or proved_by(cells)
     if why is None:

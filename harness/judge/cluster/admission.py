@@ -13,7 +13,7 @@ from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 from harness.judge.logs import silent
 
 ENDING_SECONDS = 20.0
-"""The longest time that the ranks, the Pluto client and torchrun need to exit after the last point."""
+"""Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """Label on pods that Kueue manages."""
 
@@ -61,7 +61,10 @@ def queue_and_admission(case: Case) -> list[Finding]:
 
 
 def _without_queue(case: Case) -> list[Finding]:
-    """Return both findings for a job without a queue. Bare pods have no object that could name a queue."""
+    """Return the findings `queue` and `admission` for a job that does not name a queue.
+
+    Pods without a controller cannot name a queue, because there is no object with the queue label.
+    """
     if case.jobset is None and case.launch.kind != "Pod":
         missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
         return [unknown("queue", "the job's queue is not known"), missing]
@@ -75,7 +78,10 @@ _TOLERATE = (
 
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
-    """Return both findings for a Workload that was never admitted. Kueue's message determines the cause."""
+    """Return the findings `queue` and `admission` for a Workload that Kueue never admitted.
+
+    The message of the Workload's QuotaReserved condition determines the cause.
+    """
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
@@ -102,7 +108,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> list[str]:
-    """Return a list with a sentence that explains why the queue in Kueue's message is inactive, or []."""
+    """Return a one-item list with the reason why the queue in Kueue's message is not Active, or []."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
@@ -185,7 +191,7 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, preceded by a sentence about ranks that stopped logging long before the job ended.
+    """Return the advice, preceded by sentences about ranks that stopped logging long before the time limit.
 
     The rank that stopped logging first is named first. If all ranks had logged all their points, more time
     would not have helped. In that case, a different sentence replaces the advice.
@@ -201,7 +207,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _late(case: Case, over: float) -> list[str]:
-    """Return a sentence if more than half of the job's time passed before every rank had logged a point."""
+    """Return a one-item list if more than half of the time passed before every rank had logged, or []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     begun = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}
@@ -230,6 +236,6 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 
 
 def _named(case: Case, message: str) -> list[str]:
-    """Return a list with a sentence naming the Workload whose UID is in Kueue's message, or []."""
+    """Return a one-item list with the name of the Workload whose UID is in Kueue's message, or []."""
     names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
     return [f"this UID is that of Workload {', '.join(names)}"] if names else []

@@ -20,18 +20,19 @@ from harness.workers.netcheck.finding import CAUSES, STEPS
 from harness.workers.netcheck.matrix import classify
 
 CAUSES_OF_SENDERS: dict[str, CauseId] = {"tcp.denied": "tcp.denied", "tcp.no_route": "tcp.no_route"}
-"""Errors that a pod's own kernel returns for a packet, without any other machine."""
+"""Causes of errors that a pod's own kernel can return for a packet, before the packet leaves the pod."""
 Pair = tuple[int, int]
 """The node indexes of the connecting pod and of its target pod."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The node indexes of the accused pods, and a sentence about what all failures share, or "".
+    """The pods that caused failed connections, as node indexes.
 
-    `instead` is the cause of connections that got no response. It is tcp.rejected if a node rejected other
-    connections, because kernels rate-limit ICMP messages. If the accused pods cannot send packets, it is the
-    error in these pods, because they cannot send responses either.
+    `text` describes what all failures have in common, or is "". `instead` is the cause to report for
+    connections that got no response. It is tcp.rejected if a node rejected other connections, because kernels
+    rate-limit the ICMP messages that reject a connection. If the pods' own kernels refuse to send packets, it
+    is that error, because these pods cannot send responses either.
     """
 
     nodes: list[int]
@@ -73,7 +74,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
 
 
 def _own_error(accused: Collection[int], cells: Mapping[Pair, NetcheckCell]) -> NetcheckCell | None:
-    """Return the error of all connections from the accused pods if each pod's own kernel returned it."""
+    """Return the error with which the accused pods' own kernels refused all their connections, or None."""
     sent = [cell for (sender, _), cell in cells.items() if sender in accused]
     senders = {sender for sender, _ in cells}
     outcomes = {cell.outcome for cell in sent}

@@ -56,7 +56,10 @@ class Other:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the container's `terminated` state, or {}. During CrashLoopBackOff, the last attempt's."""
+        """Return the container's `terminated` state, or {} if it has not ended.
+
+        While the container waits in CrashLoopBackOff, return the state of its last attempt.
+        """
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
@@ -102,7 +105,10 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before its pod was deleted, because deletion stops all containers."""
+    """Return a container's last status before its pod was deleted, with the pod state that contains it.
+
+    Later states are ignored, because the deletion itself stops all containers.
+    """
     for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
         for status in items(state.object, "status", statuses):
             if status.get("name") == name:
@@ -190,7 +196,7 @@ def _failed_by_itself(end: End) -> bool:
 
 
 def _in_time(case: Case, pod: Pod) -> bool:
-    """Return whether the pod existed until the wait ended or until the job's time limit."""
+    """Return whether the pod existed until the harness stopped waiting or until the job's time limit."""
     removed = deletion.removed(pod)
     if removed is None or deletion.at_the_deadline(case, removed) is not None:
         return True

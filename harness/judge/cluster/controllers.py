@@ -82,7 +82,7 @@ class Refused:
 
 
 def refused_request(case: Case) -> Refused | None:
-    """Return why the API server rejects an object that a controller should have created, or None.
+    """Return the API server's rejection of an object that a controller should have created, or None.
 
     Rejections that may be due to a difference between the dry run and the controller's own request are
     ignored.
@@ -111,8 +111,8 @@ def _is_conclusive(run: DryRun) -> bool:
 def _cause(run: DryRun) -> CauseId | None:
     """Return the cause that a rejection proves, or None.
 
-    The controller's missing permissions, and rules that might apply only to the harness, do not prove a
-    cause. They are mentioned as details of a cause that concerns the controller.
+    Rejections due to missing permissions of the controller, or to rules that might apply only to the harness,
+    do not prove a cause. The finding mentions them as details of the controller's failure.
     """
     message = run.message or ""
     if _WEBHOOK in message:

@@ -13,7 +13,7 @@ from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
-"""Reasons of DisruptionTarget if the pod's node no longer exists, or has a taint that evicts the pod."""
+"""Reasons of the pod condition DisruptionTarget: the node no longer exists, or its taint evicts pods."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
 _ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]
@@ -93,7 +93,7 @@ def by_lost_node(case: Case, pod: ObjectState) -> bool:
 
 
 def disruption(pod: ObjectState) -> dict[str, Any]:
-    """Return the condition that says why the pod is evicted, or {}.
+    """Return the pod's condition DisruptionTarget, which gives the reason for an eviction, or {}.
 
     If an evicted pod is not deleted within two minutes, Kubernetes sets the condition to False.
     """
@@ -108,10 +108,11 @@ def asked_to_stop(pod: Pod) -> float:
 
 
 def stopped_by_node(pod: Pod, ended: float) -> bool:
-    """Return whether the node stopped a container that ended at a time in seconds since the epoch.
+    """Return whether the kubelet stopped a container that ended at `ended`, in seconds since the epoch.
 
-    The kubelet stops only pods that have not ended. The container had ended before if a helper container kept
-    the pod running. Without the condition DisruptionTarget, only a pod with one container shows that.
+    A container may have ended by itself before the kubelet stopped its pod, if a helper container kept the
+    pod running. The condition DisruptionTarget shows when the kubelet stopped the pod. Without this
+    condition, the answer is known only for a pod with a single container.
     """
     if not ended_by_node(pod.last):
         return False
@@ -151,7 +152,7 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 
 
 def job_of(case: Case, pod: ObjectState) -> ObjectState | None:
-    """Return the last state of the Job that owns a pod, or None."""
+    """Return the last state of the Job that owns a pod, or None if no Job was recorded."""
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
     owner = next((job for job in case.bundle.last("job").values() if job.uid in owners), None)
     return owner or (case.jobset if case.launch.kind == "Job" else None)
@@ -164,7 +165,7 @@ def deadline_of(job: ObjectState) -> float | None:
 
 
 def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
-    """Return how the pod's container last failed if its Job deleted the pod after too many restarts, or None.
+    """Return the container's last failure if a Job deleted its pod after too many restarts, or None.
 
     With restartPolicy OnFailure, the Job controller counts the restarts of containers. At the backoffLimit,
     it deletes the pods while their restarted containers run.
@@ -185,9 +186,9 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
 
 
 def by_its_controller(case: Case, removed: ObjectState) -> str:
-    """Return a clause that says why a controller of an attached job deleted the pod, or "".
+    """Return a clause with the reason for which a controller of an attached job deleted the pod, or "".
 
-    A controller can write such a condition after it has deleted the pods.
+    The reason is taken from the job's conditions, which a controller can write after it deletes the pods.
     """
     if not case.launch.attached:
         return ""
@@ -230,8 +231,8 @@ def first_out_of_time(case: Case) -> ObjectState | None:
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Return whether a pod was deleted before any sign that the job or another of its pods was ending.
 
-    Such a deletion is not a consequence of the job ending. The order of the writes is taken from the objects'
-    resource versions.
+    If so, another client deleted the pod, because controllers delete pods only when the job ends. The order
+    of the changes is taken from the objects' resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
     if case.launch.attached and born < 0:  # Only timestamps show the order of earlier events.
@@ -299,9 +300,10 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
-    """Return whether the state shows only that another Job of the JobSet completed, such as an initializer.
+    """Return whether `sign` shows only that another Job of the JobSet completed, such as an initializer.
 
-    A success policy for that is reported by the JobSet itself.
+    The end of such a Job does not end the pod. If a success policy makes it end the JobSet, the JobSet's own
+    status shows that.
     """
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
     others = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]

@@ -14,7 +14,7 @@ _NOT_RETRIEVED = "FailedToRetrieveImagePullSecret"
 
 
 def secrets(case: Case, index: int) -> list[str]:
-    """Return a list with the Event about missing imagePullSecrets for a node's pod, or []."""
+    """Return a one-item list that quotes the Event about a pod's missing imagePullSecrets, or []."""
     uid = case.pods[index].last.uid
     messages = [
         str(event.object.get("message") or "").rstrip(".")
@@ -26,7 +26,7 @@ def secrets(case: Case, index: int) -> list[str]:
 
 
 def outdated(case: Case, index: int) -> str:
-    """Return a clause if the pod's StatefulSet now has a different image but does not replace the pod, or "".
+    """Return a clause about a StatefulSet that has another image by now but does not replace the pod, or "".
 
     With OrderedReady, the controller waits until the pod is ready before it updates it
     (kubernetes/kubernetes#67250).

@@ -19,7 +19,11 @@ ABSENT = "peer.never_came"
 
 @dataclass(frozen=True)
 class PodDiagnosis:
-    """The last diagnosis from one pod. `index` is the actual node index; the one in `record` can be wrong."""
+    """The last netcheck diagnosis from one pod.
+
+    `index` is the pod's actual node index. The index in `record` is what the pod itself reported, and it can
+    be wrong.
+    """
 
     index: int
     ref: str
@@ -83,7 +87,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the diagnosis steps. `pods` and `service` come from API objects, which pods cannot read."""
+    """Return the diagnosis steps. API objects decide the steps `pods` and `service` if the pods could not."""
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
@@ -107,7 +111,7 @@ def _service(case: Case, works: bool) -> NetcheckStep | None:
 
 
 def _accused(first: PodDiagnosis, all_: Iterable[PodDiagnosis]) -> list[int]:
-    """Return the nodes that the first diagnosis blames or that blame themselves for the same cause."""
+    """Return the node indexes that `first` blames, and those of pods that blame themselves for its cause."""
     own = {
         one.index
         for one in all_
@@ -175,7 +179,7 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 
 
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
-    """Return why pods had no node while other pods waited for them, and a reference, or None.
+    """Return why pods were not scheduled while other pods waited for them, with a reference, or None.
 
     These pods were scheduled only after the waiting pods had ended. The check `scheduling` judges pods that
     were never scheduled.

@@ -56,7 +56,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _since(state: ObjectState) -> float:
-    """Return when the node was last known to be working, in seconds since the epoch."""
+    """Return when the node was last known to be Ready, in seconds since the epoch."""
     ready = condition(state, "Ready")
     moment = seconds(ready.get("lastTransitionTime")) or seconds(state.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment

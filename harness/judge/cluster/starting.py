@@ -169,9 +169,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have the image that could not be pulled, and advice. Either can be "".
+    """Return a clause about nodes that have the image that could not be pulled, and advice.
 
-    `node` is the pod's node.
+    Both can be "". `node` is the name of the pod's node.
     """
     if why.reason not in messages.PULL_REASONS:
         return "", ""
@@ -224,7 +224,7 @@ def scheduling(case: Case) -> Finding:
 
 
 def _assigned(case: Case) -> Finding:
-    """Return the finding that names the node of each rank, if all are known."""
+    """Return the finding that lists the node of each rank. It is UNKNOWN if a node was not recorded."""
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
@@ -291,7 +291,7 @@ def _start_warning(case: Case, index: int) -> ObjectState | None:
         and event.object.get("reason") in _KEPT_FROM_STARTING
     ]
     stamps = [event.received_at for event in warnings]
-    if case.launch.attached:  # The event's own timestamps also cover the time before the harness read it.
+    if case.launch.attached:  # The Event's own timestamps also cover the time before the harness attached.
         stamps = [
             str(event.object.get(name)) for event in warnings for name in ("firstTimestamp", "lastTimestamp")
         ]

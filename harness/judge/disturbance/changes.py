@@ -76,13 +76,13 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` does not record a field manager, so the author is
-                    # unknown.
+                    # The author is unknown, because `kubectl scale` does not record a field manager.
+                    who = ["somebody"]
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # The webhook's own controller renews the certificates.
+                    continue  # A webhook's own controller writes to its configuration to renew certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
-                    who = ["somebody"]  # Kubernetes does not record a field manager for a removed field
-                    # either.
+                    # Kubernetes does not record a field manager for the removal of a field.
+                    who = ["somebody"]
                 if after.type != "DELETED" and who and fields:
                     what = ", ".join(
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
@@ -190,7 +190,7 @@ def _deleted(case: Case) -> Iterator[Change]:
 
 
 def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
-    """Return whether somebody deleted this pod or Job although no controller had a reason to."""
+    """Return whether another client deleted this pod or Job, because no controller had a reason to."""
     if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
         return False
     if kind == "job":

@@ -1,4 +1,4 @@
-"""Judge whether a change outside the job disturbed it and is the cause of the verdict.
+"""Judge whether a change that another client made in the cluster disturbed the job.
 
 A disturbance is the cause if it happened before the first finding from the other checks and explains that
 finding. The rules in harness/judge/disturbance/rules.py define which findings each disturbance explains. A
@@ -86,7 +86,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
 
 
 def _before(result: Finding, first: Finding) -> Finding:
-    """Return `result` with an earlier phase and time than the finding that it explains."""
+    """Return `result` with a phase and time that sort it before `first`, the finding that it explains."""
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 

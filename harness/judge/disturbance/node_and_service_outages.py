@@ -83,7 +83,7 @@ def _boot(state: ObjectState) -> str:
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
-    """Return when the node last renewed its lease before the time `before`, or None."""
+    """Return when the node last renewed its lease more than a second before the time `before`, or None."""
     signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
     return max((at for at in signs if at < before - 1), default=None)
 

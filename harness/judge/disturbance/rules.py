@@ -1,4 +1,4 @@
-"""Define which changes are disturbances with their own cause, and which causes each of them explains."""
+"""Define which changes in the cluster are disturbances, and which causes each disturbance explains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Explains = Callable[[str], bool]
 BACK_SECONDS = 60.0
 """Maximum duration of a machine reboot, in seconds."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes for an exceeded time limit. Kueue's limit ends a job shortly before the harness's limit does."""
+"""Causes of an exceeded time limit. Kueue's limit ends a job shortly before the harness's own deadline."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *(
@@ -123,7 +123,7 @@ def _one_of(*causes: str) -> Explains:
 
 
 def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
-    """Yield a disturbance for each change that has its own cause."""
+    """Yield a disturbance for each change that one of the rules names as a possible cause of a failure."""
     all_ = tuple(range(case.expected.ranks))
     for change in changes:
         if change.kind == "namespace" and change.verb == "deleted":
@@ -161,9 +161,10 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether deleting the namespace can lead to this cause.
+    """Return whether the deletion of the job's namespace can lead to this cause.
 
-    It cannot lead to causes in the cluster, the controllers, the harness or a user's judge.
+    It cannot lead to causes that concern Docker, the cluster, the controllers, the harness itself or a user's
+    judge.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -336,4 +337,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""The rule for an outage of each object kind. All other outages concern the control plane."""
+"""The rules for outages of DNS and of the service proxy. `_unserved` is the rule for all other outages."""

@@ -46,7 +46,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
-    # NCCL (src/misc/socket.cc) and gloo (gloo/transport/tcp/pair.cc). No other host has these addresses.
+    # NCCL (src/misc/socket.cc) and gloo (gloo/transport/tcp/pair.cc) print these messages. Loopback and
+    # link-local addresses never lead to another host.
     (
         "address.advertised",
         r"socketStartConnect: Connect to (127\.|::1<|fe80:)"
@@ -118,7 +119,7 @@ _FRAME_LINES = 8
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exit|Received 15 death signal|Socket closed"
-    # TCPStore, whose server is in rank 0, and NCCL.
+    # Messages of TCPStore, whose server runs in rank 0, and of NCCL.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
 )
 _IN_VAIN = re.compile(
@@ -296,7 +297,10 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 
 
 def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
-    """Return the message that the host in a timeout error was not resolved, or None if it finally was."""
+    """Return the log line that reports that the host in a timeout error could not be resolved.
+
+    Returns None if the host was resolved in a later attempt.
+    """
     target = _TARGET.search(error)
     host = target[1] if target else ""
     about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
@@ -307,7 +311,7 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     times = [at for text in ends if (at := _c10d_seconds(text)) is not None]
     last = _c10d_seconds(said[-1][1])
     after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
-    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # Otherwise, a second attempt also failed.
+    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message is about an earlier attempt.
         return None
     return said[-1][0], _C10D.sub("", said[-1][1])
 
@@ -405,9 +409,10 @@ def _torchrun_signal(lines: Lines) -> int:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """Return the last error before torchrun's report, or else the last meaningful line, and its number.
+    """Return the last error before torchrun's failure report, or else the last meaningful line.
 
-    If torchrun restarted the ranks, its last report counts, unless the ranks printed nothing before it.
+    Also return the line number, or 0 if there is no such line. If torchrun restarted the ranks, only the
+    lines before its last report count, unless the ranks printed nothing there.
     """
     failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
     if failed[1:] and (last := _last_of_an_attempt(lines[failed[-2] + 1 :]))[0]:
@@ -430,7 +435,7 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines without the "File …" lines in Python stacks and the source lines below them."""
+    """Return the lines except those of Python stacks: the "File …" lines and the source lines below them."""
     outside, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

@@ -3,8 +3,9 @@
     pods = [admitted_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
     findings = admitted.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
 
-A rank without a summary never passes. Its last line contains the number of points so far, but points logged
-afterwards are UNKNOWN. All functions are pure.
+Such a recorder writes one line per minute to the pod's log, and a summary when its process ends. A rank
+without a summary never passes: its last line shows how many points it had logged until then, but later points
+are not known. All functions are pure.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _of_run(record: Record, run: str | None) -> str:
 
 
 def _earlier(pod: PodRecord, record: Record) -> str:
-    """Return why the rank's earlier process may be missing from the log, or ""."""
+    """Return why an earlier process of the same rank may be missing from the log, or ""."""
     assert record.summary is not None
     if pod.lost:
         return pod.lost
@@ -239,7 +240,10 @@ def _points(found: Differences, problems: dict[int, str], label: str) -> Iterabl
 
 
 def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, str]) -> Finding:
-    """Check `ranks-logged`: at least one rank logged. Attached jobs do not declare which ranks log."""
+    """Check `ranks-logged`: at least one rank logged a point.
+
+    An attached job does not declare which of its ranks log, so a rank without points is not a failure.
+    """
     counts = dict.fromkeys(sorted(ranks), 0)
     for record in usable:
         assert record.summary is not None
@@ -278,7 +282,10 @@ def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, fo
 
 
 def _prefix(rows: dict[str, Rows], line: Line) -> str:
-    """Return the digest of the points up to a line, or "" if their number differs from that in the line."""
+    """Return the digest of the run's points up to the time of a recorder's line.
+
+    Returns "" if the run has more or fewer of these points than the line reports.
+    """
     until = [each.within(0, line.time_ms).kept() for each in rows.values()]
     if sum(len(each.steps) for each in until) != line.points:
         return ""
@@ -300,7 +307,7 @@ def _of_others(record: Record, records: list[Record], all_known: bool) -> Contai
 
 
 class _Everything:
-    """Contains every metric."""
+    """A container that contains every metric name."""
 
     def __contains__(self, _: object) -> bool:
         return True

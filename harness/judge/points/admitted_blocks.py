@@ -3,8 +3,8 @@
 The size of the summary in a log is limited, so for a long training it has one digest for several blocks. The
 tracker has a digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of
 the reports that the tracker acknowledged, and each report contains the log's chain. If they contradict each
-other, one of them was changed or lost, and neither is used. All functions are pure, except that `verify` sets
-fields in the records.
+other, one of them was changed or lost, and neither is used. All functions are pure except `verify`, which
+sets fields of the records.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
 
 
 def _fitting(record: Record, stored: _Stored) -> Blocks | str:
-    """Return the blocks that are covered by the log, or a text about how the reports contradict the log."""
+    """Return the blocks that the log confirms, or a sentence that describes how the reports contradict it."""
     heads: dict[int, list[Line]] = {}
     for _, line in sorted(record.lines.items()):
         if line.reports:
@@ -133,7 +133,7 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
 
 
 def _beside_the_summary(record: Record, blocks: Blocks) -> str:
-    """Return how the blocks contradict the process's summary, or "".
+    """Return a sentence that describes how the blocks contradict the process's summary, or "".
 
     A block can have more points than in its last report, because a process's last points are not always
     reported.
@@ -143,7 +143,8 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     if summary is None or summary.sent is None or section is None:
         return ""
     sent, last = summary.sent, record.last
-    in_line = last is not None and last.reports == sent.reports  # Not if one was acknowledged after the line.
+    # The last line does not cover a report that was acknowledged after it was written.
+    in_line = last is not None and last.reports == sent.reports
     complete = in_line and sent.unsent == sent.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
@@ -205,7 +206,7 @@ def _refined(claim: Claim, leaves: Mapping[int, Leaf]) -> Claim:
 
 
 def _claim(metric: str, leaves: Mapping[int, Leaf]) -> Claim:
-    """Return the claim about a metric that is known only from its blocks."""
+    """Return the process's claim about a metric, derived from the metric's blocks alone."""
     size = point_digests.BLOCK_STEPS
     return Claim(
         metric,

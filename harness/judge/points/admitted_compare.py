@@ -60,7 +60,7 @@ class Rows:
         return {block: self._at(at) for block, at in places.items()}
 
     def kept(self) -> Rows:
-        """Return the rows that Pluto keeps, sorted by step."""
+        """Return the rows that Pluto keeps, sorted by step: the row with the latest time for each step."""
         if ascend(self.steps):
             return self
         latest: dict[int, int] = {}
@@ -179,7 +179,7 @@ def _total(rows: Rows) -> str:
 
 
 def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
-    """Report points that none of the processes logged. `matched` contains all processes' claims."""
+    """Report points outside the times in which processes logged. `matched` are all processes' claims."""
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
     strange = [
         step
@@ -252,7 +252,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """The step ranges that differ, and those that the recorder could not digest."""
+    """The ranges of steps whose digests differ, and the ranges for which the recorder has no digest."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]
@@ -263,7 +263,10 @@ class Where:
 
 
 def differing(claim: Claim, view: Rows) -> Where:
-    """Return the blocks of a metric whose digests differ. Longer training runs have larger blocks."""
+    """Return the step ranges in which the digests of a process and of the run differ.
+
+    The ranges are blocks of steps. Blocks are larger in summaries of longer training runs.
+    """
     try:
         logged = admitted_lines.nodes_from(claim.nodes)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read the records of admitted recorders from an attached job's logs, and the points in its run."""
+"""Read what injected recorders wrote to an attached job's logs, and the points in the job's run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from harness.judge.points import admitted_records
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""Maximum number of seconds between a container's start and the beginning of a complete log: in general, and
-for a log of at least LARGE bytes."""
+"""A log is complete if its first line was written at most LATE_SECONDS after the container's start. For a log
+that is larger than LARGE, the limit is BEGIN_SECONDS."""
 LARGE = 1 << 20
 """Size in bytes from which the kubelet may have rotated a log soon after the start. It keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the message about a gap in a log, if the job has many pods (harness/attach/logs.py)."""
+"""Part of the message about a gap if only the end of a log was read (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -59,7 +59,8 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late, running=running)
     for record in found.records:
         if own is not None and record.summary is not None and record.summary.world is None:
-            record.rank = own  # Without a launcher, a Job's index is not the rank in the JobSet.
+            # Without a launcher, the recorder uses the pod's index in its Job, not the rank in the JobSet.
+            record.rank = own
     found.ranks, found.lost = ranks, _lost(case, pod)
     if not found.records:
         found.absent = _absent(case, pod, path, late, is_last=is_last)
@@ -74,7 +75,7 @@ def _running(pod: Pod, container: str) -> bool:
 
 
 def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:
-    """Return why the log of a pod with a recorder does not contain the recorder's lines."""
+    """Return why the log of a pod contains no lines of the recorder that was injected into it."""
     gap = _gap(case, pod)
     if _TAIL in gap:
         return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
@@ -168,10 +169,10 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
 
 
 def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
-    """Return whether the ranks formed one world according to the recorders, and a sentence.
+    """Return whether the ranks formed one world according to the recorders, and a sentence about it.
 
-    Without torchrun, each rank must have been in a process group of all ranks. None means that WORLD_SIZE
-    matches, but neither torchrun nor such a process group was recorded.
+    Without torchrun, each rank must have been in a process group of all ranks. The result is None if
+    WORLD_SIZE matches, but neither torchrun nor such a process group was recorded.
     """
     size = case.expected.ranks
     last: dict[int, Record] = {}
@@ -201,7 +202,10 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
 
 
 def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
-    """Return whether torchrun or a process group joined the expected number of ranks, and a sentence."""
+    """Return whether all `size` ranks were joined by torchrun or in a process group, and a sentence about it.
+
+    The result is None if the summaries do not show either.
+    """
     if all(summary.world is not None and summary.restart is not None for summary in summaries):
         return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
     groups = [summary.group for summary in summaries]

@@ -72,7 +72,10 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Leaf(NamedTuple):
-    """A metric's points in one block of steps. The times cover the metric's points up to the report."""
+    """A metric's points in one block of steps.
+
+    The times are those of the metric's first and last point before the block was reported.
+    """
 
     points: int
     digest: int
@@ -82,7 +85,7 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Blocks:
-    """A process's blocks that are in the tracker and are covered by its log."""
+    """The blocks of steps that a process reported to the tracker and that its log confirms."""
 
     run: str
     leaves: dict[str, dict[int, Leaf]] = field(default_factory=dict)
@@ -196,7 +199,7 @@ class Record:
         self.problem = why or self.without_summary() or self._summary_problem()
 
     def _broken(self) -> str:
-        """Return where the lines' hash chain breaks, or ""."""
+        """Return a sentence about where the lines' hash chain breaks, or "" if it is unbroken."""
         before = None
         for number in sorted(self.lines):
             line = self.lines[number]

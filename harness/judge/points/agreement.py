@@ -1,8 +1,8 @@
-"""Judge whether a rank's two recorders agree: the worker's own, and the one wrapping the Pluto client.
+"""Judge whether a rank's two recorders agree: the worker's own, and the one that wraps the Pluto client.
 
-If a worker records its own points, that record is compared with the tracker. The wrapping recorder must have
-recorded the same points. A point recorded only by the wrapping recorder was passed to the client, so the run
-must contain it too.
+If a worker records its own points, its record is compared with the tracker, and the wrapping recorder must
+have recorded the same points. A point that only the wrapping recorder has was passed to the client, so the
+run must contain this point too.
 """
 
 from __future__ import annotations

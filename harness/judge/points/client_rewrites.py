@@ -1,7 +1,7 @@
 """Determine which names, values and steps the Pluto client changed (workers/ground_truth/client_rules.py).
 
-`explain` removes from the comparison all differences that the client's rules explain. Any remaining points
-are lost or foreign for another reason. Thus, a renamed metric is not reported as both lost and foreign.
+`explain` removes the differences that the client's rules explain from the comparison, so that a renamed
+metric is not reported as both lost and foreign. The remaining points are lost or foreign for another reason.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _disputed(owners: list[Truth], metric: str) -> set[int]:
 
 
 def _unclaimed(series: Series, owners: list[Series], ranges: list[tuple[int, int]]) -> list[int]:
-    """Return the steps in the run that no rank logged."""
+    """Return the steps of a metric in the run that no rank logged, in the run's order."""
     if any(rows.same_steps(series) for rows in owners):
         return []
     firsts, lasts = list[int](), list[int]()
@@ -224,8 +224,8 @@ def _compare_block(
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        result.undecided.append((truth.rank, block))  # Some points replaced other points, and it is not known
-        # which.
+        # Some of the block's points replaced others at the same step, and it is not known which ones.
+        result.undecided.append((truth.rank, block))
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE

@@ -24,7 +24,7 @@ RANKS = "train/ranks"
 
 
 def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
-    """Return the ranks' ground truth, in which points that may be missing from the run are `superseded`.
+    """Return the ranks' ground truth with `superseded` set: the points that may be missing from the run.
 
     A point is superseded if a later world without its rank repeated the step. Ranks whose pods were deleted
     before they joined a world are omitted.
