@@ -3,7 +3,7 @@
 For each request, the embedded tracker stores which launch the API key belongs to. Foreign writers are
 therefore found even if their names, steps, values and addresses match those of this launch. If the tracker
 does not store launches, the job name, the sender's name and the sender's address decide. Hosted Pluto does
-not report any of these, so foreign writers are not found there.
+not report any of these, so foreign writers cannot be detected there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
 
 @dataclass(frozen=True)
 class Trace:
-    """Evidence of one or more requests by which another job wrote to the run."""
+    """A record in the evidence of one or more requests with which another job wrote to the shared run."""
 
     ref: str
     kind: str
@@ -60,7 +60,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """Another job that wrote to the run, to the extent that the tracker can distinguish jobs."""
+    """Another job that wrote to the shared run. Jobs that the tracker cannot distinguish count as one."""
 
     launch: str | None
     job: str | None

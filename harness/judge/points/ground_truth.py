@@ -37,7 +37,7 @@ from harness.workers.ground_truth.frame_writer import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""A rank that recorded DENSE_ROWS points within DENSE_MS may have buffered some for a longer frame."""
+"""If a rank recorded DENSE_ROWS points within DENSE_MS milliseconds, it may have buffered the last ones."""
 
 
 @dataclass
@@ -275,7 +275,7 @@ class Truth:
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the client's report for the attempt that logged the point, or None."""
         series = self.rows.get(metric)
-        mark = series.mark(step) if series is not None else 0  # The mark was assigned by `read`.
+        mark = series.mark(step) if series is not None else 0  # An index into `lives`.
         return self.attempts[self.lives[mark].attempt].client if self.lives else None
 
     @property
@@ -398,7 +398,10 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) for each process of the rank in the pod. Any may have written the message."""
+    """Return (count, digest) for each process of the rank in the pod of its last attempt.
+
+    Any of these processes may have written the pod's termination message.
+    """
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
@@ -445,7 +448,7 @@ _WAITING = re.compile(r"\[c10d\].*(addresses of .* cannot be retrieved|failed to
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return a clause with the error from the recorder around the client, or why no such recorder ran."""
+    """Return a clause about why a rank recorded nothing, such as a recorder error, or "" if unknown."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()

@@ -30,7 +30,7 @@ _NO_CPU_FREQUENCY = (
 )
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""Each rank's record from the recorder that wraps the client, or None."""
+"""For each rank, the record from the recorder that wraps the Pluto client, or None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not last and not attempt.is_child:
-            continue  # In an attempt that was killed, only omissions can be missing: they are recorded
-            # after the call.
+            # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
+            continue
         if account is None:
             return "its recorder closed no account"
         if account.unseen:

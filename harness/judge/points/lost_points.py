@@ -122,7 +122,7 @@ def refusals(case: Case) -> list[str]:
 
 @dataclass
 class Origin:
-    """Who sent points that no rank recorded, including which of the job's nodes sent some of them."""
+    """The senders of points that no rank recorded, and how many of them came from each node of the job."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)

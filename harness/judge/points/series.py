@@ -40,8 +40,10 @@ class Series(Mapping[int, float]):
         self.overwrites: dict[tuple[int, int], Numbers] = {}
         """Steps logged again with a different value, per (mark of first point, mark of second point)."""
         self.older: dict[int, tuple[int, int]] = {}
-        """For each step whose last point has an earlier time: (mark of the point that counts, mark of the
-        last point)."""
+        """The steps whose last point does not count, because its client time is earlier than the other's.
+
+        Maps each step to (mark of the point that counts, mark of the last point).
+        """
         self._places: dict[int, int] | None = None
         """The index of each step. None while the steps ascend, because a binary search is then sufficient."""
         for step, value in rows:
@@ -187,7 +189,7 @@ def ascend(steps: array[int]) -> bool:
 
 @lru_cache(maxsize=256)
 def _ascend(steps: bytes) -> bool:
-    """Return the cached result for `ascend`. It is cached because ranks log the same steps."""
+    """Return whether the encoded steps ascend. The result is cached, because all ranks log the same steps."""
     numbers = array("q", steps)
     return all(map(int.__lt__, numbers, numbers[1:]))
 
@@ -206,7 +208,7 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Add columns of points, by metric. Return how many points repeated an existing metric and step."""
+    """Add columns of points to the series of their metrics. Return how many repeated an existing step."""
     repeated = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)

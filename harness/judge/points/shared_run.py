@@ -18,8 +18,8 @@ from harness.judge.points.series import NONE, Rows
 CLOCK_ERROR = 2.0
 """Maximum number of seconds by which the tracker's clock can lag behind the harness's clock.
 
-A run from an earlier launch is older than that, because submission, scheduling and container startup take
-longer.
+A run from an earlier launch is older by more than CLOCK_ERROR, because submission, scheduling and container
+startup take longer.
 """
 
 
@@ -88,7 +88,10 @@ class Attached:
         return {run_id for run_id, of in keys.items() if not of & {None, *self.case.launches}}
 
     def label(self, run_id: int) -> str:
-        """Return a run's name for messages: its display id, with its id and project if unexpected."""
+        """Return a run's name for messages: its display id.
+
+        The name includes the run's id and project if they differ from those that the launch expects.
+        """
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -154,7 +157,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int]]) -> Finding:
-    """Check `one-run` for admitted pods, whose recorders name the runs to which they logged.
+    """Check `one-run` for pods with injected recorders, which report the runs to which the ranks logged.
 
     `logged` maps a rank to the other runs to which it logged, with the number of points.
     """

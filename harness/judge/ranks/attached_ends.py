@@ -49,9 +49,9 @@ def failed(case: Case, launched: ObjectState, text: str) -> Finding:
 
 
 def _launcher(case: Case) -> list[str]:
-    """Return how many times an MPIJob's launcher was restarted, and the last line of its log.
+    """Return sentences about an MPIJob's launcher pod: exit codes, restarts and the last line of its log.
 
-    The launcher exits with mpirun's exit code.
+    The launcher runs mpirun and exits with the same exit code.
     """
     found = []
     for state in case.bundle.last("pod").values():
@@ -75,7 +75,10 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Explain why a failed Job has no pods: with restartPolicy OnFailure, its controller deletes them."""
+    """Return a one-item list if the Job controller deleted the failed Job's pods, or [].
+
+    With restartPolicy OnFailure, the controller deletes a pod, and with it the log, when the Job fails.
+    """
     template = mapping(launched.object, "spec", "template", "spec")
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
         return []

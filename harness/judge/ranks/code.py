@@ -58,8 +58,8 @@ class _Difference:
 def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
     """Check `code`: the ranks ran the code that the manifest lists as sent.
 
-    `others` are the records from a second recorder in the same processes. Both recorders must report that
-    code.
+    `others` are the records from a second recorder in the same processes. Both recorders must report the code
+    that was sent.
     """
     sent = case.manifest.code
     if sent is None:

@@ -153,7 +153,7 @@ def _what(case: Case, launched: ObjectState) -> str:
 
 
 def _how(case: Case) -> str:
-    """Return a clause that states how it is known that the job completed."""
+    """Return the evidence that the job completed, as a clause that follows the name of the object."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"

@@ -38,7 +38,7 @@ def reason(case: Case) -> str:
 
 
 def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
-    """Yield why a job that has ended lacks pods. The first reason applies."""
+    """Yield the possible reasons why pods of a finished job are missing, the most specific first."""
     kind, name = case.launch.kind, launched.name
     job = deletion.first_out_of_time(case) if case.terminal == "Failed" else None
     if job is not None:
@@ -66,7 +66,7 @@ def _seconds_to_live(launched: ObjectState) -> str:
 
 
 def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
-    """Yield why a job that has not ended lacks pods. The first reason applies."""
+    """Yield the possible reasons why pods of an unfinished job are missing, the most specific first."""
     kind, name = case.launch.kind, launched.name
     if mapping(launched.object, "spec").get("suspend") is True:
         yield f"{kind} {name} is suspended, and its controller deletes the pods of a suspended job"

@@ -1,7 +1,8 @@
-"""Judge each rank's exit code, which two sources must report and which a script must not hide.
+"""Judge each rank's exit code. Two sources must report it, and the run script must not hide it.
 
 The first source is the pod, or the init process if the container is kept alive. The second source is the rank
-itself or torchrun's agent. Both write to the container's stdout even if a script redirects its output.
+itself or torchrun's agent. The second source writes to the container's stdout even if a script redirects its
+output.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _of_a_peer(error: str) -> bool:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return how the script, or a program that it starts, hid an exit code, or ""."""
+    """Return a sentence about how the run script, or a program that it starts, hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):

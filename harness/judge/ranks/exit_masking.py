@@ -18,7 +18,7 @@ _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^tr
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
-"""The end of a compound command on the same line. It does not run a command after the program."""
+"""The words that close compound commands, such as `fi` and `done`. They do not run another command."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (

@@ -29,7 +29,6 @@ _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 If torchrun reports a failed worker, the exit code in its report counts instead.
 """
-
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
@@ -272,9 +271,9 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
-    """Return whether the log does not show why a container ended, so that SIGTERM may be why.
+    """Return whether the log does not show why a container ended, so that SIGTERM may have ended it.
 
-    torchrun exits with 1 after SIGTERM. The programs of attached jobs can exit with any code.
+    After SIGTERM, torchrun exits with 1. The programs of attached jobs can exit with any code.
     """
     if not case.bundle.has(case.bundle.log(pod.name, case.launch.container)):
         return case.launch.attached or code == TORCHRUN_FAILED
@@ -462,7 +461,10 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
-    """Return the End for a rank that its peers waited for. `ref` is where its stack is recorded."""
+    """Return the End for a rank whose peers waited for it in vain in a collective operation.
+
+    `ref` is where the rank's stack is recorded.
+    """
     assert end.stack is not None
     if end.stack.in_client:
         return _without_tracker(end, ref, f"{place} did not take part")
@@ -473,7 +475,7 @@ def _without_part(end: End, place: str, ref: str) -> End:
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
-    """Return what the other pods show about a failure caused by an unknown peer.
+    """Return sentences about the other pods that may explain a failure caused by an unknown peer.
 
     A peer that had finished its own work, or that was still running, may be the reason, but this is not
     proved, so `cause` remains the first failure.

@@ -25,9 +25,9 @@ from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""The number of last log lines searched for the exit code, because other processes may log after it."""
+"""Number of last log lines that are searched for the exit code, which other processes' lines may follow."""
 STOPPED_LINES = 5000
-"""The number of last log lines searched for the last line before the wait ended.
+"""Number of last log lines that are searched for the last line before the wait ended.
 
 Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
@@ -43,7 +43,7 @@ OF_ALL = (
 
 
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
-"""Causes of an ended pod whose container's status the kubelet removed, or never wrote."""
+"""Causes with which a pod can end without a container status: the kubelet removed it or never wrote it."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Part of the API server's error message when it cannot reach a kubelet."""
 
@@ -164,9 +164,10 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 
 
 def _created_by_events(case: Case, events: list[ObjectState]) -> float:
-    """Return when the newest pod that may be gone by now was created, in seconds since the epoch, or 0.
+    """Return when the newest pod was created according to Events, in seconds since the epoch, or 0.
 
-    If as many pods were created as the job needs, no pod was refused within the same second for good.
+    Events also report pods that no longer exist. If they report as many pods as the job needs, one second is
+    added: all pods were created in the end, so rejections in the same second do not matter.
     """
     created = {
         str(event.object.get("message")): refusals.occurred(event.object)
@@ -181,7 +182,7 @@ def rank_ends(
 ) -> list[Finding]:
     """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
 
-    `recorded` is the result of admitted_logs.world: what admitted recorders show about the ranks' world.
+    `recorded` is the result of admitted_logs.world: what injected recorders show about the ranks' world.
     """
     bad = [
         end
@@ -247,7 +248,7 @@ def rank_ends(
 
 
 def _origin(case: Case) -> tuple[list[str], str]:
-    """Return why the origin of a consequence in an attached job is not known, and advice."""
+    """Return why the failure that led to the reported one in an attached job is not known, and advice."""
     text = "it is a consequence, and what it follows from is not recorded"
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if not missing:
@@ -398,9 +399,10 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     ended = pod.container(case.launch.container, "terminated")
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
+    # Older harness versions, which also did not record `watched`, did not write the exit code to the log. The
+    # shell does not write it after a signal either.
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
-        return None  # Older harness versions did not write this line. After a signal, it is not written
-        # either.
+        return None
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
@@ -414,7 +416,10 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running when the wait ended, and sentences about the rank silent for longest."""
+    """Return the ranks that were still running when the wait ended, and sentences about one of their pods.
+
+    The sentences describe the pod that had been silent for the longest time.
+    """
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -13,7 +13,7 @@ TIMED_OUT = 124
 """The exit code of `timeout` when its limit expires, unless it sends KILL or uses --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
-"""How many seconds too early a process can appear to end, because Kubernetes times are whole seconds."""
+"""Tolerance in seconds. Kubernetes truncates times to seconds, so a process can appear to end too early."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _IN_SCRIPT = re.compile(r"\btimeout\s+(?:-\S+\s+(?:(?:KILL|TERM|INT|HUP|\d+\w?)\s+(?=\d))?)*\d+[smhd]?(?=\s)")
@@ -28,7 +28,10 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that terminated a node's ranks, or "". The node's container ended at `at`."""
+    """Return the `timeout N` command that terminated a node's ranks, or "".
+
+    `at` is when the node's rank container ended, in seconds since the epoch.
+    """
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)

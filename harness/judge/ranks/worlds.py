@@ -54,7 +54,7 @@ def _refs(case: Case) -> list[str]:
 
 
 def alone(case: Case, index: int) -> bool:
-    """Return whether a node's ranks formed a world without the other nodes' ranks."""
+    """Return whether a node's ranks formed a complete world of their own, without the other nodes' ranks."""
     pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
     return any(is_each(size, {rank for rank, world in pairs if world == size}) for size in sizes)
@@ -161,10 +161,11 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 
 def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> Finding:
-    """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world.
+    """Return the finding `rendezvous` for a job whose pods all succeeded.
 
-    `recorded` contains whether the ranks met according to admitted recorders, and a sentence. None means that
-    the recorders do not show this, but the logs may.
+    `recorded` contains whether the ranks formed one world according to injected recorders, and a sentence. It
+    contains None if these recorders do not show it, in which case the logs may. Without injected recorders,
+    the recorded processes must prove one world.
     """
     if recorded is not None:
         met_, text = recorded

@@ -20,7 +20,7 @@ EXACT = 1e-9
 OTHER_MACHINE = 1e-3
 """Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
 BELOW = 0.01
-"""How far a loss can fall below the data's known entropy by chance, as a fraction of the entropy."""
+"""Maximum fraction by which a loss can fall below the data's known entropy by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
@@ -50,7 +50,7 @@ def checkpoints(facts: Facts) -> Finding:
 
 
 def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
-    """Yield problems with the checkpoints."""
+    """Yield the problems with the checkpoints, such as incomplete ones or weights that are not finite."""
     saved = audit.checkpoints
     if not saved:
         text = f"the training left no checkpoint of run {audit.run!r}"
@@ -90,7 +90,7 @@ def best(facts: Facts) -> Finding:
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield problems with the validation losses."""
+    """Yield problems with the logged validation losses: epochs without one, and wrong perplexities."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
@@ -116,7 +116,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield problems with the checkpoint `best`."""
+    """Yield problems with the link `best`: it is missing, is not the best checkpoint, or has a wrong loss."""
     there = audit.best
     if there is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
@@ -164,7 +164,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit, or the reason why it is missing."""
+    """Return the audit of the training's disk, or a sentence about why it is missing or failed."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"

@@ -18,7 +18,7 @@ from harness.workers.training import order
 MOSTLY = 0.75
 """Minimum fraction of steps at which a rank with a different seed deviates. The rest can match by chance."""
 LOOKED = 3
-"""The number of each rank's deviating steps that are compared with earlier steps."""
+"""Number of each rank's deviating steps that are compared with the sequences of other ranks and steps."""
 Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, the sum of their indexes, and the sum of squares."""
 

@@ -1,4 +1,4 @@
-"""Judge whether a training run was completely uploaded to the storage given with --upload."""
+"""Judge whether a training run was completely uploaded to the S3 bucket given with --upload."""
 
 from __future__ import annotations
 
