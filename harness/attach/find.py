@@ -30,9 +30,9 @@ from harness.core.kubernetes import Object
 from harness.evidence.kubernetes.objects import JOBSET_NAME, items, mapping
 
 AGAIN_SECONDS = 1.0
-"""Polling interval while waiting for a job that does not exist yet."""
+"""Interval, in seconds, at which a job that does not exist yet is looked up again."""
 SETTLE_SECONDS = 3.0
-"""Wait after the first bare pod appears, in which the other pods of the job are created."""
+"""Time, in seconds, to wait after the first bare pod appears, while the job's other pods are created."""
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
 KONDUKTOR = "trainy.ai/job-name"
 """Label that konduktor sets on its JobSets."""
@@ -110,7 +110,7 @@ def find(
 
 
 class _Absent(UsageError):
-    """The job does not exist yet, or no longer."""
+    """Raised if the job does not exist. It may have been deleted, or it may be created later."""
 
 
 def _by_selector(target: Target, reader: Reader) -> AttachedJob:
@@ -152,7 +152,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
         except Forbidden as error:
             forbidden = error
     if TORCHRUN_JOB in found and JOBSET in found:
-        found.remove(JOBSET)  # It belongs to the TorchrunJob.
+        found.remove(JOBSET)  # The JobSet belongs to the TorchrunJob.
     if len(found) > 1:
         kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in found)
         raise UsageError(
@@ -258,9 +258,10 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
 
 
 def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
-    """Return the error for a job whose controller has not created its JobSet, or has deleted it.
+    """Return the error for a job whose controller has not created the JobSet, or has deleted it.
 
-    Some reasons are reported only in an Event (kubeflow/trainer#3671).
+    The error's hint contains the job's conditions and its last Event, because some reasons are reported only
+    in an Event (kubeflow/trainer#3671).
     """
     metadata = mapping(job, "metadata")
     said = [
@@ -304,7 +305,8 @@ def _no_namespace(reader: Reader) -> str:
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
-"""Pod labels with the controller's name. They remain if it is deleted without its pods (--cascade=orphan)."""
+"""Pod labels with the name of the Job or JobSet. They remain if only that object is deleted
+(--cascade=orphan)."""
 
 
 def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Object | None]:
@@ -316,7 +318,10 @@ def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Ob
 
 
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
-    """Return a PyTorchJob or MPIJob. Its pods are selected by labels, as its object may be unreadable."""
+    """Return a PyTorchJob or MPIJob.
+
+    Its pods are found by their labels, because the user may not be allowed to read the job's object.
+    """
     try:
         resource, item = _served(resource, name, reader)
     except Forbidden as error:

@@ -23,14 +23,14 @@ from harness.observe.logs import Life, LogFollower
 from harness.observe.watcher import Watcher
 
 LOG_SECONDS = 50.0
-"""Time limit for reading the logs to their end after the job has ended."""
+"""Time limit, in seconds, for reading the logs to their end after the job has ended."""
 PODS_SECONDS = 45.0
-"""Time limit for the pods to terminate after the job's object reports that the job has ended."""
+"""Time limit, in seconds, for the pods to terminate after the job's object reports that the job has ended."""
 SHOWN_BYTES = 64 * 1024
 """Maximum number of bytes from a log that are passed to a live view at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
-"""Interval at which the job's object is read, and the time after which an API server that does not respond,
-or is busy, is considered lost."""
+"""Interval at which the job's object is read, and the time after which an API server that is busy or does not
+respond is considered lost. Both are in seconds."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
 
@@ -67,9 +67,10 @@ class _Follower:
         self.changed.set()
 
     def exists(self, there: bool) -> None:
-        """Note whether the job's object exists, because the watch may have missed its deletion.
+        """Report the deletion of the job's object if two consecutive reads did not find it.
 
-        A watch does not report objects that were deleted while the API server did not respond.
+        `there` is whether the last read found the object. The watch does not report objects that were deleted
+        while the API server did not respond.
         """
         if there or not self._missing:
             self._missing = not there
@@ -159,7 +160,7 @@ def until_the_end(
         _note_unread(resources.keys() - set(watcher.kinds()), follower.gaps, reader)
         _wait(follower, reader, context)
         log_seconds = LOG_SECONDS
-    finally:  # After an error, the pods may run for days.
+    finally:  # After an error, the logs are not read to their end, because the pods may run for days.
         follower.finish(log_seconds)
         watcher.stop()
         recording.flush()
@@ -181,7 +182,10 @@ def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
 
 
 def _exists(job: AttachedJob, reader: Reader) -> bool:
-    """Return whether the job's object exists, which bare pods do not have. Raises HarnessError."""
+    """Return whether the job's object exists. For bare pods, which have no such object, return True.
+
+    Raises HarnessError if the API server does not respond or rejects the request.
+    """
     found = reader.get(job.resource, job.name, retry=False)
     return job.item is None or (mapping(found, "metadata").get("uid") == job.uid if found else False)
 

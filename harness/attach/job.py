@@ -35,11 +35,12 @@ _RUNS_RANKS = (
     re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun"),
     re.compile(r"python"),
 )
-"""Texts that identify the command of the container with the ranks. A sidecar can run Python too."""
+"""Patterns for the command of the container with the ranks. The second one is used only if no container's
+command matches the first, because a sidecar can run Python too."""
 
 
 class NoPodsError(UsageError):
-    """The job requests no pods, or its controller has not determined their number yet."""
+    """Raised if a job requests no pods, or if its controller has not determined their number yet."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
 def _groups(kind: str, name: str, item: Object | None, pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
     if kind == "JobSet":
         return _of_jobset(item or {}, name)
-    if kind == "TorchrunJob":  # Its JobSet no longer exists.
+    if kind == "TorchrunJob":  # The JobSet of the TorchrunJob no longer exists.
         return _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
     if kind in ("PyTorchJob", "MPIJob"):
         return _of_kubeflow(kind, name, item, pods)

@@ -1,4 +1,4 @@
-"""Read the environment variables of a pod's container that are known from the pod's object."""
+"""Read the environment variables of a container whose values are in the pod's object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def command(container: Object) -> str:
 
 
 def of_container(container: Object, pod: Object | None = None) -> dict[str, str]:
-    """Return the variables with known values. References to pod fields are resolved if `pod` is given."""
+    """Return a container's environment variables whose values are known, as a mapping from name to value.
+
+    References to pod fields are resolved if `pod` is given. Values from Secrets and ConfigMaps are not known.
+    """
     found: dict[str, str] = {}
     if pod is not None and (index := mapping(pod, "metadata", "annotations").get(COMPLETION_INDEX)):
         found[_INDEX] = str(index)
@@ -49,7 +52,7 @@ def assigned(text: str) -> dict[str, str]:
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return the text with the variables expanded that are set in the environment or have a default."""
+    """Return the text with its shell variables expanded, except those without a value or a default."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2] or match[4]

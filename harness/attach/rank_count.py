@@ -25,14 +25,17 @@ _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
 @dataclass(frozen=True)
 class RankCount:
-    """The number of ranks per pod, or None if unknown. `source` is its source, or why it is unknown."""
+    """The number of ranks per pod, or None if it is unknown.
+
+    `source` describes where the number comes from, or why it is unknown.
+    """
 
     per_pod: int | None
     source: str
 
 
 def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
-    """Return the number of ranks in a pod with this spec, in a job with `nodes` pods."""
+    """Return the number of ranks per pod according to a pod spec. The job has `nodes` such pods."""
     own = container_of(spec, container)
     text = pod_variables.command(own)
     env = pod_variables.of_container(own)

@@ -1,6 +1,6 @@
 """Determine which ranks each pod of a job has, if the rank order differs from the pod order.
 
-The first available source is used: the rendezvous in torchrun's logs, the lines written by admitted
+The first available source is used: the rendezvous in torchrun's logs, the lines written by injected
 recorders, the process group in the logs of gloo or NCCL, torchrun's report about a failed rank, or RANK in
 the environment of pods without a launcher.
 """
@@ -47,7 +47,7 @@ def _logs(bundle: Bundle, container: str) -> dict[int, str]:
 
 
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
-    """Return the ranks whose admitted recorders wrote to each pod's log, keyed by pod index.
+    """Return the ranks whose injected recorders wrote to each pod's log, keyed by pod index.
 
     Returns {} if the recorders' summaries do not all contain the same world size.
     """
@@ -115,7 +115,7 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
     if max(by_index.values()) >= expected.ranks:
         high = max(by_index.values())
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
-    if max(by_index.values()) >= nodes:  # RANK is that of the pod's first process.
+    if max(by_index.values()) >= nodes:  # RANK is the rank of the pod's first process.
         by_index = {index: rank // per_pod for index, rank in by_index.items()}
     text = "the order of ranks is RANK of the pods"
     return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

@@ -19,9 +19,9 @@ from harness.core.retries import reason_of
 PAGE = 500
 """Maximum number of objects in one response."""
 SECONDS = 20.0
-"""Request timeout."""
+"""Timeout of a request, in seconds."""
 RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
-"""How long a request is retried if the API server is busy, and the pause before each retry."""
+"""Seconds for which a request is retried if the API server is busy, and the pause before each retry."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
@@ -103,7 +103,7 @@ class Reader:
         return bytes(self.kube.fetch(path, query, seconds=SECONDS).data)
 
     def secret(self, name: str) -> dict[str, str]:
-        """Return the base64-encoded entries of a Secret. Raises HarnessError."""
+        """Return the base64-encoded entries of a Secret. Raises HarnessError if it cannot be read."""
         try:
             found = self._json(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
         except ApiException as error:

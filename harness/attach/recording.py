@@ -21,7 +21,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
-"""How long an Event is kept if it may be about an object of the job that has not been read yet."""
+"""Time, in seconds, for which an Event is kept if it may be about an object of the job not read yet."""
 
 
 class Recording:
@@ -38,7 +38,7 @@ class Recording:
         self._jobs = {job.name}
         """Names of the objects that create the job's pods."""
         self._events: list[tuple[float, Observation]] = []
-        """Events about objects that may turn out to belong to the job, with the time of their receipt."""
+        """Events about objects that may turn out to belong to the job, with the monotonic time of receipt."""
 
     def add(self, kind: str, item: Object) -> None:
         """Record the current state of an object if it belongs to the job or is related to it."""
@@ -100,12 +100,12 @@ class Recording:
             self._event(each, since)
 
     def _write(self, kind: str, observation: Observation) -> None:
-        with suppress(HarnessError):  # The writer keeps its first error, and the caller checks it.
+        with suppress(HarnessError):  # The writer stores its first error, which the session checks.
             self._writer.observe(kind, observation)
 
 
 def without_fields(item: Object) -> Object:
-    """Return the object with its field managers and their timestamps, but without the managed fields."""
+    """Return the object with only the names and times of its field managers, without the managed fields."""
     metadata = mapping(item, "metadata")
     entries = [
         {name: value for name, value in entry.items() if not name.startswith("fields")}

@@ -60,7 +60,8 @@ ENDPOINTS = _resource("endpointslice", "discovery.k8s.io/v1", "EndpointSlice", "
 TARGETS = (JOBSET, JOB, STATEFULSET, DAEMONSET, TORCHRUN_JOB, TRAIN_JOB, PYTORCH_JOB, MPI_JOB, POD)
 """The kinds of objects that can be attached to."""
 AROUND = (EVENT, NODE, NAMESPACE, JOB, WORKLOAD, LOCAL_QUEUE, CLUSTER_QUEUE, SERVICE, ENDPOINTS)
-"""Resources that are read in addition to the job's object and pods. Without one, some checks are UNKNOWN."""
+"""Resources that are read in addition to the job's object and pods. If one of them cannot be read, some
+checks are UNKNOWN."""
 _ALIASES = {"sts": STATEFULSET, "ds": DAEMONSET, "js": JOBSET, "po": POD}
 
 
@@ -119,7 +120,7 @@ def _one(resource: str, name: str) -> dict[str, Any]:
 
 
 def _rules(resources: list[Resource]) -> list[dict[str, Any]]:
-    """Return one rule per API group."""
+    """Return one RBAC rule per API group, which allows reading the resources in this group."""
     groups: dict[str, list[str]] = {}
     for each in resources:
         groups.setdefault(each.group, []).append(each.plural)

@@ -25,7 +25,7 @@ class SecretKey:
 
     @classmethod
     def of(cls, word: str) -> SecretKey | None:
-        """Parse NAME or NAME/KEY. Return None for an empty text. Raises UsageError."""
+        """Parse NAME or NAME/KEY. Return None for an empty text, and raise UsageError for an invalid one."""
         if not word:
             return None
         name, slash, key = word.partition("/")

@@ -194,7 +194,7 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
     if _changed(job, reader, recording):
-        with suppress(HarnessError):  # They were read before.
+        with suppress(HarnessError):  # If this fails, the states of the pods that were read before count.
             for kind, item in read(POD):
                 recording.add(kind, item)
     recording.flush()
@@ -210,7 +210,7 @@ def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
     """
     if job.item is None:
         return False
-    with suppress(HarnessError):  # It was read before.
+    with suppress(HarnessError):  # If this fails, the state of the object that was read before counts.
         item = reader.get(job.resource, job.name, retry=False)
         if item is not None and mapping(item, "metadata").get("uid") == job.uid:
             recording.add(job.resource.kind.name, item)
@@ -235,7 +235,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     with_rank = [pod for pod in recording.pods.values() if _has_rank(job, pod)]
     specs = [mapping(pod, "spec") for pod in with_rank]
     groups = [replace(group, template=spec) for group in job.groups[:1] for spec in specs] or list(job.groups)
-    if job.resource.kind.kind == "MPIJob":  # Its workers only run sshd.
+    if job.resource.kind.kind == "MPIJob":  # An MPIJob's workers only run sshd, so their specs show no ranks.
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)

@@ -37,7 +37,7 @@ from harness.tracker.client.hosted import DEFAULT_URL, HostedAudit
 from harness.tracker.client.retry import RejectedError, ask
 
 SECONDS = 10.0
-"""Timeout for a response from the tracker."""
+"""Timeout, in seconds, for a response from the tracker."""
 URLS = ("PLUTO_URL_API", "PLUTO_URL_APP")
 KEYS = ("PLUTO_API_KEY", "PLUTO_API_TOKEN")
 MAX_RUNS = 64
@@ -93,7 +93,8 @@ def read(
     writer = context.writer
     expected = writer.current.expected or job.expected
     bundle = Bundle.open(writer.path)
-    pods = pods or [state.object for state in bundle.last("pod").values()]  # The job was deleted.
+    # If the job was deleted in the meantime, only the bundle still has its pods.
+    pods = pods or [state.object for state in bundle.last("pod").values()]
     container = job.launch.container
     logged = _logged(bundle, pods, container)
     named = _named(options, context, pods, container, logged)
@@ -152,7 +153,7 @@ class Named:
 def _named(
     options: TrackerOptions, context: RecordedContext, pods: Iterable[Object], container: str, logged: Logged
 ) -> Named | str:
-    """Return the tracker and the run, or a text that explains why they are not known."""
+    """Return the tracker and the run of the job, or a clause that explains why they are not known."""
     env = _environment(pods, container)
     of_pods = next((env[name] for name in URLS if name in env), logged.url)
     url = options.url or of_pods or context.settings.tracker_url
@@ -215,9 +216,9 @@ def _noting_page(found: Logged, line: str) -> str:
 def _resolved(
     audit: AuditReader, client: httpx.Client, expected: Expected, named: Named, logged: Logged
 ) -> tuple[Expected, list[int]]:
-    """Return the expectations with the run filled in, and the ids of all runs to read.
+    """Return `expected` with the job's run filled in, and the tracker's ids of all runs to read.
 
-    Without a run id, the run to which most processes logged is used.
+    If no run id is known, the run to which most processes logged is used.
     """
     run, project = named.run, named.project
     ids = [run_id for run_id, _ in logged.ids.most_common(MAX_RUNS)]
@@ -263,7 +264,7 @@ def _key(
     container: str,
     url: str,
 ) -> str:
-    """Return the key. Raises HarnessError if there is none.
+    """Return the tracker's API key. Raises HarnessError if there is none, or if it must not be sent to `url`.
 
     A key is not sent to a URL that is known only from the pods or their logs, because the job's author chose
     the URL and may not be allowed to read the key. A key from a Secret that the pods use is an exception.

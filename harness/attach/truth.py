@@ -23,7 +23,7 @@ from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SU
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
-"""The marks of the lines that admitted recorders write."""
+"""The marks of the lines that injected recorders write."""
 
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:
@@ -40,7 +40,7 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
 
 
 def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
-    """Return the ranks whose admitted recorders wrote to a log, and the world sizes in their summaries."""
+    """Return the ranks whose injected recorders wrote to a log, and the world sizes in their summaries."""
     marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
     found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
@@ -57,7 +57,7 @@ class RecordedLines:
         self._events: set[str] = set()
         self._lock = threading.Lock()
         self.admitted = False
-        """Whether a recorder in an admitted pod wrote lines. The judge reads these lines from the log."""
+        """Whether an injected recorder wrote lines. The judge reads these lines from the log."""
 
     def know(self, nonces: Iterable[str]) -> None:
         """Add nonces. They apply only to lines that are fed afterwards."""
@@ -66,7 +66,7 @@ class RecordedLines:
                 self._collectors.setdefault(nonce, TruthCollector(nonce))
 
     def feed(self, pod: str, uid: str, text: str) -> None:
-        """Decode the lines in a part of a pod's log."""
+        """Decode the recorders' lines in a part of a pod's log. `uid` is the pod's uid."""
         self.admitted |= any(mark in text for mark in _MARKS)
         if MARK not in text and PROCESS_MARK not in text:
             return
