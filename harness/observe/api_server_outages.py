@@ -40,7 +40,7 @@ class Heartbeat:
         return 0.0 if since is None else time.monotonic() - since
 
     def ask(self) -> bool:
-        """Send a request immediately and return whether the API server responds."""
+        """Send a request to the API server immediately, and return whether the server responds."""
         start = time.monotonic()
         reason = self._kube.silence(ANSWER_SECONDS)
         with self._lock:

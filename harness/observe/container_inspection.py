@@ -63,10 +63,10 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 def inspect_pods(
     kube: Kube, pods: list[Object], *, network: bool = True, container: str = ""
 ) -> list[RendezvousSnapshot]:
-    """Inspect the container with this name of every pod, all pods in parallel.
+    """Inspect the container named `container` in every pod, in parallel. Return one snapshot per pod.
 
-    In pods without such a container, inspect the first one. With `network`, also resolve and probe the
-    address of the rendezvous, which takes a few more seconds.
+    In pods without such a container, the first container is inspected. With `network`, the address of the
+    rendezvous is also resolved and probed, which takes a few more seconds.
 
     A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
     if the API server is frozen.
@@ -140,7 +140,7 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
 def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int, Any]]:
     """Return `receive` with a limit for its total output and time, beyond which it raises OSError.
 
-    Without it, the client reads as long as frames arrive, also after its own timeout.
+    Without this limit, the Kubernetes client reads as long as frames arrive, even after its own timeout.
     """
     left, end = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
 
@@ -156,7 +156,10 @@ def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:
-    """Parse the output of the script that ran in the container."""
+    """Return a snapshot with the processes and connections in the output of the inspection script.
+
+    Raises ValueError if the output is malformed.
+    """
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
         words = line.split()

@@ -1,4 +1,7 @@
-"""Ask the provider of a cluster about its control plane while the API server does not respond."""
+"""Check with a cluster's provider, such as kind, whether the control plane still exists and runs.
+
+This is done only while the API server does not respond.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FIRST_SECONDS, MAX_SECONDS = 3.0, 30.0
-"""Seconds without a response until the first question, and the maximum between two questions.
+"""Seconds without a response until the provider is queried first, and the maximum interval between queries.
 
-The intervals in between double.
+The intervals increase from the first value to the second one.
 """
 STOPPED_SECONDS = 60.0
 """After this many seconds without a response, a stopped control plane counts as lost.
@@ -25,7 +28,8 @@ def _nothing() -> str | None:
 class ControlPlane:
     """The control plane of a cluster, as its provider sees it.
 
-    `deleted` and `stopped` return a text if the cluster was deleted or its control plane is stopped.
+    `deleted` and `stopped` query the provider. They return a sentence if the cluster was deleted or its
+    control plane is stopped, and otherwise None.
     """
 
     deleted: Callable[[], str | None] = _nothing
@@ -33,7 +37,7 @@ class ControlPlane:
     _next: float = 0.0
 
     def due(self, silent: float) -> bool:
-        """Return whether to ask now. `silent` is the number of seconds without a response."""
+        """Return whether to query the provider now. The API server has not responded for `silent` seconds."""
         if silent < FIRST_SECONDS:
             self._next = FIRST_SECONDS
             return False
@@ -43,7 +47,10 @@ class ControlPlane:
         return True
 
     def lost(self, silent: float) -> str | None:
-        """Return a text if the control plane is stopped and counts as lost. Call this only when `due`."""
+        """Return a sentence if the control plane is stopped and counts as lost, otherwise None.
+
+        Call this only after `due` has returned True. `silent` is the number of seconds without a response.
+        """
         how = self.stopped()
         if how is not None and silent < STOPPED_SECONDS:
             self._next = min(self._next, STOPPED_SECONDS)

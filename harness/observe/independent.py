@@ -1,6 +1,7 @@
-"""Detect when a launch with independent pods, which each test their own node, is over.
+"""Detect when a launch whose pods each test their own node is over.
 
-If a pod fails, cannot start or loses its node, the harness still waits for the other pods.
+The pods are independent: if a pod fails, cannot start or loses its node, the harness still waits for the
+other pods.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ class IndependentPods(CompletionDetector):
     """Processes all watch events. The launch is over when every command has ended or can never end."""
 
     rejected: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Per node: rejected pods' uids and the kubelet's messages. The controller replaces such pods."""
+    """Maps each node to the pods that its kubelet rejected, as a mapping from pod uid to message.
+
+    The DaemonSet controller replaces rejected pods.
+    """
 
     def observe(self, kind: str, observation: Observation) -> None:
         """Process a watch event, and store pods that were rejected by a kubelet."""

@@ -16,7 +16,7 @@ class LaunchState:
     """Processes all watch events and keeps the latest state of each object."""
 
     launched: str = "jobset"
-    """The launched object's file in objects/, without ".jsonl" (harness/evidence/kubernetes/kinds.py)."""
+    """The name of the launched object's file in the bundle's objects/ folder, without ".jsonl"."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
     """The exit code of the command in each pod's rank container, keyed by pod uid."""
@@ -59,7 +59,7 @@ class LaunchState:
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 
     def all(self, kind: str) -> list[Object]:
-        """Return the existing objects of a kind (harness/evidence/kubernetes/kinds.py)."""
+        """Return the latest state of each existing object of a kind, such as `pod` or `workload`."""
         return list(self._objects.get(kind, {}).values())
 
     def running(self) -> list[Object]:
@@ -126,7 +126,10 @@ def not_ready(node: Object) -> bool:
 
 
 def is_down(deployment: Object) -> bool:
-    """Return whether a Deployment is scaled to 0 and has no available pods. A restart does not count."""
+    """Return whether a Deployment is scaled to 0 and has no available pods.
+
+    A Deployment that is only restarting is not down.
+    """
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

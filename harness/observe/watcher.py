@@ -59,12 +59,15 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Start the watches."""
+        """Start one thread per kind, which lists the kind's objects and then watches them."""
         for thread in self._threads:
             thread.start()
 
     def listed(self, seconds: float = 30) -> None:
-        """Wait until the objects of every kind have been listed. From then on, all changes are recorded."""
+        """Wait until the objects of every kind have been listed, for at most `seconds`.
+
+        From then on, all changes are recorded. A kind that is not listed in time is reported as a gap.
+        """
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
             if not once.wait(deadline.remaining):
@@ -174,7 +177,7 @@ class Watcher:
 
 
 def _managers(item: Object) -> list[Object]:
-    """Return the managed fields without the long lists of fields. The judge only needs managers and times."""
+    """Return an object's managedFields entries with their managers and times, but without lists of fields."""
     entries = item["metadata"].get("managedFields") or []
     return [
         {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries

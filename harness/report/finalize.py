@@ -28,7 +28,10 @@ class Outcome:
 
 
 def prepare_to_finish() -> None:
-    """Import the judge and reports. This takes 0.2 s, so callers do it while the job is starting."""
+    """Import the modules of the judge and the reports.
+
+    The import takes 0.2 s, so callers do it in advance, while the job is starting.
+    """
     for module in ("harness.judge.users", "harness.report.beside"):
         import_module(module)
 
@@ -67,8 +70,8 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
 def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
     """Write the report files. Return the names of those that could not be written.
 
-    A failure here does not change the verdict, because a report is not evidence. If the evidence filled the
-    disk, no reports are written, so that the remaining space stays free.
+    If a file cannot be written, the verdict does not change, because a report is not evidence. If the
+    evidence filled the disk, no report files are written, so that the remaining space stays free.
     """
     from harness.report import beside
 

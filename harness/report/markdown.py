@@ -16,7 +16,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def code(verbatim: str) -> str:
-    """Return a code span, or "" for an empty string."""
+    """Return the text as a Markdown code span, or "" for an empty string."""
     if "`" not in verbatim:
         return f"`{verbatim}`" if verbatim else ""
     fence = "`" * (1 + max(map(len, re.findall("`+", verbatim))))
@@ -35,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Format a cell with escaped pipes. Preceding backslashes are doubled, as parsers differ on `\\\\|`."""
+    """Format a table cell with escaped pipes. Backslashes before pipes are doubled: parsers differ here."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

@@ -32,7 +32,7 @@ from harness.report.html.page import REPORT
 
 CTRF, JUNIT = "ctrf.json", "junit.xml"
 MAX_SECONDS = 10 * 365 * 86_400
-"""The longest duration of an acceptance test in ctrf.json. A damaged bundle can claim any."""
+"""Maximum duration of an acceptance test in ctrf.json, in seconds. A damaged bundle can contain any value."""
 _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}
 
 

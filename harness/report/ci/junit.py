@@ -21,7 +21,8 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise, `text` describes the problem in full and `message` in one line. `kind` is its class.
+    Otherwise, `text` describes the problem in full and `message` in one line, and `kind` classifies it, for
+    example as a cause such as rank.killed.
     """
 
     name: str
@@ -35,7 +36,10 @@ class Case:
 def document(
     suite: str, cases: Sequence[Case], properties: Iterable[tuple[str, str]], started_at: str, seconds: float
 ) -> str:
-    """Return the file's text, for UTF-8. `started_at` is an RFC 3339 time, or "" if it is not known."""
+    """Return the text of a JUnit XML file, which must be encoded as UTF-8.
+
+    `started_at` is an RFC 3339 time, or "" if it is not known.
+    """
     counts = {
         "tests": f"{len(cases)}",
         "failures": f"{sum(case.problem == 'failure' for case in cases)}",
@@ -72,7 +76,10 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Add an element to `parent`, if given. Text is added only by this function, so all text is escaped."""
+    """Return a new element, which is appended to `parent` if given.
+
+    Only this function adds text to the document, so all text in it is legal XML.
+    """
     legal_attributes = {name: legal(value) for name, value in (attributes or {}).items()}
     element = (
         ET.Element(tag, legal_attributes) if parent is None else ET.SubElement(parent, tag, legal_attributes)

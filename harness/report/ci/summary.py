@@ -38,7 +38,7 @@ def launches(rows: Sequence[Row]) -> str:
             named = text(row.test or row.launch.bundle)
             lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
-            # GitHub's Markdown needs an empty line before a list, but the properties do not contain any.
+            # GitHub's Markdown needs an empty line before a list, but `acceptance` has no empty lines.
             title, *rest = row.launch.acceptance
             table = [line for line in rest if line.startswith("|")]
             others = [line for line in rest if not line.startswith("|")]
@@ -92,7 +92,7 @@ def of_launch(row: Row) -> Iterator[str]:
 
 
 def of_test(test: Test) -> Iterator[str]:
-    """Yield a test's annotations, at its line of code."""
+    """Yield an annotation at a test's line of code if the test failed or is flaky."""
     where = {"file": test.file_path, "line": test.line}
     if test.status == "failed":
         yield annotation("error", test.message or "failed", title=test.name, **where)

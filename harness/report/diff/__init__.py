@@ -1,1 +1,1 @@
-"""Compare two bundles."""
+"""Compare the evidence and verdicts of two bundles, for `harness diff`."""

@@ -15,11 +15,11 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""A stage's two durations differ only if both their difference and their ratio exceed these limits."""
+"""Two durations of a stage count as different only if both their difference and ratio exceed these limits."""
 TICK = 0.001
 """The resolution of durations, in seconds. No ratio is computed for shorter durations."""
 SHOWN = 10
-"""Maximum number of differing values shown."""
+"""Maximum number of differing values that the result lists."""
 
 
 class Change(Record):
@@ -31,9 +31,9 @@ class Change(Record):
 
 
 class Timing(Record):
-    """A stage's duration in seconds in both bundles. `ratio` is B/A, or None if a bundle lacks the stage.
+    """A stage's duration in seconds in both bundles, A and B.
 
-    `marked` means that the difference is more than noise.
+    `ratio` is B/A, or None if a bundle lacks the stage. `marked` means that the difference is not noise.
     """
 
     stage: str

@@ -1,4 +1,7 @@
-"""Print the differences as text: relevant differences first, then the job, timings and events."""
+"""Print the differences between two bundles as tables.
+
+The differences that matter come first, followed by those in the job, the timings and the events.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class View:
-    """The report page's section on a fleet."""
+    """The section of the report page that shows the acceptance results of a cluster's nodes, the fleet."""
 
     fleet: Fleet
     nodes: list[Node]
@@ -86,13 +86,13 @@ class View:
 
 
 def view(bundle: Bundle) -> View | None:
-    """Return the section for a bundle, or None if it does not contain acceptance tests."""
+    """Return the report page's section on a bundle's acceptance tests, or None if it contains none."""
     found = of_bundle(bundle)
     return None if found is None else of_fleet(found)
 
 
 def of_fleet(fleet: Fleet) -> View:
-    """Return the section for a fleet."""
+    """Return the report page's section on the acceptance results of a fleet."""
     bad = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
     passed = [_node(node) for node in fleet.nodes if node.verdict == "PASS"]
     failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
@@ -239,7 +239,7 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
 
 
 def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
-    """Number tests with the same name to make names unique."""
+    """Yield the tests with unique names: a number is appended to the name of a test that occurs again."""
     seen: dict[str, int] = {}
     for check, verdict, seconds in cases:
         number = seen[check.name] = seen.get(check.name, 0) + 1

@@ -19,7 +19,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
 
 @dataclass(frozen=True)
 class Mark:
-    """A point, or a line at `x` or `y`, in the picture's units. `text` is its label."""
+    """A labelled point, or a line at `x` or `y`. Coordinates are in the picture's units."""
 
     x: float
     y: float
@@ -60,7 +60,10 @@ class View:
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
-    """Return the section for a bundle, or None if it has no training. Pass curves.metrics as `facts`."""
+    """Return the report page's section on a training job, or None if the bundle has no training audit.
+
+    `facts` is the result of curves.metrics.
+    """
     audit = bundle.training_audit
     if audit is None:
         return None

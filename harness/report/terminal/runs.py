@@ -16,7 +16,7 @@ from harness.report.amounts import amount
 from harness.report.terminal.console import STYLE
 
 WIDE = 130
-"""Minimum terminal width for showing all columns."""
+"""Minimum width of a terminal, in characters, for showing all columns of the table."""
 
 
 class Row(BaseModel):

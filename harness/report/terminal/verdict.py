@@ -57,9 +57,8 @@ def render(
         console.print(Text(times, style="dim"))
     console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     for label, text in _after(verdict, bundle):
-        console.print(
-            Text(f"{label:8}  {text}"), soft_wrap=True
-        )  # commands are not wrapped, so that they can be copied
+        # Long lines are not wrapped, so that commands can be copied.
+        console.print(Text(f"{label:8}  {text}"), soft_wrap=True)
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
