@@ -26,7 +26,7 @@ CONTROL = Fault(
     name="control",
     about="Nothing is injected.",
     target="harness",
-    env={"HARNESS_WAIT_SECONDS": "400"},  # long, because a busy machine can be slow
+    env={"HARNESS_WAIT_SECONDS": "400"},  # This is long, because a busy machine can be slow.
     expect=Expect(verdict="PASS", ranks=[]),
 )
 
@@ -74,7 +74,10 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the next control. Return the result, or raise the injection's error."""
+        """Return a fault's result, once the fault and the next control have ended.
+
+        Raises the error of the injection, or HarnessError if the matrix was stopped.
+        """
         return self._rows[name].result()
 
     def stop(self) -> None:

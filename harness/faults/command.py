@@ -56,7 +56,7 @@ class Command:
             text=True,
             env=self.env,
             start_new_session=True,
-            preexec_fn=_interruptible,  # noqa: PLW1509 - one system call
+            preexec_fn=_interruptible,  # noqa: PLW1509 - it only makes one system call
         )
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._errors, self._output)]
         for reader in self._readers:
@@ -65,7 +65,7 @@ class Command:
     def _errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line)  # A caller reads the lines while the harness runs.
+            self.lines.append(line)  # Callers read these lines while the command is still running.
 
     def _output(self) -> None:
         assert self.process.stdout is not None
@@ -80,7 +80,7 @@ class Command:
         os.killpg(self.process.pid, signum)
 
     def end(self, seconds: float = 180) -> int:
-        """Wait until the command has exited, and return its exit code."""
+        """Wait until the command has exited, for at most `seconds`, and return its exit code."""
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(10)

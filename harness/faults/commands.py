@@ -69,7 +69,7 @@ def faults(
 
 
 def show(faults: list[Fault]) -> None:
-    """Print a line for each fault."""
+    """Print a line for each fault, with its name, its expected result and its description."""
     for fault in faults:
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 

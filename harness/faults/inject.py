@@ -97,7 +97,7 @@ class Injector:
         known["runs"] = env["HARNESS_RUNS_DIR"]
         env = {name: step_variables.render(value, known, fault.name) for name, value in env.items()}
         arguments = ["--json", *(step_variables.render(text, known, fault.name) for text in fault.arguments)]
-        # The trainer's own options come last, after `--`.
+        # The arguments are inserted here, because the trainer's own options come last, after `--`.
         words[1:1] = arguments
         with ExitStack() as last:
             if fault.at == "before":
@@ -161,7 +161,7 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
     if step.is_command:
         step_variables.command(step, values, fault).run()
     elif step.sleep is not None:
-        time.sleep(step.sleep)  # the fault lasts as long as this sleep
+        time.sleep(step.sleep)  # The fault lasts until the next step, which may end it.
     elif run is None:
         raise UsageError(f"fault {fault}: the harness process to signal has not started yet")
     elif step.signal is not None:
@@ -213,7 +213,7 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """Return the launch's bundle and verdict.
+    """Return the bundle and the verdict of the launch in `runs`, or (None, None) if there is no bundle.
 
     If the harness was killed before it wrote a verdict, the bundle is judged here.
     """

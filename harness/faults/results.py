@@ -14,7 +14,7 @@ from harness.faults.random.oracle import Word
 
 
 class Row(BaseModel):
-    """The result of an injection. `right` is true if the result is the expected one."""
+    """The result of injecting one fault. `right` is true if the result is the expected one."""
 
     fault: str
     target: str
@@ -34,7 +34,7 @@ class Row(BaseModel):
     """Seconds from the first recorded sign of the fault to the verdict. None if there is no sign."""
     bundle: str | None = None
     oracle: Word | None = None
-    """The oracle's decision on a random fault. `borne` means that a PASS is right."""
+    """The oracle's decision on a random fault. `borne` means a PASS for which no point is missing."""
     lost: str = ""
     """A description of the logged points that are missing in the tracker."""
     control: str | None = None

@@ -58,7 +58,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 
 
 def of_launch(bundle: Bundle) -> dict[str, Any]:
-    """Return the variables for a launch, from the bundle while it is being written."""
+    """Return the variables whose values are known from a launch's bundle, which may still be incomplete."""
     manifest = bundle.manifest
     known: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:
@@ -81,7 +81,7 @@ def render(text: str, places: dict[str, Any], fault: str) -> str:
 
 
 def command(step: Step, places: dict[str, Any], fault: str) -> Command:
-    """Return the command that runs a step."""
+    """Return the command that runs a step. Raises UsageError if the step uses an unknown variable."""
     stdin = None if step.stdin is None else render(step.stdin, places, fault)
     if step.sh is not None:
         return Command(["bash", "-ceu", render(step.sh, places, fault)], stdin)

@@ -32,15 +32,15 @@ class Command:
     stdin: str | None = None
 
     def run(self) -> str:
-        """Run the command and return its output. Raises ToolError."""
+        """Run the command and return its stdout and stderr. Raises ToolError if it fails."""
         done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 
 
 def undo_all(commands: list[Command]) -> list[str]:
-    """Run all commands, even if one of them fails. Return the errors as text.
+    """Run all undo commands in order, even if one of them fails. Return the errors as text.
 
-    A failed command is retried for up to a minute.
+    A command that fails is retried for up to a minute.
     """
     failed = []
     for command in commands:

@@ -24,7 +24,7 @@ def rows() -> None:
 
 
 def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
-    """Send a request like Pluto's client, and return the response."""
+    """Send a request to the tracker as Pluto's client does, and return the JSON response."""
     data = None if body is None else json.dumps(body).encode()
     key = {"Authorization": f"Bearer {os.environ['PLUTO_API_KEY']}", "Content-Type": "application/json"}
     request = urllib.request.Request(os.environ["PLUTO_URL_API"] + path, data, {**key, **headers})  # noqa: S310
@@ -34,7 +34,7 @@ def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[s
 
 
 def number() -> int:
-    """Return the number of the launch's run."""
+    """Return the tracker's own id of the launch's run."""
     query = f"externalId={os.environ['PLUTO_RUN_ID']}&projectName={os.environ['PLUTO_PROJECT']}"
     return int(ask(f"/api/audit/runs?{query}")["runs"][0]["runId"])
 

@@ -123,9 +123,8 @@ class Place:
                     recorder=settings.recorder,
                 )
                 job = work.render(surroundings)[-1]
-            (journals / nonce).mkdir(
-                parents=True
-            )  # created here, so that this user can remove the files that root creates in it
+            # The folder belongs to this user, who can therefore remove the files that root creates in it.
+            (journals / nonce).mkdir(parents=True)
             secrets = dict.fromkeys(("PLUTO_API_KEY", "PLUTO_API_TOKEN"), key)
             pods = Pods(
                 job, maps, secrets, nonce, Path(folder), journals, None if program.has_torch else self.torch
@@ -156,7 +155,7 @@ class Place:
 
 
 def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
-    """Write logs, ground truth and processes, as harness/observe/observer.py does."""
+    """Write the containers' logs, ground truth and process events, as harness/observe/observer.py does."""
     launch = writer.current.launch
     assert launch is not None
     collector = TruthCollector(writer.current.nonce)

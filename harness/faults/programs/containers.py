@@ -96,7 +96,10 @@ class Pods:
     """A Python file in the image whose import must fail."""
 
     def run(self, seconds: float) -> list[Container]:
-        """Run all pods until they end or the deadline of `seconds` passes. Raises HarnessError."""
+        """Run all pods until they end, or until the deadline passes after `seconds`.
+
+        Raises HarnessError if a Docker command fails.
+        """
         nodes = int(self.job["spec"]["completions"])
         pods = [Container(index, f"{NAME}-{self.nonce}-{index}") for index in range(nodes)]
         failed = threading.Lock()
@@ -182,7 +185,7 @@ class Pods:
         return folder
 
     def _end(self, others: Sequence[Container]) -> None:
-        """Send SIGTERM to running pods, and SIGKILL after the grace period."""
+        """Stop the containers of pods with SIGTERM, followed by SIGKILL after GRACE_SECONDS."""
         for other in others:
             other.ended_at = now()
         if others:
@@ -190,7 +193,7 @@ class Pods:
                 _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
 
     def _read_outcome(self, pod: Container) -> None:
-        """Read a container's exit status and log."""
+        """Set the container's times, exit code, log and termination message, as reported by Docker."""
         state = json.loads(_docker("inspect", "--format", "{{json .State}}", pod.name))
         pod.started_at, pod.finished_at = _moment(state["StartedAt"]), _moment(state["FinishedAt"])
         pod.exit_code, pod.out_of_memory = int(state["ExitCode"]), bool(state["OOMKilled"])

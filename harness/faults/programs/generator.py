@@ -28,7 +28,7 @@ _Name = TypeVar("_Name")
 
 
 class Launch(Strict):
-    """A way to start the ranks. `alone` means that each of two pods forms its own world."""
+    """A way to start the ranks of a program. `alone` means that each of two pods forms its own world."""
 
     sh: str
     weight: float
@@ -94,7 +94,7 @@ class Worker(Strict):
 
     @property
     def about(self) -> list[str]:
-        """Return descriptions of the number of calls and of each unusual property."""
+        """Return phrases that describe the behaviour: the number of calls and each unusual property."""
         does = self
         kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
         parts = {
@@ -153,7 +153,9 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = f"env {launch}"  # `exec` and `nohup` do not accept variables before the program
+            launch = (
+                f"env {launch}"  # `exec` and `nohup` do not accept assignments before a program.
+            )
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 

@@ -1,8 +1,8 @@
 """The ledger of generated programs, docs/programs.json.
 
-For each seed, it contains the number of programs for each oracle decision, and all programs whose verdict was
-not right (misses). A new session continues after the last program in the ledger. Faults whose ranks ran
-programs on a cluster (`harness faults --random N --programs`) are recorded by name.
+For each seed, the ledger contains the number of programs for each oracle decision, and all programs whose
+verdict was not right (misses). A new session continues after the last program in the ledger. Faults whose
+ranks ran programs on a cluster (`harness faults --random N --programs`) are recorded by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Outcome(BaseModel):
 
 
 class Seed(BaseModel):
-    """The results for a seed."""
+    """The results of all programs that were generated from one seed."""
 
     programs: int = 0
     """The number of programs that ran, in order from program 0."""
@@ -74,7 +74,7 @@ class Ledger(BaseModel):
             seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
 
     def again(self, outcome: Outcome) -> None:
-        """Replace the result of a miss that was run again."""
+        """Replace the result of a program that was run again because its verdict had not been right."""
         seed = self.seeds[outcome.seed]
         old = next(miss for miss in seed.misses if miss.number == outcome.number)
         seed.misses.remove(old)

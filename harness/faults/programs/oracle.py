@@ -51,10 +51,10 @@ class Decision:
 
 @dataclass
 class Account:
-    """The findings about a program.
+    """What the oracle finds in the evidence about a program.
 
-    If there are `reasons`, a PASS is wrong. `doubts` permit a verdict other than PASS, but do not require
-    one.
+    If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can be
+    right.
     """
 
     program: Program
@@ -91,7 +91,7 @@ class Account:
     def _ends(self) -> None:
         last: dict[tuple[str, int], Journal] = {}
         for journal in self._ranks:
-            last[journal.host, journal.pid] = journal  # a program started by exec keeps the process id
+            last[journal.host, journal.pid] = journal  # A program started by os.exec keeps the process id.
         for journal in last.values():
             end = journal.end
             if end is None:
@@ -120,7 +120,7 @@ class Account:
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
-                    if number is None:  # the client accepts a single None, but sometimes rejects several
+                    if number is None:  # The client accepts a single None, but sometimes rejects several.
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))
@@ -203,7 +203,7 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the findings about a program. `tracked` contains its points in the tracker's database."""
+    """Return the oracle's account of a program. `tracked` contains the program's points in the tracker."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))

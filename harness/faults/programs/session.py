@@ -33,7 +33,10 @@ import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(2)), daemon=True).start()
 runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 """
-"""Python code that runs the tracker until its stdin is closed, because a killed harness cannot stop it."""
+"""Python code that runs the tracker until its stdin is closed.
+
+The operating system closes the pipe even if the harness is killed and cannot stop the tracker itself.
+"""
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")

@@ -1,6 +1,8 @@
-"""Generate random faults from grammar.yaml. Each combines an object, a verb, a moment and a behaviour.
+"""Generate random faults from grammar.yaml.
 
-A seed and a number always determine the same fault, so that a run can be continued and a fault repeated.
+Each fault combines an object in the cluster, a verb that says what happens to the object, a moment in the
+launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so that a
+run can be continued and a fault repeated.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ n() { k -n {{ namespace }} "$@"; }
 
 
 class Verb(Strict):
-    """A disturbance of an object. `undo` is set if the disturbance affects the cluster."""
+    """A disturbance of an object, as a shell script. `undo` is set if the disturbance affects the cluster."""
 
     do: str
     undo: str = ""
 
 
 class Object(Strict):
-    """An object that can be disturbed."""
+    """An object or process that can be disturbed. `named` is a regex for verdicts that name it."""
 
     target: Target
     scope: Scope = "launch"
@@ -62,7 +64,7 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """A worker behaviour. `named` matches the verdicts that report the worker's own fault."""
+    """A behaviour of the job's worker. `named` is a regex for verdicts that report the worker's own fault."""
 
     worker: str
     weight: int = 1

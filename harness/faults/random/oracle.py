@@ -128,7 +128,7 @@ def names(verdict: Verdict | None, output: str, named: str) -> bool:
 
 
 def _forget(ready: Ready, nonce: str) -> None:
-    """Remove a launch's files from the nodes."""
+    """Remove the files that a launch's workers wrote on the nodes."""
     for node in ready.kind.nodes():
         processes.run(["docker", "exec", node, "rm", "-rf", f"{FILES}/{nonce}"], timeout=SECONDS, check=False)
 
@@ -172,5 +172,5 @@ def _rows(lines: Iterable[str]) -> Iterator[Any]:
 
 
 def point(metric: str, step: int, value: float | None) -> Point:
-    """Return a point for values read from a file or the database."""
+    """Return a Point from values that were read from a file or the database, with NaN as None."""
     return metric, int(step), None if value is None or math.isnan(value) else float(value)

@@ -36,7 +36,7 @@ def good(rows: Sequence[Row]) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return a summary of the counts in a few sentences."""
+    """Return a few sentences with the number of results for each oracle decision."""
     seen = counts(rows)
     struck = len(rows) - seen["not struck"]
     others = seen["named"] + seen["not named"]
