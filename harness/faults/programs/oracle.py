@@ -53,8 +53,8 @@ class Decision:
 class Account:
     """What the oracle finds in the evidence about a program.
 
-    If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can be
-    right.
+    If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can
+    be right.
     """
 
     program: Program
