@@ -44,19 +44,20 @@ def key_in(reader: Reader, wanted: SecretKey, referred: str = "") -> str:
     what = f"Secret {wanted.name} in namespace {reader.namespace}"
     key = wanted.key or (referred if referred in data else "") or _only(names)
     if not names:
-        raise _problem(f"{what} is empty", "name another Secret by --secret")
+        raise _problem(f"{what} is empty", "name another Secret with --secret")
     if not key:
-        text = f"{what} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which one it is"
+        text = f"{what} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which to use"
         raise _problem(text, f"name one of them, as in --secret {wanted.name}/{names[0]}")
     if key not in data:
-        raise _problem(f"{what} has no key {key}, but {', '.join(names[:8])}", "name one of them by --secret")
+        raise _problem(f"{what} has no key {key}, but {', '.join(names[:8])}", "name one with --secret")
     try:
         value = base64.b64decode(data[key], validate=True).decode("ascii").strip()
     except (binascii.Error, ValueError):
         value = ""
     if not value or not value.isprintable() or " " in value:
         raise _problem(
-            f"{key} of {what} is no key of a tracker: one word is expected", "name another entry by --secret"
+            f"{key} of {what} is not a tracker's key: one word is expected",
+            "name another entry with --secret",
         )
     return value
 

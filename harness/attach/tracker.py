@@ -278,7 +278,7 @@ def _key(
         raise HarnessError(
             f"only the pods name the tracker {url}, and they do not use Secret {secret.name}, so its key is "
             "not sent to it",
-            hint=f"--tracker-url {url} confirms it",
+            hint=f"add --tracker-url {url} to confirm that the key may be sent there",
             cause="tracker.unreachable",
         )
     if context.settings.pluto_api_key is not None:
@@ -286,7 +286,7 @@ def _key(
             return context.settings.pluto_api_key.get_secret_value()
         raise HarnessError(
             f"only the pods name the tracker {url}, so your own PLUTO_API_KEY is not sent to it",
-            hint=f"--tracker-url {url} confirms it, or --secret NAME reads the key of the job",
+            hint=f"add --tracker-url {url} to confirm it, or --secret NAME to use the job's own key",
             cause="tracker.unreachable",
         )
     names = dict.fromkeys(
@@ -367,6 +367,6 @@ def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx
         )
     return HarnessError(
         f"the tracker is expected at {what}, but the API server does not reach it: {message}",
-        hint="check the URL, or name another one by --tracker-url",
+        hint="check the URL, or name another one with --tracker-url",
         cause="tracker.unreachable",
     )

@@ -34,7 +34,7 @@ def softened(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
-        head = f"{finding.head}, as far as pods exist: that of {names(gone)} does not"
+        head = f"{finding.head}, but the pod of {names(gone)} does not exist, so it was not judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding
@@ -56,7 +56,7 @@ def _before_attaching(case: Case, finding: Finding) -> str:
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
-        return "what led to it before the harness attached is not known"
+        return "its reason may have occurred before the harness attached, so the reason is not known"
     return ""
 
 
@@ -66,7 +66,7 @@ def _before_these_pods(case: Case, cause: str) -> str:
     if cause == "unification.stale_run" or (created is not None and launched and created < launched):
         return "whether this job was meant to continue an older run is not known"
     if next(earlier_attempts.restarts(case), None) is not None:
-        return "pods of this job from before are gone, and may have written it"
+        return "earlier pods of this job, which no longer exist, may have written to it"
     return ""
 
 

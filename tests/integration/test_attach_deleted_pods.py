@@ -85,7 +85,7 @@ def test_a_deadline_that_is_deleting_the_pods_is_the_cause(
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
     assert "was deleted" not in verdict.explanation
-    assert "what it follows from" not in verdict.explanation
+    assert "the consequence of another failure" not in verdict.explanation
     disturbances = next(check for check in verdict.checks if check.name == "disturbances")
     assert "was deleted" not in disturbances.explanation
 

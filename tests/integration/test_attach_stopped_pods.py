@@ -256,7 +256,7 @@ def test_a_pod_that_its_controller_stopped_names_the_reason(
     verdict = attached().verdict
     assert verdict.verdict == "UNKNOWN"
     assert why in verdict.explanation
-    assert "what it follows from is not recorded" not in verdict.explanation
+    assert "the consequence of another failure" not in verdict.explanation
     assert "its controller stopped the pod" in verdict.next[-1]
 
 

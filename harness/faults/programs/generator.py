@@ -153,9 +153,7 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = (
-                f"env {launch}"  # `exec` and `nohup` do not accept assignments before a program.
-            )
+            launch = f"env {launch}"  # `exec` and `nohup` do not accept assignments before a program.
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 

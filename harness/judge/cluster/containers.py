@@ -124,7 +124,9 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
     for judged in (_init_failed, _init_unended, _failed, _unended):
         if (finding := judged(case, ends, others)) is not None:
             return finding
-    text = f"{counted(len(others), 'other container')} of the ranks' pods let the ranks start and end"
+    text = (
+        f"{counted(len(others), 'other container')} in the ranks' pods kept no rank from starting or ending"
+    )
     return passed(CHECK, text, list(dict.fromkeys(other.state.ref for other in others)))
 
 

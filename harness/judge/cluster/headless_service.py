@@ -147,9 +147,11 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         return None
     who = names(case.ranks_of(*absent))
     if not mapping(service.object, "spec", "selector"):
-        text = f"Service {service.name} has no selector, so nothing made the pod of {who} an endpoint of it"
+        text = (
+            f"Service {service.name} has no selector, so Kubernetes made the pod of {who} no endpoint of it"
+        )
         return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
-    text = f"Service {service.name} selects the pod of {who}, but that was never an endpoint of it"
+    text = f"Service {service.name} selects the pod of {who}, but the pod was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
 
 

@@ -46,7 +46,8 @@ def when_stopped(case: Case) -> list[str]:
     found.sort(key=lambda place: (place.stack.in_collective, place.rank))
     texts = [f"rank {place.rank} was in {place.stack.place}" for place in found[:MAX_PLACES]]
     if found[MAX_PLACES:]:
-        texts.append(f"where {counted(len(found) - MAX_PLACES, 'rank')} more were is in processes.jsonl")
+        more = counted(len(found) - MAX_PLACES, "more rank")
+        texts.append(f"processes.jsonl shows where {more} were")
     return [f"when it was ended, {'; '.join(texts)}"] if texts else []
 
 

@@ -141,7 +141,7 @@ def _complete(
     if not details:
         return passed(
             "ground-truth-complete",
-            f"{counted(len(usable), 'process', 'processes')} ended with a summary that fits its lines",
+            f"{counted(len(usable), 'process', 'processes')} ended with a summary that matches its log lines",
         )
     ranks = {*problems, *(rank for ranks, _ in found.open for rank in ranks)}
     who = f"of {names(ranks)} " if ranks else ""

@@ -165,7 +165,7 @@ def _open(truth: Truth | None) -> str:
             # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
             continue
         if account is None:
-            return "its recorder closed no account"
+            return "its recorder did not write its final counts of the values"
         if account.unseen:
             return account.unseen
         explained = sum(count for count, _, _ in attempt.omissions.values())

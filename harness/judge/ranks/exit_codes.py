@@ -27,8 +27,8 @@ _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|Dist
 """Errors from a rank whose peer ended before responding, in addition to those that `clues` finds in logs."""
 
 _UNTOLD = (
-    "it raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide it:"
-    " start the rank with torchrun, call sys.exit, or let the script end with the rank's command"
+    "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
+    " this code: start the rank with torchrun, call sys.exit, or let the script end with the rank's command"
 )
 
 

@@ -249,7 +249,7 @@ def rank_ends(
 
 def _origin(case: Case) -> tuple[list[str], str]:
     """Return why the failure that led to the reported one in an attached job is not known, and advice."""
-    text = "it is a consequence, and what it follows from is not recorded"
+    text = "it is the consequence of another failure, which was not recorded"
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if not missing:
         return [text], ""
@@ -306,7 +306,7 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
     if cause.cause != "rendezvous.timeout":
         failed = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
-            failed = "what answered at MASTER_ADDR is no rendezvous"
+            failed = "what responded at MASTER_ADDR is not a rendezvous"
         text, ranks = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
     return not_passed(
         "rendezvous",

@@ -33,7 +33,7 @@ def render(diff: Diff, console: Console) -> None:
         _section(console, title, ["", "A", "B"], map(_change, changes))
     _section(
         console,
-        "points: how many of those logged are in the run, and steps",
+        "points: how many of the logged points are in the run, and which steps differ",
         ["rank", "metric", "A", "B"],
         ([str(each.rank), each.metric, _counts_text(each.a), _counts_text(each.b)] for each in diff.points),
     )
@@ -56,7 +56,7 @@ def render(diff: Diff, console: Console) -> None:
     )
     _section(
         console,
-        "events that only one has",
+        "events that occur in only one bundle",
         ["", "", "about", "A", "B"],
         ([e.type, e.reason, e.object, *(str(n) if n else "" for n in (e.a, e.b))] for e in diff.events),
         right=2,

@@ -119,7 +119,7 @@ def test_a_rank_without_a_recorder_is_no_pass(judged: Judged) -> None:
 def test_a_recorder_that_closed_no_account_is_no_pass(judged: Judged) -> None:
     job = accounted()
     job.truth[0] = [line for line in job.truth[0] if not isinstance(line, TruthAccount)]
-    assert "its recorder closed no account" in judged(job).explanation
+    assert "its recorder did not write its final counts of the values" in judged(job).explanation
 
 
 def test_a_bundle_of_an_older_harness_has_no_such_check(judged: Judged) -> None:
