@@ -247,7 +247,7 @@ class Case:
 
     @property
     def ranks(self) -> range:
-        """Return the expected ranks."""
+        """Return the numbers of the ranks that the job is expected to have."""
         return range(self.expected.ranks)
 
     @property
@@ -272,12 +272,12 @@ class Case:
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
-        """Map each rank to its node, in rank order. Empty if `met` is false."""
+        """Map each rank to its node's index, in rank order. Empty if the processes do not prove one world."""
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @cached_property
     def _recorded_ranks(self) -> dict[int, list[int]]:
-        """Map each node to its ranks. Empty if `met` is false."""
+        """Map each node's index to its ranks. Empty if the recorded processes do not prove one world."""
         by_node: dict[int, list[int]] = {}
         for rank, node in self._recorded_nodes.items():
             by_node.setdefault(node, []).append(rank)

@@ -76,7 +76,7 @@ def in_phases(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
-    """Return the head with its details, followed by the sentences in `why`.
+    """Return an explanation: the sentence `head` with its details, followed by the sentences in `why`.
 
     Every sentence begins with a capital letter. The last sentence has no full stop, because it often ends
     with a quoted log line or a Kubernetes message.

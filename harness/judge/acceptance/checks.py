@@ -40,7 +40,7 @@ class Answer:
     report: AcceptanceReport | None
     ref: str
     at: str = ""
-    """When the first failed check was printed."""
+    """When the pod printed the first failed check, as a timestamp, or "" if no check failed."""
 
     @property
     def about(self) -> str:

@@ -75,7 +75,7 @@ def fleet(
     nodes, unplaced = placed(pods, members)
     world = {rank: member.node for member in members for rank in member.ranks}
     if len(set(world.values())) < 2:
-        world = {}  # If one node runs all ranks, its collective tests count as its own.
+        world = {}  # If one node runs all ranks, the collective tests count as tests of this node alone.
     restarts = {member.node: member.restarts for member in members}
     parts = {member.node: member.shared for member in members}
     groups = fleet_group.groups(nodes, restarts, world)

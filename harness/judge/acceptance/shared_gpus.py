@@ -1,7 +1,7 @@
-"""Do not judge the speed of shared GPUs, because other processes may have used them during the tests.
+"""Exclude the speed of shared GPUs from the verdict, as other processes may have used them during the tests.
 
 The node's labels, or the pod itself (workers/acceptance/gpu_sharing.py), show whether a GPU is shared. A
-wrong computation result is still a failure.
+wrong computation result on a shared GPU is still a failure.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def added_by(case: Case, other: Other) -> str:
 
 
 def _templates(state: ObjectState) -> list[dict[str, Any]]:
-    """Return the pod specs in a launched object."""
+    """Return the pod specs in an object's pod templates. A JobSet has one template per replicated job."""
     spec = mapping(state.object, "spec")
     jobs = [mapping(job, "template", "spec", "template", "spec") for job in items(spec, "replicatedJobs")]
     return [template for template in [*jobs, mapping(spec, "template", "spec")] if template]

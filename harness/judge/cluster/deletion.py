@@ -235,7 +235,7 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     of the changes is taken from the objects' resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # Only timestamps show the order of earlier events.
+    if case.launch.attached and born < 0:  # Only timestamps show the order of events before attaching.
         at = requested_at(removed) + WHOLE_SECONDS
         signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
         return all(at <= _sign_at(case, sign) for sign in signs)
@@ -312,7 +312,7 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the conditions in _ENDS that are true."""
+    """Yield the object's true conditions that show that it has ended or is about to end."""
     for name in _ENDS:
         if (found := condition(state, name)).get("status") == "True":
             yield found

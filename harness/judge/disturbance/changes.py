@@ -124,7 +124,7 @@ def ended(state: ObjectState) -> str | None:
 
 
 def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return the labels and owner references that were removed between the two states."""
+    """Return the labels and owner references that were removed between two states of an object."""
     old, new = mapping(before, "metadata"), mapping(after, "metadata")
     owners = {owner.get("uid") for owner in items(new, "ownerReferences")}
     removed = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in owners]
@@ -143,7 +143,7 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return the fields, other than status fields, in which the two states differ.
+    """Return the fields, other than status fields, in which two states of an object differ.
 
     The content of Secrets and ConfigMaps is not recorded. For these, the result is only that the content was
     written.

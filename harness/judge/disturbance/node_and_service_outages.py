@@ -23,7 +23,7 @@ CLOCK_SECONDS = 30.0
 
 
 def outages(case: Case) -> Iterator[Change]:
-    """Yield all outages in no particular order, including those after the wait."""
+    """Yield all recorded outages and restarts in no particular order, including those after the wait."""
     yield from _restarts(case)
     yield from _nodes(case)
     yield from _clocks(case)

@@ -210,7 +210,7 @@ class Clues:
 
     @property
     def log_quote(self) -> str:
-        """Return a sentence that quotes the last line."""
+        """Return a sentence that quotes the rank's last error or last log line."""
         if self.last:
             return f"its last log line: {self.last}"
         return "its log is empty" if self.exit_code is None else "its log contains only torchrun's report"
@@ -344,7 +344,7 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
 
 
 def _nccl_detail(lines: Lines, number: int) -> str:
-    """Return the detail that NCCL adds to the exception in this line, or ""."""
+    """Return the detail that NCCL adds to the exception in line `number`, or ""."""
     after = [text for at, text in lines if number < at <= number + NCCL_LINES]
     for header, detail in itertools.pairwise(after):
         if _NCCL_DETAIL.match(header):

@@ -35,7 +35,7 @@ def judge(
     run: str | None,
     label: str = "the run",
 ) -> list[Finding]:
-    """Return the findings about all pods' records.
+    """Return the findings about the records that injected recorders wrote in the job's pods.
 
     `ranks` are the job's ranks, `parts` are the run's raw rows in arrival order, and `run` is the tracker's
     own id for the run. If `run` is None because the run is not known or could not be read, the findings about
@@ -316,7 +316,7 @@ class _Everything:
 def _blocks_before_the_end(
     record: Record, run: str | None, rows: dict[str, Rows], of_others: Container[str], found: Differences
 ) -> None:
-    """Compare the blocks that are covered by the last line of a process without a summary."""
+    """Compare the run with the blocks that the last line of a process without a summary confirms."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return

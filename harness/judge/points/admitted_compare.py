@@ -37,7 +37,7 @@ class Rows:
         self.times.extend(times)
 
     def within(self, began_ms: int, ended_ms: int) -> Rows:
-        """Return the rows with times in this range."""
+        """Return the rows whose times are in the range from `began_ms` to `ended_ms`, inclusive."""
         if not self.times or (began_ms <= min(self.times) and max(self.times) <= ended_ms):
             return self
         at = [place for place, time in enumerate(self.times) if began_ms <= time <= ended_ms]
@@ -52,7 +52,7 @@ class Rows:
         )
 
     def of_blocks(self, blocks: Container[int]) -> dict[int, Rows]:
-        """Return the rows in each of these blocks of steps."""
+        """Map each of the given blocks of steps to its rows. Blocks without rows are omitted."""
         places: dict[int, list[int]] = {}
         for place, step in enumerate(self.steps):
             if (block := step // BLOCK_STEPS) in blocks:
@@ -71,7 +71,7 @@ class Rows:
         return self._at([latest[step] for step in sorted(latest)])
 
     def nodes(self) -> dict[int, int]:
-        """Return the digest of each block. The rows' steps must be ascending."""
+        """Map each block of steps to the digest of its rows. The rows' steps must be ascending."""
         return point_digests.nodes_of(self.metric, self.steps, self.values)
 
     def conflict(self) -> tuple[int, float, float] | None:
@@ -284,7 +284,7 @@ def differing(claim: Claim, view: Rows) -> Where:
 
 
 def _spans(nodes: list[int], size: int) -> list[tuple[int, int]]:
-    """Return the step ranges of the nodes, with adjacent nodes merged into one range."""
+    """Return the step ranges of blocks with `size` steps each. Adjacent blocks are merged into one range."""
     spans: list[tuple[int, int]] = []
     for node in nodes:
         if spans and spans[-1][1] + 1 == node * size:

@@ -172,7 +172,10 @@ class Record:
         return self.summary is not None and self.summary.parent is not None
 
     def add(self, item: Line | Part) -> None:
-        """Add a line or a part. Duplicates are allowed, because logs are read more than once."""
+        """Add a line, or a part of a summary, from the log.
+
+        Duplicates are allowed, because logs are read more than once.
+        """
         if isinstance(item, Line):
             known: object = self.lines.setdefault(item.number, item)
         else:

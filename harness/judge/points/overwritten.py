@@ -38,7 +38,7 @@ class Overwritten:
     metric: str
     count: int
     where: str
-    """The steps as text."""
+    """The affected steps as text, such as "steps 3–7 (5 points)"."""
     how: How
     who: str = ""
     """A description of the two lives (run objects), if they differ."""

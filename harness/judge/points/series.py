@@ -195,7 +195,7 @@ def _ascend(steps: bytes) -> bool:
 
 
 Rows = dict[str, Series]
-"""The series of each metric."""
+"""Maps the name of each metric to its series of points."""
 NONE = Series()
 
 
@@ -229,7 +229,7 @@ SMALL, LARGE = 1e-4, 1e16
 
 
 def bytes_of_rows(columns: Columns) -> bytes:
-    """Return the concatenated `truth_frames.row_bytes` of all points."""
+    """Return the bytes from which the digest of the points is computed: `truth_frames.row_bytes` of each."""
     names = [msgspec.Raw(json.dumps(name).encode()) for name in columns.names]
     metrics = (
         islice(cycle(names), len(columns)) if columns.which is None else map(names.__getitem__, columns.which)

@@ -8,7 +8,7 @@ from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
-"""The user's own script inside konduktor's script."""
+"""Matches the user's own script within the script that konduktor generates."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
 """A command in a script line that starts a training program."""

@@ -61,7 +61,7 @@ def rank_pods(case: Case) -> Finding:
             refs = ["objects/pod.jsonl"]
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
-    if case.launch.acceptance == "nodes":  # The check `reports` names the node.
+    if case.launch.acceptance == "nodes":  # In acceptance tests, the check `reports` names the nodes.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
     gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
     if gated_pods:
