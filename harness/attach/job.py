@@ -50,7 +50,7 @@ class ReplicaGroup:
     pods: PodGroup
     count: int
     template: Object
-    """The pod spec."""
+    """The spec of these pods, as in the job's pod template."""
 
 
 @dataclass(frozen=True)

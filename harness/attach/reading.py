@@ -29,7 +29,7 @@ _EXPIRED = 410
 
 
 class Forbidden(HarnessError):
-    """The user is not allowed to read a required object."""
+    """Raised if the user is not allowed to read a required object."""
 
     def __init__(self, what: str, namespace: str, option: str = "") -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class Forbidden(HarnessError):
 
 
 class NotNow(HarnessError):
-    """The API server did not respond, or was busy. The same request may succeed later."""
+    """Raised if the API server does not respond or is busy. The same request may succeed later."""
 
 
 @dataclass

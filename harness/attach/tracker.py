@@ -138,7 +138,7 @@ def _failed(reason: str) -> TrackerSummary:
     )
 
 
-# -- which run -----------------------------------------------------------------------------------------------
+# -- Identify the tracker and the run ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Named:
     """The tracker and the run. `run` is empty if the run is known only from the recorders' lines."""
@@ -255,7 +255,7 @@ def _unless_absent(summary: TrackerSummary, wanted: Expected, runs: Sequence[Tra
     return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
 
 
-# -- how to reach it -----------------------------------------------------------------------------------------
+# -- Connect to the tracker ----------------------------------------------------------------------------------
 def _key(
     options: TrackerOptions,
     context: RecordedContext,

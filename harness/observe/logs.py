@@ -175,8 +175,8 @@ class LogFollower:
                         self._gap(life, "the pod was gone before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
-                    # The kubelet cannot be reached, or it was restarted and has not loaded its pods yet. The
-                    # previous stream may have ended because of the kubelet, before the end of the log.
+                    # The kubelet cannot be reached, or it was restarted and has not loaded its pods yet.
+                    # Such a kubelet may also have ended the previous stream before the end of the log.
                     if self._stop.wait(_pause(failures)):
                         return
                     continue

@@ -104,8 +104,7 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # A refusal counts only if it is the first response, because the API server also refuses some
-                # requests just after a restart.
+                # Later refusals do not count, because the API server refuses some requests after a restart.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")

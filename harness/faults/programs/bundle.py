@@ -111,7 +111,7 @@ class Place:
             with writer.stage("launch"):
                 surroundings = Surroundings(
                     context=context,
-                    kube=cast(Kube, None),  # no object is created on a cluster
+                    kube=cast(Kube, None),  # No object is created on a cluster.
                     namespace=namespace,
                     nonce=nonce,
                     image=self.image.tag,

@@ -55,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
-        # A failure shared by all nodes neither blames a node nor proves that a node is good. If one node runs
-        # all ranks, the failure belongs to that node.
+        # A failure shared by all nodes neither blames a node nor proves that a node is good.
+        # If one node runs all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(

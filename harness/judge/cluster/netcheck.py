@@ -161,8 +161,8 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the reason why its pod ended or did not start is the cause, and determines the
-        # time. Any other problem existed before a rank could end because of it.
+        # If a rank is absent, the cause and its time are those of the end or failed start of the rank's pod.
+        # Any other network problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )

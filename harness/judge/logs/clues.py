@@ -46,8 +46,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
-    # NCCL (src/misc/socket.cc) and gloo (gloo/transport/tcp/pair.cc) print these messages. Loopback and
-    # link-local addresses never lead to another host.
+    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which never lead to another host.
     (
         "address.advertised",
         r"socketStartConnect: Connect to (127\.|::1<|fe80:)"

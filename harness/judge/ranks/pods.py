@@ -399,8 +399,7 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     ended = pod.container(case.launch.container, "terminated")
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
-    # Older harness versions, which also did not record `watched`, did not write the exit code to the log. The
-    # shell does not write it after a signal either.
+    # The line with the exit code is missing after a signal, and in bundles of older harness versions.
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
         return None
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}

@@ -1,1 +1,1 @@
-"""CI results: JUnit, CTRF, GitHub Actions and a Markdown summary."""
+"""Report results to CI, as JUnit XML, CTRF, GitHub Actions annotations and a Markdown summary."""

@@ -71,8 +71,8 @@ def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[Ran
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in all_restarts if truth.rank in each.ranks):
-        # A restart is the reason for the attempt that begins next. If clock differences make the restart
-        # appear later than all attempts, it is listed as the reason for the last attempt.
+        # A restart is the reason for the attempt that begins next.
+        # If clocks differ so much that no attempt begins later, the restart is listed for the last attempt.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [

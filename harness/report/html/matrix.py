@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Wide:
-    """The table's rows.
+    """The rows of the table of points.
 
     `others` is the number of omitted metrics, and `others_missing` is how many of their points are missing.
     """

@@ -41,7 +41,7 @@ class Log:
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
     """Return the page as text. All data comes from the bundle and its verdict."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import, and only used here
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # jinja2 is slow to import.
 
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
