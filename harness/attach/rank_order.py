@@ -117,5 +117,5 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
     if max(by_index.values()) >= nodes:  # RANK is the rank of the pod's first process.
         by_index = {index: rank // per_pod for index, rank in by_index.items()}
-    text = "the order of ranks is RANK of the pods"
+    text = "the pods are ordered by their variable RANK"
     return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

@@ -203,7 +203,7 @@ def values(facts: Facts) -> Finding:
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
-        return passed("values", f"the values of {counted(arrived, 'row')} are exactly the logged ones")
+        return passed("values", f"the values of {counted(arrived, 'row')} are exactly those logged")
     ranks = [one.rank for one in wrong] + [rank for rank, _ in blocks]
     differ = [
         f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, the run has {w.recorded!r}"

@@ -441,7 +441,7 @@ class CompletionDetector(LaunchState):
         workloads, user = self.workloads(), self._account("kueue-controller")
         if not workloads:
             return Awaited(
-                f"the {self.kind} waits, and Kueue made no Workload for it", item, "Workload", user
+                f"the {self.kind} waits, but Kueue created no Workload for it", item, "Workload", user
             )
         silent = [each for each in workloads if not condition(each, "QuotaReserved")]
         return Awaited("Kueue reports nothing about the Workload", silent[0], None, user) if silent else None

@@ -75,7 +75,7 @@ def test_rank_of_the_environment_names_the_rank_that_failed(
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
     assert "2 ranks on 2 nodes, from WORLD_SIZE=2" in explanation(verdict, "expected")
-    assert "the order of ranks is RANK of the pods" in explanation(verdict, "expected")
+    assert "the pods are ordered by their variable RANK" in explanation(verdict, "expected")
 
 
 def test_the_completion_index_is_the_rank(api: BundleApi, attached: Attach) -> None:

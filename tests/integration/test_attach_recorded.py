@@ -268,7 +268,7 @@ def test_a_rank_that_was_not_recorded_is_unknown_with_the_reason(logged: Recorde
     logged.serve(logged.pod(0), logged.pod(1, recorded=False))
     verdict = logged.attach().verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "unification.not_recorded", [1])
-    assert "rank 1: no recorder was put into its container" in verdict.explanation
+    assert "rank 1: no recorder was injected into its container" in verdict.explanation
 
 
 @pytest.mark.nightly

@@ -114,7 +114,7 @@ def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[
         return not_passed(
             "reports",
             "scheduling.devices_held",
-            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others hold the devices",
+            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others use the devices",
             details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
         )
@@ -134,7 +134,7 @@ def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
     whole = [one for one in there.values() if one.report is not None and one.report.kind == "ddp"]
     if not whole:
         details = [f"{case.place(index)}: {_state(case, index)}" for index in there]
-        text = "no pod gave a report of the collectives"
+        text = "no pod sent a report on the collectives"
         return not_passed("reports", "node.not_answered", text, details=details)
     report = whole[-1].report
     assert report is not None
@@ -284,7 +284,7 @@ def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]
 def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
     report = one.report
     if report is None:
-        yield "it gave no complete report"
+        yield "it sent no complete report"
         return
     if report.device != case.expected.device:
         yield f"it tested {report.device} instead of {case.expected.device}"

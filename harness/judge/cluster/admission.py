@@ -217,11 +217,11 @@ def _late(case: Case, over: float) -> list[str]:
     times = [case.container_started(case.node_of(rank)) or over for rank in case.ranks]
     late = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
     if late:
-        return [f"when the time was over, the containers of {names(late)} had not started"]
+        return [f"when the time limit was reached, the containers of {names(late)} had not started"]
     started = f"the last container started {max(times) - begun:.0f} s after the job was admitted"
     silent = [rank for rank, time in logged.items() if time >= over]
     if silent:
-        return [f"{started}, and {names(silent)} had logged no row when the time was over"]
+        return [f"{started}, and {names(silent)} had logged no row when the time limit was reached"]
     return [f"{started}, and the last rank logged its first row after {last - begun:.0f} s"]
 
 

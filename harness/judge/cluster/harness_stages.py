@@ -43,13 +43,13 @@ def ended(manifest: Manifest) -> Finding:
         return not_passed("harness", "run.interrupted", text, why=["the job may be fine"], evidence=refs)
     if manifest.ended_at is None:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
-        text = f"the harness was killed{where}, so its evidence has no end"
+        text = f"the harness was killed{where}, so its evidence is incomplete"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
     # Retried requests are reported but do not affect the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
     attached = manifest.launch is not None and manifest.launch.attached
-    text = "the harness read the job" if attached else "the harness watched until the end"
+    text = "the harness read the job" if attached else "the harness watched the launch until it was over"
     return passed("harness", text, refs, why=why)
 
 

@@ -116,8 +116,8 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
     if address in (None, "", "None"):
         return None
     text = (
-        f"Service {service.name} has the clusterIP {address}, and only for a headless Service does every DNS "
-        "server have names of single pods"
+        f"Service {service.name} has the clusterIP {address}, but not every DNS server has the names of "
+        "individual pods for a Service that is not headless"
     )
     refs = [service.ref, *(pod.last.ref for pod in pods.values())]
     return ServiceProblem("service.not_headless", text, service.name, [*pods], refs)

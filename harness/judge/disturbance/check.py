@@ -71,7 +71,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
         result = Finding(
             CHECK,
             first.result,
-            "no check explains it, but the cluster was changed meanwhile",
+            "no check explains the finding, but the cluster was changed in the meantime",
             "run.disturbed",
             first.ranks,
             [*evidence, *first.evidence],

@@ -50,7 +50,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     own = ranks[0] if len(ranks) == 1 else None
     nonce = admitted_records.nonce_of(pod.last.object, container)
     if not nonce:
-        why = "no recorder was put into its container"
+        why = "no recorder was injected into its container"
         return PodRecord(pod.name, "", [], ranks=ranks, absent=why)
     path = case.bundle.log(pod.name, container)
     late = _begins_late(case, pod, path)
@@ -86,7 +86,7 @@ def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> st
     if late:
         return "the beginning of its log was rotated away"
     return (
-        "the recorder was put into its container, but wrote nothing: Pluto's client created no run, "
+        "the recorder was injected into its container, but wrote nothing: Pluto's client created no run, "
         "or the ConfigMap with the recorder's files was missing"
     )
 
@@ -233,8 +233,8 @@ def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
         lines = case.bundle.lines(path) if pod and case.bundle.has(path) else []
         found = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
         if found:
-            text = f"the client of rank {rank} left its points to process {found[-1]}, which it took for its "
-            texts.append(f"{text}upload process (.sync.pid); give each process its own PLUTO_DIR")
+            text = f"the client of rank {rank} left its points to process {found[-1]}, which it mistook for "
+            texts.append(f"{text}its upload process (.sync.pid); give each process its own PLUTO_DIR")
     return texts
 
 

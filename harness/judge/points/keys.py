@@ -110,7 +110,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
         return not_passed(
             CHECK,
             "unification.truth_incomplete",
-            f"it is not known what became of every value that {names(open_)} passed to run.log",
+            f"it is not known what happened to every value that {names(open_)} passed to run.log",
             details=[f"rank {rank}: {why}" for rank, why in open_.items()],
             ranks=open_,
             evidence=refs,

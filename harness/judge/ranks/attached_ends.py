@@ -83,7 +83,7 @@ def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
         return []
     text = "with restartPolicy OnFailure, the Job controller deletes the pod that failed, and its log with it"
-    return [f"{text}: with restartPolicy Never it stays"]
+    return [f"{text}: with restartPolicy Never, the pod is kept"]
 
 
 def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:

@@ -105,7 +105,7 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         why += silent.when_stopped(case)
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
-    text = "has no recorded end" + ": the harness was stopped before it" * case.by_signal
+    text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal
     if case.given_up and not case.by_signal:
         text = f"had not ended when the harness stopped waiting, and all its pods ran{_waited(case)}"
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)

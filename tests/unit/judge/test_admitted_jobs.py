@@ -248,12 +248,12 @@ def _two_of_one_rank(job: Recorded) -> None:
 
 MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
     "the pod of a rank": (lambda job: job.pods.pop(), "UNKNOWN", "its pod does not exist now"),
-    "the recorder of a rank": (_env, "UNKNOWN", "rank 1: no recorder was put into its container"),
+    "the recorder of a rank": (_env, "UNKNOWN", "rank 1: no recorder was injected into its container"),
     "the log of a rank": (lambda job: job.logs.pop(1), "UNKNOWN", "rank 1: its log was not read"),
     "the lines of a rank": (
         lambda job: job.logs.update({1: ["step 1"]}),
         "UNKNOWN",
-        "was put into its container, but wrote nothing",
+        "was injected into its container, but wrote nothing",
     ),
     "the end of a rank's log": (
         lambda job: job.logs.update({1: job.logs[1][:1]}),

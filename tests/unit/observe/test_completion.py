@@ -171,7 +171,7 @@ def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
 def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -> None:
     """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
     end.launched, end.kind = "job", "Job"
-    assert told(end, "job", {}, suspend=True) == "the Job waits, and Kueue made no Workload for it"
+    assert told(end, "job", {}, suspend=True) == "the Job waits, but Kueue created no Workload for it"
     assert "reports nothing" in (told(end, "workload", {}, name="job-x-1") or "")
     pending = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     end.admission_seconds = 300
@@ -190,7 +190,7 @@ def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector)
     assert told(end, "statefulset", {}) == "the StatefulSet has no pods"
     gate = [{"name": "kueue.x-k8s.io/admission"}]
     said = told(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
-    assert said == "the StatefulSet waits, and Kueue made no Workload for it"
+    assert said == "the StatefulSet waits, but Kueue created no Workload for it"
     end.admission_seconds = 300
     refused = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     assert told(end, "workload", {"conditions": [refused]}, name="statefulset-x-1") is None
