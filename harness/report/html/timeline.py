@@ -14,7 +14,7 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import Manifest
 
 MAX_AXIS_SECONDS = 10 * 365 * 86_400
-"""The longest time axis that gets ticks."""
+"""Maximum length of a time axis with ticks, in seconds. A damaged bundle can contain any times."""
 LETTER = 0.85
 """Width of a letter, as a percentage of the timeline's width on a wide screen."""
 
@@ -63,7 +63,7 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
 def ticks(length: float) -> list[tuple[float, str]]:
     """Return about five ticks at round values for the time axis, as (position in percent, label).
 
-    A damaged bundle can claim any length, so the number of ticks does not depend on it.
+    The number of ticks does not depend on the axis length, because a damaged bundle can contain any length.
     """
     if not 0 < length < MAX_AXIS_SECONDS:
         return []
@@ -73,7 +73,7 @@ def ticks(length: float) -> list[tuple[float, str]]:
 
 
 def positions(begin: float, end: float) -> Callable[[Lane], list[dict[str, Any]]]:
-    """Return a function that gives the position, width and label of each span of a lane, in percent."""
+    """Return a function that maps a lane to the positions, widths (in percent) and labels of its spans."""
     scale = 100 / max(end - begin, 1e-9)
 
     def place(lane: Lane) -> list[dict[str, Any]]:
