@@ -101,7 +101,7 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 
 
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return one result for each check in the groups' reports, without assigning it to a node.
+    """Return one result for each check in the reports on several nodes, without assigning it to a node.
 
     If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
     """

@@ -84,7 +84,7 @@ def _own_error(accused: Collection[int], cells: Mapping[Pair, NetcheckCell]) -> 
 
 
 def _cells(diagnoses: Mapping[int, NetcheckDiagnosis]) -> dict[Pair, NetcheckCell]:
-    """Return the result for each pair, preferably as reported by the connecting pod."""
+    """Map each pair of pods to the result of its connection, preferably as reported by the connecting pod."""
     cells: dict[Pair, NetcheckCell] = {}
     for one in diagnoses.values():
         cells.update({(s, r): cell for s, row in one.rows.items() for r, cell in row.items() if s != r})

@@ -106,7 +106,7 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that explains findings with certain causes, and the affected ranks."""
+    """A change that may have disturbed the job. `explains` returns whether the change explains a cause."""
 
     cause: CauseId
     change: Change

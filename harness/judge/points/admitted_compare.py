@@ -96,7 +96,7 @@ def stored(parts: Iterable[Part]) -> dict[str, Rows]:
 
 @dataclass
 class Differences:
-    """The differences between the digests and the run. Each entry is (ranks, text)."""
+    """The differences between the recorders' digests and the run's points. Entries are (ranks, text)."""
 
     arrived: int = 0
     lost: list[tuple[set[int], str]] = field(default_factory=list)

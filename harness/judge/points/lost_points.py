@@ -126,9 +126,9 @@ class Origin:
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
-    """The number of these points sent by each node's pod, keyed by node index."""
+    """The number of points without a record that each node's pod sent, keyed by node index."""
     unknown: int = 0
-    """The number of these points whose senders are not known to be pods of this job."""
+    """The number of points without a record whose senders are not known to be pods of this job."""
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:

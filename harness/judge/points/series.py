@@ -25,6 +25,8 @@ Numbers = MutableSequence[int]
 class Series(Mapping[int, float]):
     """A mapping from step to value, in the order in which each step first occurred.
 
+    Each point can have a mark, a small number that stands for the process that logged the point.
+
     If there are two points for one step, the one with the later client time counts. If times are equal, the
     last one counts.
     """
