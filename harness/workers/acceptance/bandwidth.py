@@ -64,7 +64,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
     """Measure copies from each GPU to the next one, or in `full` mode to all others.
 
-    Judge the slowest copy.
+    Each GPU is judged by its slowest copy.
     """
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]

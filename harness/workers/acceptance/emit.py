@@ -114,7 +114,7 @@ class Emitter:
         return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no checks were run"
 
     def _remark(self) -> str:
-        return "" if self.device == "cuda" else "; no GPU was tested: this is no acceptance of a GPU"
+        return "" if self.device == "cuda" else "; no GPU was tested: this is not an acceptance of a GPU"
 
     def _frame(self, said: dict[str, Any]) -> None:
         if self._nonce and self.framed:

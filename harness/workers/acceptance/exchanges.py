@@ -163,11 +163,15 @@ class Exchanges(OneRank):
         slow = tuple(rank for rank, seconds in seconds_of.items() if seconds > share * usual)
         worst = max(seconds_of, key=lambda rank: seconds_of[rank])
         times = seconds_of[worst] / usual
-        text = f"the same work takes rank {worst} {times:.2f} × the median of all; {share:g} × is slow"
+        text = (
+            f"rank {worst} takes {times:.2f} × the median time for equal work; above {share:g} × it is slow"
+        )
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the duration of the fastest of 12 matrix products in seconds, the least disturbed one."""
+        """Return the duration in seconds of the fastest of 12 matrix products, which is the least disturbed
+        by other processes.
+        """
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192

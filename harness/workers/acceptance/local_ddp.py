@@ -125,7 +125,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
     The empty nonce prevents ddp_tests from printing frames, because this process prints a frame for each of
     its checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from an ancestor
-    process (outside.py).
+    process (recorder/hooks.py).
     """
     passed = {
         name: value

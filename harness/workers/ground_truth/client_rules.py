@@ -85,7 +85,7 @@ def _scalar(value: Any) -> Sent:
     kind = type(value).__name__
     if isinstance(value, str) and hasattr(value, "item"):
         return Sent(
-            kept=False, why=f"the client takes NumPy's strings for numbers, and leaves them out ({kind})"
+            kept=False, why=f"the client treats NumPy strings as numbers and leaves them out ({kind})"
         )
     if isinstance(value, str):
         long = len(value) > LONGEST_TEXT
@@ -119,7 +119,7 @@ def _number(number: float) -> Sent:
     try:
         double = float(number)
     except OverflowError:
-        return Sent(kept=False, why="Pluto refuses an integer that no double can hold")
+        return Sent(kept=False, why="Pluto refuses an integer that exceeds the range of a double")
     if isinstance(number, int) and int(double) != number:
         return Sent((double,), why=f"Pluto keeps doubles: {number} becomes {int(double)}")
     return Sent((double,))
@@ -134,7 +134,7 @@ def refused(step: Any) -> str:
         kind = type(step).__name__
         return f"the client cannot send a step of type {kind}, nor what it sends with it: use int(step)"
     if isinstance(step, float) and (not math.isfinite(step) or step != int(step)):
-        return f"Pluto refuses step {step}, which is no whole number, and all that is sent with it"
+        return f"Pluto refuses step {step}, which is not a whole number, and all values sent with it"
     if isinstance(step, (int, float)) and not 0 <= step <= MAX_STEP:
-        return f"Pluto refuses step {step}, and all that is sent with it"
+        return f"Pluto refuses step {step}, and all values sent with it"
     return ""

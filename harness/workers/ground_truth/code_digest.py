@@ -226,4 +226,6 @@ def _client() -> Iterator[Fact]:
 
 
 _FILES = Files(() if os.environ.get("HARNESS_RECORDER_MODE") == "admitted" else PLACES)
-"""An admitted pod does not belong to the harness, so its files are not read."""
+"""The files of this process. In an admitted pod, no files are read, because they do not belong to the
+harness.
+"""

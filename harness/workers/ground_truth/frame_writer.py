@@ -84,7 +84,8 @@ class Recorder:
         self.flush()
         try:
             facts = code_digest.facts(last)
-        except Exception as error:  # The training must continue. The judge reads this reason.
+        except Exception as error:
+            # Training must continue even if the code cannot be identified. The checks read this reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
@@ -298,7 +299,8 @@ class Recorder:
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
     """Merge the summary into the pod's result file: {"truth": {"<rank>": {"count": …, …}}}.
 
-    A recorder with a mark does not overwrite the entry of the worker's own recorder.
+    If the summary has the mark "s", it comes from the recorder that wraps the client, and does not replace an
+    entry that the worker's own recorder has written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:

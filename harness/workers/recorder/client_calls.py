@@ -141,7 +141,9 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """Records one process. Thread-safe. A forked child creates its own instance."""
+    """Records the points that one process passes to the Pluto client. Thread-safe. A forked child creates its
+    own instance.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -280,7 +282,7 @@ class Outside:
             with self._lock:
                 self.stream.fault(text)
         except Exception as another:
-            hooks.say(f"could not even record that: {another!r}")
+            hooks.say(f"could not record this failure: {another!r}")
 
     def end(self) -> None:
         """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""

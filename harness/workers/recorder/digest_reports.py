@@ -1,7 +1,8 @@
 """Send digests of complete blocks of steps to the tracker, if it has a route for them.
 
-The summary in a pod's log is bounded, so a long training's blocks share digests there. The tracker of the
-harness also stores a digest for each block (harness/tracker/storage/digests.py). A report is JSON:
+The size of the summary in a pod's log is limited, so in a long training, several blocks share one digest
+there. The harness's own tracker therefore also stores a digest for each block
+(harness/tracker/storage/digests.py). A report is JSON:
 
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
@@ -53,7 +54,7 @@ def first_head(nonce: str, attempt: str, run: str) -> bytes:
 
 
 def head_text(head: bytes) -> str:
-    """Return a head as encoded in a line."""
+    """Return a head as it appears in a @rec2 line: URL-safe base64 of its first HEAD_BYTES bytes."""
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
@@ -183,7 +184,9 @@ class Reports:
             raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
     def _next(self) -> bytes:
-        """Return the next report."""
+        """Remove pending entries, up to MAX_ENTRIES and about MAX_BYTES, and return them as the next
+        report.
+        """
         entries: list[Entry] = []
         size = 0
         with self._changed:

@@ -135,7 +135,7 @@ def _after_loading(spec: ModuleSpec) -> None:
 
         loader.exec_module = load_and_wrap
     except Exception as error:
-        say(f"cannot be put around {spec.name}: {error!r}")
+        say(f"cannot wrap {spec.name}: {error!r}")
 
 
 def _wrap(module: ModuleType) -> None:

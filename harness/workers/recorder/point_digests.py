@@ -158,7 +158,7 @@ class Metric:
         self._closed = -1
         """The highest block number that was closed, or -1."""
         self.changed: set[int] = set()
-        """The blocks with points that no taken entry covers."""
+        """The blocks with points that are in no entry returned by `take`."""
         self._latest = -1
         """The block of the last point, if it is in `_changed`."""
 
@@ -300,7 +300,7 @@ class Digests:
 
     @property
     def untaken(self) -> int:
-        """Return the number of blocks with points that no taken entry covers."""
+        """Return the number of blocks with points that are in no entry returned by `take`."""
         return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:

@@ -19,7 +19,7 @@ MAX_ENTRIES = 1000
 """Maximum number of entries, one per key and reason. All values beyond it share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
-NOTHING_QUEUED = "the client queued nothing of it"
+NOTHING_QUEUED = "the client did not queue the value"
 
 
 class Queued:
@@ -225,7 +225,7 @@ class Account:
         unseen = self.unseen
         silent = [e for e in entries if e[2] == NOTHING_QUEUED]
         if silent and not self._queued:
-            unseen = unseen or "nothing was ever seen to come into the client's queue"
+            unseen = unseen or "no value was ever observed in the client's queue"
         totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
         return entries, {**totals, "left": sum(entry[3] for entry in entries)}
 
@@ -268,7 +268,7 @@ class Account:
         identity = (key[:400], kind, why[:300])
         entry = self._left.get(identity)
         if entry is None and len(self._left) >= MAX_ENTRIES:
-            identity = ("…", "", "more keys and reasons than are listed")
+            identity = ("…", "", "all further keys and reasons")
             entry = self._left.get(identity)
         at = str(step)[:40]
         if entry is not None:

@@ -8,7 +8,7 @@
     OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
     OUT/RUN/best.txt                  the name of that checkpoint, for file systems and copies without links
     OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
-    OUT/RUN/.lock                     the one writer of the run (run_lock.py)
+    OUT/RUN/.lock                     the lock of the run's only writer (run_lock.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to disk. Rank 0 then
 writes the manifest, and renames the folder. A folder without a manifest, or with files that do not match the

@@ -36,7 +36,10 @@ class Loss:
 def evaluate(
     model: nn.Module, stream: Stream, chunk: int, rank: int, world: int, device: torch.device
 ) -> Loss:
-    """Return the loss over the whole stream, the same on every rank. RNG states are not changed."""
+    """Return the mean loss over the whole stream, with the same result on every rank.
+
+    The states of the random generators are not changed.
+    """
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0

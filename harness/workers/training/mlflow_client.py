@@ -94,7 +94,8 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (file name → content) and a table of all validations with the run. Only for rank 0.
+        """Store `texts` (file name → content) and a table of all validations with the run. Call this only on
+        rank 0.
 
         If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
         disk, without an error. Raises ValueError if the folder is not below `shared`, the output disk.

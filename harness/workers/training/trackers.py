@@ -24,7 +24,7 @@ from .sender import Client, Point, Sender
 
 
 class Trackers:
-    """Logs one rank's values."""
+    """Logs one rank's values to the configured trackers."""
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ class Trainer:
 
     # -- epochs ------------------------------------------------------------------------------------------
     def _end_epoch(self) -> Loss:
-        """Evaluate, log and save. Return the validation loss."""
+        """Log the validation loss at the end of an epoch, write a checkpoint, and return the loss."""
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
