@@ -29,5 +29,7 @@ class RecordedContext(RunContext):
 
     @property
     def nonce(self) -> str:
-        """The identifier of the run, and of its bundle, its namespace and the owner of a new cluster."""
+        """Return the run's nonce, which also identifies its bundle, its namespace and the owner of a new
+        cluster.
+        """
         return self.writer.current.nonce

@@ -14,7 +14,10 @@ from harness.settings import Settings
 
 
 def apply(kube: Kube, document: Object) -> Object:
-    """Apply one of a launch's objects, and return it. Raises HarnessError, cause launch.rejected."""
+    """Apply one of a launch's objects, and return it as stored by the API server.
+
+    Raises HarnessError (cause launch.rejected) if the API server refuses the object.
+    """
     name = f"{document['kind']} {document['metadata']['name']}"
     try:
         return kube.apply(document)

@@ -10,7 +10,7 @@ optional. PYTHONPATH in a pod replaces the image's value, so a container is reco
   pod's value.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
 
-Init containers and native sidecars are left alone. Pluto's variables are not touched.
+The policy does not change init containers, native sidecars or Pluto's variables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FILES = {"pluto-e2e-harness/recorder": "files"}
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
 WAY = "way"
-"""Prefix of the policy variables that contain how a container is recorded. A number follows."""
+"""Prefix of the policy variables that state how each container is recorded. The container's index follows."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -98,7 +98,8 @@ def volume() -> Object:
 def wrapped(command: list[str]) -> list[str] | None:
     """Return a command that sets PYTHONPATH and then executes `command`, or None if that is not safe.
 
-    With --posix, this bash does not read the file named by BASH_ENV. The command itself reads it.
+    If the wrapping shell is bash, it runs with --posix, so that it does not read the file named by BASH_ENV.
+    The command itself still reads that file.
     """
     first = command[0] if command else ""
     if re.match(SHELL, first):
@@ -174,7 +175,8 @@ _NONCE = (
 
 
 def _way(at: int) -> str:
-    """Return the CEL expression for how a container is recorded: "shell", "python", "value", "env" or "".
+    """Return the CEL expression for the way in which a container is recorded: "shell", "python", "value",
+    "env", or "" if it is not recorded.
 
     `at` is the container's index in the pod.
     """
@@ -201,7 +203,7 @@ def _way(at: int) -> str:
 
 
 def _chosen(at: int) -> str:
-    """Return the policy variable that contains how a container is recorded."""
+    """Return the policy variable that states how a container is recorded. `at` is the container's index."""
     return f"variables.{WAY}{at}"
 
 
@@ -247,7 +249,11 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return the patch that creates an empty list if the pod has no such list."""
+    """Return a CEL list with the patch operation that creates an empty list at `path`, if the pod lacks
+    `field`.
+
+    If the pod has the field, the CEL list is empty.
+    """
     return f"(has({field}) ? [] : [{_add(path, '[]')}])"
 
 

@@ -24,7 +24,7 @@ from harness.versions.search import End, Ending
 
 
 class Side(BaseModel):
-    """One of the two versions."""
+    """A good or a bad version in the result of a search, with its launches."""
 
     version: str
     label: str

@@ -143,7 +143,7 @@ class Ledger:
     """The outcomes of all launches so far, including those from earlier processes. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, as `read_records` does."""
+        """Read the ledger with `read_records`, which raises UsageError for an invalid line."""
         self.path = path
         self._lock = threading.Lock()
         self.outcomes = read_records(

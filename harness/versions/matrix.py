@@ -66,10 +66,10 @@ class Matrix:
     def run(self) -> Document:
         """Launch all cells that have no result yet, and return the results.
 
-        If no cell can be launched before them, cells whose packages cannot be installed are detected before
-        the cluster is created. A version of JobSet or Kueue that does not work affects only its own cells. If
-        the process is interrupted, the launches in progress are stopped. All finished launches are already in
-        the ledger.
+        Before a cluster is created, its first cells are checked in order until the packages of one can be
+        installed, so that no cluster is created if none can. A version of JobSet or Kueue that does not work
+        affects only its own cells. If the process is interrupted, the launches in progress are stopped. All
+        finished launches are already in the ledger.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock", self._refuse):
@@ -149,7 +149,10 @@ class Matrix:
             self._launch_all(numbers)
 
     def _installable(self, numbers: list[int]) -> list[int]:
-        """Return the cells from the first installable cell on, and record the results of those before it."""
+        """Return the numbers of the cells from the first one whose packages can be installed.
+
+        For the cells before it, record that their packages cannot be installed.
+        """
         for place, number in enumerate(numbers):
             settings = self._context.settings
             chosen = settings.replace | self.plan.cells[number].cell.replace

@@ -40,7 +40,7 @@ class Submission:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
+    """Whether the recorder that wraps the Pluto client is mounted (harness/launch/mounts/recorder.py)."""
     netcheck: bool = False
     """Whether netcheck is mounted (harness/launch/mounts/netcheck.py)."""
 

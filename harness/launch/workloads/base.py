@@ -60,7 +60,7 @@ class Surroundings:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
+    """Whether the recorder that wraps the Pluto client is mounted (harness/launch/mounts/recorder.py)."""
     shared_folder: SharedFolder | None = None
     """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False

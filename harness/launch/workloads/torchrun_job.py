@@ -286,7 +286,9 @@ def _pending(job: Object) -> str | None:
 
 
 def raise_if_rejected(queue: Object) -> None:
-    """Raise HarnessError if the API server rejects the pods of a TorchrunQueue, and would do so again."""
+    """Raise HarnessError if the API server rejects the pods of a TorchrunQueue for a reason that a retry
+    would not change.
+    """
     checked = template_condition(queue)
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return
