@@ -145,11 +145,11 @@ def _better(known: Measured, again: Measured, usual: float) -> Measured:
 
 
 def _under_load(measured: Measured, usual: float, load: float) -> Measured:
-    """Return a slow pair's measurement, adjusted for the rates of other pairs at the same time.
+    """Return a slow pair's measurement, adjusted for the load on the machine.
 
-    `load` is the fraction of their usual rates that the other pairs reached. While the machine is busy, a
-    pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction. Between SLOW and
-    COMPARABLE, it is unknown whether the link or the machine is slow.
+    `load` is the fraction of their usual rates that the other pairs reached at the same time. While the
+    machine is busy, a pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction.
+    Between SLOW and COMPARABLE, it is unknown whether the link or the machine is slow.
     """
     if measured.error or measured.rate >= SLOW * usual:
         return measured

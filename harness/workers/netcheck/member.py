@@ -52,7 +52,9 @@ FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
 """Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict, and additional
-seconds for each of them. A rank that cannot be reached gets the verdict in response to its next report."""
+seconds for each of these ranks. A rank that cannot be reached gets the verdict in response to its next
+report.
+"""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016

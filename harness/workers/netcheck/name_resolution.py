@@ -178,7 +178,7 @@ class Names:
         old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
         if old and exists.kind == "nodata":
             left = max(old)
-            text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
+            text = f"{candidate} exists, but for {left} s more the DNS server caches an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -262,7 +262,7 @@ class Names:
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
-            text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
+            text = f"{name} may exist, but for {left:.0f} s more the DNS server caches an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):

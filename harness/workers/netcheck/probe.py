@@ -241,7 +241,7 @@ class Probe:
             return self._named(replace(cell, rate=self._cell.rate))
         # Sending full packets is slow, so the responding rank is shown before that.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
-            self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
+            self._cell = replace(cell, outcome=PENDING, text="sending full packets")
         seconds = SECONDS * self._patience
         filled = fill(address, cell.port, seconds, self._greeted)
         where = f"{address} port {cell.port}"
