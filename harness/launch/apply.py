@@ -24,7 +24,7 @@ def apply(kube: Kube, document: Object) -> Object:
     except ApiException as error:
         raise HarnessError(
             f"The API server refused {name} with {reason_of(error)}",
-            hint="launch/ in the bundle has the applied objects",
+            hint="launch/ in the bundle contains the applied objects",
             cause="launch.rejected",
         ) from None
 

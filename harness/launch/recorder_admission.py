@@ -56,7 +56,7 @@ def require(kube: Kube) -> None:
         raise UsageError(
             f"expected a cluster with {policy.POLICY} in {policy.API}, which Kubernetes {policy.SINCE} has; "
             "this cluster does not serve it",
-            hint="`harness recorder print --pod --namespace NAME` prints what pods there need instead",
+            hint="`harness recorder print --pod --namespace NAME` prints the settings that pods need instead",
         ) from None
 
 
@@ -155,7 +155,7 @@ class _readable:
             return
         if error.status == FORBIDDEN:
             raise UsageError(
-                f"cannot {self._doing}: the API server does not permit it to this user",
+                f"cannot {self._doing}: this user does not have the permission",
                 hint="a cluster administrator can apply what `harness recorder print` prints",
             ) from None
         message = " ".join(str(error.body or "").split())[:300]

@@ -288,7 +288,11 @@ def _no_way(pod: Object, container: Object) -> str:
     if paths:
         literal = len(paths) == 1 and paths[0].get("value")
         return "" if literal else "its PYTHONPATH has no literal value: begin its command with a shell"
-    found = f"its command begins with {command[0]}" if command else "it has no command, so the image decides"
+    found = (
+        f"its command begins with {command[0]}"
+        if command
+        else "it has no command, so the image determines it"
+    )
     return (
         f"{found}: begin it with a shell, as in command: [sh, -c, 'exec …'], or, if the image sets no "
         f"PYTHONPATH, label the pod {RECORD}: env"

@@ -67,7 +67,7 @@ def advice(result: Result) -> str:
     if result.ending == "oldest_bad":
         return "choose an older version with --good, or leave --good out"
     if result.ending == "not_judged":
-        return "see the reasons of the skipped versions"
+        return "see why the other versions were skipped"
     if result.ending == "unsure":
         return "launches contradict each other; --max-error sets the accepted probability of a wrong answer"
     return ""

@@ -95,7 +95,7 @@ def locked(name: str) -> Candidate:
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)
     if version is None:
-        raise UsageError(f"{package} is not in the lock, so it has no version {LOCKED!r}")
+        raise UsageError(f"{package} is not in the lock file, so it has no version {LOCKED!r}")
     return Candidate(package, "", version, f"{version} ({LOCKED})")
 
 

@@ -241,7 +241,7 @@ def continued(folder: Path) -> Path:
     if not (folder / LEDGER).is_file():
         raise UsageError(
             f"--continue: expected the folder of a matrix, but {folder} has no {LEDGER}",
-            hint="the first line of progress of a matrix names its folder",
+            hint="the first progress line of a matrix names its folder",
         )
     return folder.absolute()
 

@@ -129,7 +129,7 @@ class Exchanges(OneRank):
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], built: bool) -> None:
         wrong = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        how = "; built from another collective, because this backend lacks it" if built else ""
+        how = "; emulated with another collective, because this backend lacks it" if built else ""
         if wrong:
             text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{how}"
         else:

@@ -129,7 +129,7 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
     if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # a tuple in older versions
-        raise lacks("product of fp8 that returns the result alone", "2.5")
+        raise lacks("fp8 product that returns only the result", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)
 
 

@@ -77,7 +77,7 @@ def _list(items: list[Any]) -> Sent:
         elif one.values and hasattr(item, "item"):
             values = []  # The item replaces the numbers before it, and the uploader drops it.
     if len(values) > 1:
-        reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
+        reasons.append(f"of the {len(values)} numbers in a list, the client keeps only the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
 
 
@@ -96,7 +96,9 @@ def _scalar(value: Any) -> Sent:
         try:
             number = value.item()
         except Exception as error:
-            return Sent(kept=False, why=f"the client leaves out a {kind} that is no single number ({error})")
+            return Sent(
+                kept=False, why=f"the client leaves out a {kind} that is not a single number ({error})"
+            )
     if isinstance(number, bool):
         return Sent((float(number),), kept=False, why=f"the client leaves out booleans ({kind})")
     if isinstance(number, (int, float)):
@@ -112,7 +114,7 @@ def _no_number(value: Any) -> Sent:
         values = () if value is None else (float(value),)
     except Exception:  # The value's own __float__ can raise any exception.
         values = ()
-    return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
+    return Sent(values, kept=False, why=f"the client leaves out values that are not int or float ({kind})")
 
 
 def _number(number: float) -> Sent:
@@ -132,7 +134,7 @@ def refused(step: Any) -> str:
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"
     if not isinstance(step, (int, float)):
         kind = type(step).__name__
-        return f"the client cannot send a step of type {kind}, nor what it sends with it: use int(step)"
+        return f"the client cannot send a step of type {kind}, nor the values logged with it: use int(step)"
     if isinstance(step, float) and (not math.isfinite(step) or step != int(step)):
         return f"Pluto refuses step {step}, which is not a whole number, and all values sent with it"
     if isinstance(step, (int, float)) and not 0 <= step <= MAX_STEP:

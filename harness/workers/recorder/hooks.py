@@ -147,7 +147,7 @@ def _wrap(module: ModuleType) -> None:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
         except Exception as error:
-            say(f"does not know this {module.__name__}: {error!r}")
+            say(f"does not support this version of {module.__name__}: {error!r}")
 
 
 _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {

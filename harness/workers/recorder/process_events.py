@@ -338,7 +338,7 @@ def _tell_around(
     """Wrap a method: call `before` first, and afterwards `told` with the result."""
     original = getattr(owner, name, None)
     if original is None:
-        hooks.say(f"does not know this torchrun: it has no {name}")
+        hooks.say(f"does not support this version of torchrun: it has no {name}")
         return
 
     @functools.wraps(original)

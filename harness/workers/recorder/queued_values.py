@@ -257,9 +257,9 @@ class Account:
         if raised is not None:
             return f"the client raised {type(raised).__name__}: {str(raised)[:160]}"
         if not leaf.last:
-            return "of several numbers in a list the client keeps the last"
+            return "of several numbers in a list, the client keeps only the last"
         if leaf.depth:
-            return "the client leaves out what is nested in a value"
+            return "the client leaves out everything that is nested in a value"
         if leaf.number is not None and not isinstance(leaf.number, bool):
             return NOTHING_QUEUED
         return client_rules.sent(leaf.value).why or NOTHING_QUEUED

@@ -37,8 +37,9 @@ def problem(uri: str) -> str:
     if (named or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
         return ""
     return (
-        f"MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, as http://HOST:5000; found {uri!r}. "
-        "`mlflow server --backend-store-uri sqlite:///FOLDER/mlflow.db` serves a folder to all ranks"
+        "MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, such as http://HOST:5000; "
+        f"found {uri!r}. `mlflow server --backend-store-uri sqlite:///FOLDER/mlflow.db` serves a folder to "
+        "all ranks"
     )
 
 
@@ -104,7 +105,7 @@ class Mlflow:
         folder = urlsplit(uri)
         if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
             raise ValueError(
-                f"the server keeps them in {uri}, a folder of its own; start it with "
+                f"the server keeps them in {uri}, which is a folder of its own; start it with "
                 "--artifacts-destination, and name a new experiment"
             )
         for name, text in {**texts, "validation.csv": self._validations()}.items():

@@ -132,7 +132,7 @@ class Sender:
         if trouble and not before:
             self._since = time.monotonic()
             self._say(
-                f"{name} takes no points ({' '.join(trouble.split())[:300]}): they are kept and tried again"
+                f"{name} accepts no points ({' '.join(trouble.split())[:300]}): they are kept and sent later"
             )
         if before and not trouble:
-            self._say(f"{name} takes points again after {time.monotonic() - self._since:.0f} s")
+            self._say(f"{name} accepts points again after {time.monotonic() - self._since:.0f} s")

@@ -78,7 +78,7 @@ class Trackers:
             waiting = sum(len(point.values) for point in points)
             unsent += waiting
             if waiting and (last or not self._told):
-                after = "they are lost unless it is run again" if last else "the training goes on"
+                after = "they are lost unless the training is run again" if last else "the training goes on"
                 self._say(
                     f"{sender.client.name} has not acknowledged {waiting} values in {sender.seconds:.0f} s "
                     f"({sender.trouble()[:200] or 'no answer'}): they are kept in {self._folder}, and {after}"

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {began:.4f})")
     unsent = ranks.sum(trackers.finish(ok=True))
     if unsent:
-        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker")
+        ranks.tell("DONE", f"{unsent:.0f} values are not in any tracker")
     return _end(ranks, model, began, loss) or (1 if unsent else 0)
 
 

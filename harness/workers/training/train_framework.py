@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"weights {trainer.weights()}",
     )
     if unsent:
-        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker: run it again to send them. Exit code 1")
+        ranks.tell("DONE", f"{unsent:.0f} values are not in any tracker: run again to send them. Exit code 1")
     return 1 if unsent else 0
 
 
@@ -97,7 +97,7 @@ def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:
     trainer.ranks.tell(
         "TRAIN",
         f"{parameters} weights; {len(train.tokens)} tokens in {train.whole} sequences to train on, "
-        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps an epoch",
+        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps per epoch",
     )
 
 

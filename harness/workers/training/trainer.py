@@ -136,7 +136,9 @@ class Trainer:
         if not math.isfinite(loss):
             if math.isfinite(own):
                 ranks.every(None)  # fails once the rank with this loss has reported the error and exited
-            raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
+            raise FloatingPointError(
+                f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
+            )
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}

@@ -63,7 +63,14 @@ def test_a_value_the_client_omits_is_named_with_reason(judged: Judged) -> None:
 
 def test_many_keys_with_one_reason_do_not_hide_another_reason(judged: Judged) -> None:
     many = [(f"flag{n}", "bool", BOOLEAN, 1, "0", "0") for n in range(20)]
-    other = ("half", "Fraction", "the client leaves out what is no int or float (Fraction)", 1, "3", "3")
+    other = (
+        "half",
+        "Fraction",
+        "the client leaves out values that are not int or float (Fraction)",
+        1,
+        "3",
+        "3",
+    )
     explained = judged(accounted(0, *many, other)).explanation
     assert "and 17 more keys (20 values)" in explained
     assert "no int or float (Fraction): 'half'" in explained
