@@ -147,7 +147,7 @@ def _binding(name: str, namespaces: Object, pods: Object) -> Object:
 
 
 def _text(value: str) -> str:
-    """Return a CEL string literal."""
+    """Return a text as a CEL string literal."""
     return json.dumps(value)
 
 

@@ -34,7 +34,7 @@ _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto
 
 
 def headline(result: Result) -> str:
-    """Return the result in one sentence."""
+    """Return the result of a search in one sentence."""
     package, bad, good = result.package, result.bad, result.good
     if result.ending in ("found", "unsure") and bad is not None and good is not None:
         doubt = "" if result.ending == "found" else "Probably, but not certainly: "
@@ -74,7 +74,7 @@ def advice(result: Result) -> str:
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the result."""
+    """Print the result of a search to the console."""
     mark, style = ("✓", "bold green") if result.certain else ("?", "bold yellow")
     console.print(Text(f"{mark} {headline(result)}", style=style))
     for side in (result.good, result.bad):

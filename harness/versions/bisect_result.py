@@ -30,7 +30,7 @@ class Side(BaseModel):
     label: str
     date: str = ""
     verdict: str = ""
-    """The verdict and its cause."""
+    """The verdict and its cause, such as "FAIL rank.crashed"."""
     ranks: list[int] = []
     explanation: str = ""
     bundle: str | None = None

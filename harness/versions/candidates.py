@@ -50,7 +50,7 @@ class Candidate:
     """A version of a package with which a job can be launched."""
 
     package: str
-    """The normalized name."""
+    """The package's normalized name."""
     spec: str
     """The SPEC for `--replace` that selects exactly this version. Empty means the locked version."""
     version: str

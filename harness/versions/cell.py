@@ -95,7 +95,7 @@ class Outcome(BaseModel):
     checks: list[Check] = []
     started_at: str
     seconds: float
-    """Duration of the harness process."""
+    """The duration of the harness process in seconds."""
     bundle: str | None = None
     """The absolute path of the bundle, or None if the harness did not write one."""
     log: str = ""

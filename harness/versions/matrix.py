@@ -57,7 +57,8 @@ class Matrix:
                 versions=cell.labels,
                 options=[] if cell.problem else cell.cell.options,
                 expected=cell.expected,
-                # A launch without a bundle is repeated, because the package index or Docker may be back.
+                # A launch without a bundle is repeated, because the package index or Docker may be available
+                # again.
                 outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
             )
             for cell, key in zip(plan.cells, self._keys, strict=True)
@@ -81,7 +82,7 @@ class Matrix:
         return self.document()
 
     def document(self) -> Document:
-        """Return the results so far."""
+        """Return the results of the matrix so far."""
         axes = {
             axis.package: [
                 AxisValue(
@@ -184,7 +185,8 @@ class Matrix:
             except BaseException:
                 self._launcher.stop()
                 pool.shutdown(cancel_futures=True)
-                for future, number in waiting.items():  # Some may have finished before they were stopped.
+                # Some launches may have finished before they were stopped.
+                for future, number in waiting.items():
                     if future.done() and not future.cancelled() and future.exception() is None:
                         self._add(number, future.result())
                 raise

@@ -57,7 +57,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Next:
-    """The version to launch next."""
+    """The version that the search launches next."""
 
     position: int
     purpose: Purpose
@@ -67,7 +67,7 @@ class Next:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a search."""
+    """The outcome of a search that has ended."""
 
     ending: Ending
     """"found" if the first bad version is known, or known to be one of `suspects` because versions were
@@ -123,7 +123,7 @@ def remaining(between: int) -> int:
 
 
 class _Seen:
-    """The launches so far, by position."""
+    """The launches of a search so far, grouped by the position of the version."""
 
     def __init__(self, count: int, launches: Iterable[Launch]) -> None:
         self.count = count

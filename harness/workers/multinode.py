@@ -211,7 +211,7 @@ def main(log: Log = plain_log) -> int:
 
     def on_step(step: int, own: float, mean: float) -> None:
         at_most(STALL_SECONDS)
-        if step == 0:  # All imports are done.
+        if step == 0:  # All imports are done, so garbage collection can start again.
             gc.freeze()
             gc.enable()
         metrics = {

@@ -171,7 +171,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process in a generated program."""
+    """One process of a generated program, which opens a run, logs to it and ends as the program specifies."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder

@@ -24,7 +24,7 @@ _TAKEN = ("pod_config", "jobset_config")
 
 @dataclass(frozen=True)
 class Submission:
-    """konduktor's input for one launch."""
+    """The input of `konduktor launch` for one launch."""
 
     namespace: str
     nonce: str

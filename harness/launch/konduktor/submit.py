@@ -75,7 +75,7 @@ class KonduktorLauncher:
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, submission: Submission) -> None:
-        """Delete the launch's JobSets, if any."""
+        """Delete the JobSets of this launch, if there are any."""
         self.kube.resource(JOBSET_API, "JobSet").delete(
             namespace=submission.namespace, label_selector=f"{NONCE_LABEL}={submission.nonce}"
         )

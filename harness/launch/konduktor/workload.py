@@ -148,7 +148,7 @@ class KonduktorWorkload:
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Delete the launch's JobSets."""
+        """Delete the JobSets of this launch, if there are any."""
         try:
             self._launcher(surroundings).cancel(self._submission(surroundings))
         except ApiException as error:

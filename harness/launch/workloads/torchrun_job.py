@@ -257,7 +257,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
 
 class _Wrong(Exception):
-    """A mistake in a manifest."""
+    """Raised for a mistake in a manifest."""
 
 
 def _valid(model: type[_Spec], document: Object) -> _Spec:

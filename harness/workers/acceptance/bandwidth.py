@@ -19,7 +19,7 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""(device, mode) → array size in bytes, which is much larger than any cache."""
+"""Maps (device, mode) to the array size in bytes, which is much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 

@@ -104,4 +104,4 @@ ADVICE: dict[str, str] = {
     ),
     "versions.differ": "Nodes run different versions: use one version of driver, CUDA, NCCL and PyTorch.",
 }
-"""Cause → what is wrong, and what to do about it."""
+"""Maps each cause to a description of the problem and the recommended action."""

@@ -48,7 +48,7 @@ class Exchanges(OneRank):
         self._pairs = Pairs(rank, ranks, device, watch, emitter, self._sizes[1], self._iterations)
 
     def all(self) -> None:
-        """Run all tests. PyTorch's exceptions propagate."""
+        """Run all tests on this rank. Exceptions from PyTorch propagate."""
         self._sizes = self._that_fit()
         for name in NAMES:
             self._collective(name)

@@ -46,7 +46,7 @@ class Ended:
 
 
 class LocalDdp:
-    """One run of ddp_tests under torchrun."""
+    """One run of ddp_tests under torchrun in this container."""
 
     def __init__(self, ranks: int, device: str, mode: str, report_dir: Path, limits: Path | None) -> None:
         self.ranks, self.device, self.mode = ranks, device, mode
@@ -82,7 +82,7 @@ class LocalDdp:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def command(self) -> list[str]:
-        """Return torchrun's command line."""
+        """Return the command line that runs ddp_tests under torchrun."""
         package = (__package__ or "acceptance").strip(".")
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         options = ["--report-dir", str(self.report.parent), "--device", self.device]

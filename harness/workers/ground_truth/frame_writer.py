@@ -127,7 +127,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending rows as frames."""
+        """Write the pending rows to the log as frames."""
         recorded = min(self.count, self.row_limit)
         self._write_in_parts(
             self._pending, lambda part: {"k": "rows", "n": recorded - len(self._pending), "rows": part}

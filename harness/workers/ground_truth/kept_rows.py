@@ -22,7 +22,7 @@ class KeptRows:
         """False if a row was omitted because its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
-        """Add one row."""
+        """Add the row that the rank logged next."""
         try:
             if self._steps and step <= self._steps[-1]:
                 self.ascending = False

@@ -47,7 +47,7 @@ _CHUNK = 1 << 20
 
 
 Pair = tuple[int, int]
-"""(sending rank, receiving rank)."""
+"""A pair of ranks as (sending rank, receiving rank)."""
 
 
 @dataclass(frozen=True)

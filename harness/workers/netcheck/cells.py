@@ -16,7 +16,7 @@ from .reach import REJECTED
 from .torchrun_names import published_by
 
 Pair = tuple[int, int]
-"""(probing rank, probed rank)."""
+"""A pair of ranks as (probing rank, probed rank)."""
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:

@@ -69,7 +69,7 @@ class Conclusion:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that are to blame."""
+        """The ranks that are to blame for the cause."""
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 

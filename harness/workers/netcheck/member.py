@@ -58,8 +58,10 @@ report.
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Minimum number of seconds between two reports if nothing has changed, and seconds for each rank of the job
-between two reports if nothing has changed or cells are pending. Rank 0 reads the reports of all ranks."""
+"""If nothing has changed, a rank waits at least RESEND seconds between two reports. While nothing has changed
+or cells are pending, it also waits at least PARTIAL seconds for each rank of the job, because rank 0 reads
+the reports of all ranks.
+"""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0

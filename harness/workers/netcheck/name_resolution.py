@@ -121,7 +121,7 @@ class Names:
     _absent: dict[str, _Absent] = field(default_factory=dict)
     _refused: bool = False
     seconds: float = PATIENCE
-    """Seconds to wait for an answer."""
+    """The number of seconds to wait for a DNS server's answer."""
     asking: float | None = None
     """The monotonic time at which the pending query was sent, or None."""
     _answered: dict[float, float] = field(default_factory=dict)

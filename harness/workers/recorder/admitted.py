@@ -66,7 +66,9 @@ class Lines:
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
-        """Write the line for this minute."""
+        """Write the line with the digest of all points so far. `digests` maps each run id to the run's
+        digests.
+        """
         group = process_group()
         if group is not None and (self.group is None or group["size"] >= self.group["size"]):
             self.group = group
@@ -220,7 +222,7 @@ class Admitted(Outside):
         try:
             meant = client_rules.whole(step or 0)
             if meant is None or client_rules.refused(step or 0):
-                return  # The account covers these values.
+                return  # The account (queued_values.py) covers values whose step is not valid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)

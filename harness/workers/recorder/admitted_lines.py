@@ -100,7 +100,7 @@ class Part(NamedTuple):
 
 
 def text36(number: int) -> str:
-    """Return the number in base 36."""
+    """Return the number as text in base 36."""
     text = ""
     while number or not text:
         number, digit = divmod(number, 36)

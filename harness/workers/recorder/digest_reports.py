@@ -31,7 +31,7 @@ from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"
 SECONDS = 5.0
-"""Request timeout in seconds."""
+"""The timeout of a request in seconds."""
 END_SECONDS = 1.0
 """Maximum time in seconds that a process waits at the end of a run for its reports to be acknowledged."""
 MAX_PENDING = 20_000
@@ -91,7 +91,7 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """Number of entries in `_report`."""
+        """The number of entries in `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
         """Number of calls to `add`, and how many of them were followed by an attempt to send all entries."""

@@ -74,7 +74,7 @@ class Block:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of distinct steps."""
+        """The number of distinct steps in the block."""
         self.rows: dict[int, tuple[float, int]] | None = {}
         """Maps each step to (value, time). None after the points have been hashed."""
         self._hash: Any = None
@@ -179,7 +179,7 @@ class Metric:
         return found
 
     def close(self, block: int) -> None:
-        """Reduce a block to its digest."""
+        """Reduce a block to its digest, and discard the block's points."""
         if block in self.changed:
             self.closed.append(self._entry(block))
         digest = self.open.pop(block).digest(self.name, block)

@@ -183,7 +183,7 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
 
 
 class _Unsupported(Exception):
-    """Raised for a file that is not JSON Lines at all."""
+    """Raised for a file whose content is not JSON Lines in a supported compression."""
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:

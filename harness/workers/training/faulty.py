@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "nan": (steps.nan, 20),
     "killed": (steps.killed, 18),
 }
-"""Kind → (the function that injects it, its default number: a step, an epoch or a rank)."""
+"""Maps each kind to the function that injects it and its default number: a step, an epoch or a rank."""
 
 
 def main(arguments: list[str] | None = None) -> int:

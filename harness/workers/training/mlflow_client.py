@@ -56,7 +56,7 @@ class Mlflow:
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
         self._there: dict[str, set[int]] = {}
-        """Metric → steps that the server has, for each metric whose history has been read."""
+        """Maps each metric whose history has been read to the steps that the server has."""
 
     def connect(self) -> None:
         """Find the run, or create it on rank 0. Raises MlflowException, and LookupError after a timeout."""
@@ -95,8 +95,8 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (file name → content) and a table of all validations with the run. Call this only on
-        rank 0.
+        """Store `texts` (contents keyed by file name) and a table of all validations with the run. Call this
+        only on rank 0.
 
         If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
         disk, without an error. Raises ValueError if the folder is not below `shared`, the output disk.

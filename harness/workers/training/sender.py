@@ -18,7 +18,7 @@ PAUSE, AFTER_TROUBLE = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Point:
-    """The values from one `log` call, as metric name → value. `number` is unique among the rank's points."""
+    """The values from one `log` call, keyed by metric name. `number` is unique among the rank's points."""
 
     number: int
     step: int

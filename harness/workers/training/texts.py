@@ -145,7 +145,7 @@ class Examined(NamedTuple):
     problems: list[str]
     """The first problems, each with the file and, for an invalid line, its number."""
     others: int
-    """The number of additional problems."""
+    """The number of further problems, which are not listed."""
 
 
 def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:

@@ -28,7 +28,7 @@ LEARNED = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return the exit code."""
+    """Train the classifier, and return the exit code."""
     options = parser().parse_args(arguments)
     ranks = meet(options.device, options.meeting, options.timeout)
     x, y = data(options)
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's parser."""
+    """Return the parser for the command line."""
     made = argparse.ArgumentParser(
         "python -m training.train", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )

@@ -23,7 +23,7 @@ from .trainer import Trainer
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return the exit code."""
+    """Train the model, and return the exit code."""
     options = parsed(arguments)
     torch.set_num_threads(options.threads)
     ranks = meet(options.device, options.meeting, options.timeout)
@@ -87,7 +87,8 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
                 f"--model {options.model} is gated, and this token does not have access to it: {hint}"
             ) from error
         if error.errno is None and (options.local_files_only or not options.model):
-            raise Refused(f"{error}") from error  # transformers: a file in the folder is missing
+            # transformers raises this error if a file in the folder is missing.
+            raise Refused(f"{error}") from error
         raise
     return train, val, model
 

@@ -230,7 +230,7 @@ class Trainer:
         self._on_rank_0(opened)
 
     def close(self) -> None:
-        """Unlock the run."""
+        """Release the lock on the run's folder, if this rank holds it."""
         if self._lock is not None:
             self._lock.release()
 
