@@ -2,7 +2,8 @@
 
 The rules are derived from the client's code: `get_char` (util.py), `_log_via_sync` and
 `_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values
-or shorten metric names. A test compares these rules with the installed client. Standard library only.
+or shorten metric names. A test compares these rules with the installed client. This module uses only the
+standard library.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 Import this module before the client is initialised. Frames are written to the process's stdout at the time of
 the import. A client that captures the console replaces stdout with a pipe to itself, and the contents of that
-pipe are lost if the process dies abruptly. The wire format is in truth_frames.py. Standard library only.
+pipe are lost if the process dies abruptly. The wire format is in truth_frames.py. This module uses only the
+standard library.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Define netcheck's steps in order, the closed set of causes, and findings.
 
-Standard library only, Python 3.9 and later, like every module in this package.
+Like every module in this package, this module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations

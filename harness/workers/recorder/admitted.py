@@ -8,7 +8,8 @@ adds less than 1.5 MB. Digests of complete blocks of steps also go to the tracke
 and times. The account (queued_values.py) compares them with the values that the program passed to the client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
-send other requests or write files. Standard library only, Python 3.9 and later.
+send other requests or write files. This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ these reports. A change of only the log or only the reports can therefore be det
 more points after its report, it is reported again, and the last report counts.
 
 Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
-finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. Standard library
-only, Python 3.9 and later.
+finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. This module uses
+only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Record calls to the Pluto client by wrapping its public functions, without changes to the workers.
 
-`sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, the recorder wraps the client's functions (client_calls.py). It also records the
-process's identity and how it ends (process_events.py). Standard library only, Python 3.9 and later.
+`sitecustomize.py` calls `install` in every Python process of a rank's container. When a process imports the
+client, the recorder wraps the client's functions (client_calls.py). It also records the process's identity
+and how it ends (process_events.py). This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fie
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
      "open":runs_not_finished,"t":ms}
-Standard library only, Python 3.9 and later.
+This module uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `leaves` lists the values in a call, a `Queue` records what the client adds to its own queue during the call,
 and `Account.close_call` compares the two. The outcome is observed, not predicted: client_rules.py only
-provides the wording for the reasons. Standard library only, Python 3.9 and later.
+provides the wording for the reasons. This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations
