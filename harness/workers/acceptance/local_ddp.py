@@ -32,7 +32,9 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The job's environment variables in the pod. They are removed for this run, like torchrun's own (PET_…)."""
+"""The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
+own variables (PET_…).
+"""
 _KNOWN = {field.name for field in fields(Check)}
 
 

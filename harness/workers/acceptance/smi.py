@@ -102,7 +102,9 @@ class Gpu:
     fabric: Word = None
     """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
     fabric_status: Word = None
-    """Result of the registration, such as Success or Insufficient Resources. The state is then Completed."""
+    """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
+    Resources.
+    """
     fabric_health: Mapping[str, str] = field(default_factory=dict)
     """Maps each field of the fabric's health, such as bandwidth, to its text, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)

@@ -142,7 +142,7 @@ class Names:
         if written and self.written:
             return Lookup(name, written, found=self.hosts)
         if not self.configuration.servers:
-            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")
+            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} lists no DNS server")
         candidates = self.configuration.candidates(name)
         for candidate in candidates:
             found = self._try(name, candidate)

@@ -144,7 +144,7 @@ class Lines:
         """Do nothing, because the digests cover the rounded value."""
 
     def left_out(self, entry: list[Any]) -> None:
-        """Do nothing, because the account is in the summary."""
+        """Do nothing, because the summary contains the account of all values."""
 
     def flush(self) -> None:
         """Do nothing, because lines are not buffered."""

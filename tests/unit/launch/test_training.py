@@ -357,7 +357,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
         lambda: made.check(load(runs_dir=tmp_path)),
         lambda: training.manifests(asked, variable),
     ):
-        with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL understands"):
+        with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL accepts"):
             refusing()
 
 

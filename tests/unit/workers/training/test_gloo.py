@@ -12,7 +12,7 @@ from harness.workers.training import gloo
         ("eth0,ens5", ""),
         ("eth0.100", ""),
         ("^lo,docker", "found '^lo', which NCCL accepts and gloo does not"),
-        ("eth0,=ens5", "found '=ens5', which NCCL understands"),
+        ("eth0,=ens5", "found '=ens5', which NCCL accepts"),
         ("10.244.1.7", "as eth0; found the address 10.244.1.7"),
         ("fd00::7", "found the address fd00::7"),
     ],
