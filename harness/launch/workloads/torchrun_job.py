@@ -197,7 +197,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Apply the objects and wait for the JobSet. Return its name and UID.
 
-        Raises HarnessError, cause launch.*.
+        Raises HarnessError with a launch.* cause.
         """
         kube = surroundings.kube
         documents = self.render(surroundings)
