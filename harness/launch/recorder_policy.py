@@ -175,10 +175,10 @@ _NONCE = (
 
 
 def _way(at: int) -> str:
-    """Return the CEL expression for the way in which a container is recorded: "shell", "python", "value",
-    "env", or "" if it is not recorded.
+    """Return the CEL expression for the way in which a container is recorded.
 
-    `at` is the container's index in the pod.
+    Its value is "shell", "python", "value", "env", or "" if the container is not recorded. `at` is the
+    container's index in the pod.
     """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
@@ -249,8 +249,7 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return a CEL list with the patch operation that creates an empty list at `path`, if the pod lacks
-    `field`.
+    """Return a CEL list with the patch that creates an empty list at `path`, if the pod lacks `field`.
 
     If the pod has the field, the CEL list is empty.
     """

@@ -21,8 +21,9 @@ from harness.settings import Settings
 
 @dataclass(frozen=True)
 class Packages:
-    """The changes that the user's packages make to a launch. They are resolved before any object is
-    created.
+    """The changes that the user's packages make to a launch.
+
+    They are resolved before any object is created.
     """
 
     worker: Change | None = None

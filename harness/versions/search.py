@@ -258,8 +258,9 @@ def _middle(seen: _Seen, positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class _Interval:
-    """The positions from `low` + 1 to `high`. The launches do not show which of them is the first bad
-    version.
+    """The positions from `low` + 1 to `high`.
+
+    The launches do not show which of these positions is that of the first bad version.
     """
 
     low: int

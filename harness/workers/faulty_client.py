@@ -147,9 +147,7 @@ def visitor() -> int:
 
 
 def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
-    """Run the worker, and apply `change` to each metric name and value before they are recorded as ground
-    truth and logged.
-    """
+    """Run the worker, and apply `change` to each metric name and value that it records and logs."""
     record = multinode.Recorder.record
 
     def recorded(self: Any, metric: str, step: int, value: float) -> None:
@@ -236,8 +234,9 @@ def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
 
 
 def accumulation() -> int:
-    """Log more values for the same step, as a script with gradient accumulation does if it does not advance
-    the step counter.
+    """Log more values for the same step.
+
+    A script with gradient accumulation does this if it does not advance the step counter.
     """
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:

@@ -48,8 +48,9 @@ class OnlyItems:
 
 
 class Journal:
-    """The journal of one process: a JSON Lines file with one line per event, synced to disk after each
-    line.
+    """The journal of one process: a JSON Lines file with one line per event.
+
+    Each line is synced to disk when it is written.
     """
 
     def __init__(self, folder: str, role: str) -> None:
@@ -154,8 +155,9 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 
 
 def step_of(kind: str, step: int) -> Any:
-    """Return `step` as a value of the given kind. The result is None for "none", in which case the client
-    assigns the step.
+    """Return `step` as a value of the given kind.
+
+    For "none", the result is None, and the client assigns the step.
     """
     import numpy
 
@@ -303,8 +305,9 @@ class Program:
 
     # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names. Return normally if the script should run to its last
-        line.
+        """End the process in the way that `how` names.
+
+        Return normally if the script should run to its last line.
         """
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):

@@ -190,8 +190,9 @@ class Workload(Protocol):
         """
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the workload's objects and return its main object. Raises HarnessError with a launch.*
-        cause.
+        """Create the workload's objects and return its main object.
+
+        Raises HarnessError with a launch.* cause.
         """
 
     def cancel(self, surroundings: Surroundings) -> None:

@@ -1,5 +1,4 @@
-"""Create the volumes of a training: the PersistentVolumes, and the PersistentVolumeClaims that its pods
-mount.
+"""Create the volumes of a training, and the claims (PersistentVolumeClaims) that its pods mount.
 
 On a harness cluster, the volumes are folders that all nodes share with this machine. On a user's cluster, a
 storage class provides them, or they are the volumes of the user's existing claims. The pods write only to the

@@ -286,9 +286,7 @@ def _pending(job: Object) -> str | None:
 
 
 def raise_if_rejected(queue: Object) -> None:
-    """Raise HarnessError if the API server rejects the pods of a TorchrunQueue for a reason that a retry
-    would not change.
-    """
+    """Raise HarnessError if the API server rejects a TorchrunQueue's pods, and would reject them again."""
     checked = template_condition(queue)
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return

@@ -214,8 +214,9 @@ class Training:
         record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the texts, and apply the workload. Raises HarnessError with a launch.*
-        cause.
+        """Create the volumes, copy the texts, and apply the workload.
+
+        Raises HarnessError with a launch.* cause.
         """
         documents, shared = self.volumes(surroundings)
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))

@@ -17,8 +17,7 @@ ELEMENTS = {
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
 """Maps (device, mode) to the sizes of a rank's largest buffer, in float32 elements. limits.toml contains
-limits for sizes from 2²⁸ to 2³² elements.
-"""
+limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
 detected."""

@@ -48,8 +48,7 @@ class Coordinator:
         self._trials = 0
         self.names: dict[int, str] = {}
         """Maps each node rank to its Kubernetes node name, or to the agent's host name if NODE_NAME is not
-        set.
-        """
+        set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
         """Node ranks for which two agents connected. Their results cannot be distinguished."""

@@ -29,8 +29,7 @@ from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
 """Maps each mode to the number of seconds without progress after which a rank counts as hung. Every exchange
-takes far less time.
-"""
+takes far less time."""
 
 
 def main(arguments: list[str] | None = None) -> int:

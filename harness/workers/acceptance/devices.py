@@ -133,8 +133,9 @@ def asked(option: int | None) -> int | None:
 
 
 def versions(smi: Smi | None) -> dict[str, str]:
-    """Return the versions of Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver, keyed by
-    name.
+    """Return the versions of the installed software, keyed by name.
+
+    These are Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver.
     """
     import torch
 

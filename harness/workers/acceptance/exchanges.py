@@ -169,8 +169,9 @@ class Exchanges(OneRank):
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the duration in seconds of the fastest of 12 matrix products, which is the least disturbed
-        by other processes.
+        """Return the duration in seconds of the fastest of 12 matrix products.
+
+        The fastest product is the one that other processes disturb least.
         """
         import torch
 

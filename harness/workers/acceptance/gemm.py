@@ -19,8 +19,7 @@ from .timing import SPANS, seconds_per_call
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
 """Maps each kind of device to (M, N, K) for the product that is compared with a float64 reference on the
-CPU.
-"""
+CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
 """Maps each kind of device to the size M = N = K of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}

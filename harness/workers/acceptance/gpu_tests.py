@@ -18,8 +18,7 @@ from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
 """Maps each mode to the deadline for the tests in seconds. The pod's deadline must be later, otherwise the
-report is lost.
-"""
+report is lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:

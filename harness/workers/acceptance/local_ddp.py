@@ -33,8 +33,7 @@ _OWN_VARIABLES = (
     "MASTER_PORT",
 )
 """The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
-own variables (PET_…).
-"""
+own variables (PET_…)."""
 _KNOWN = {field.name for field in fields(Check)}
 
 

@@ -28,8 +28,7 @@ class Result:
     group: Group
     said: Mapping[int, Mapping[str, Any]]
     """Maps each node to its response: `state` (ok, wrong, died, hung or unknown), `text` and, if the state is
-    ok, `seconds` and `busbw` (GB/s).
-    """
+    ok, `seconds` and `busbw` (GB/s)."""
     number: int = 0
     """The number of the round in which the trial was run."""
 

@@ -133,8 +133,9 @@ class Watch:
         self._over.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return the positions of the ranks that have written one, keyed by rank. The store's exceptions
-        propagate.
+        """Return the positions of the ranks that have written one, keyed by rank.
+
+        The store's exceptions propagate.
         """
         positions = {}
         for rank in range(self._ranks):

@@ -81,8 +81,7 @@ class Gpu:
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
     """Maps each field for a pending or impossible memory repair to Yes, or to its text if that is neither Yes
-    nor No.
-    """
+    nor No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
@@ -103,8 +102,7 @@ class Gpu:
     """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
     fabric_status: Word = None
     """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
-    Resources.
-    """
+    Resources."""
     fabric_health: Mapping[str, str] = field(default_factory=dict)
     """Maps each field of the fabric's health, such as bandwidth, to its text, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -180,10 +178,10 @@ def bus(text: str) -> Bus | None:
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
-    """Parse the output of `nvidia-smi nvlink -s`. Return the speeds of each GPU's NVLinks in GB/s, keyed by
-    the GPU's UUID.
+    """Parse the output of `nvidia-smi nvlink -s`, and return the speed of each NVLink in GB/s.
 
-    A link that is down has speed 0. A GPU without links has an empty list.
+    The lists of speeds are keyed by the GPU's UUID. A link that is down has speed 0. A GPU without links has
+    an empty list.
     """
     links: dict[str, list[float]] = {}
     uuid = None

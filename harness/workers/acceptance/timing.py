@@ -25,8 +25,7 @@ SPANS = {
     ("cuda", "full"): Span(10.0, 10.0),
 }
 """Maps (device, mode) to the durations. A GPU takes seconds to reach the clocks and temperature of real
-work.
-"""
+work."""
 BATCHES = 5
 
 

@@ -227,5 +227,4 @@ def _client() -> Iterator[Fact]:
 
 _FILES = Files(() if os.environ.get("HARNESS_RECORDER_MODE") == "admitted" else PLACES)
 """The files of this process. In an admitted pod, no files are read, because they do not belong to the
-harness.
-"""
+harness."""

@@ -40,8 +40,7 @@ REFERENCES = 2
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
-rate proves nothing.
-"""
+rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
 """Maximum number of remeasurements of a slow pair, and of a pair for which the machine was too busy."""
 _CHUNK = 1 << 20

@@ -1,11 +1,11 @@
-"""Record digests of the points, rather than the points themselves, in a pod to which an admission policy
-added the recorder.
+"""Record digests of the points, instead of the points themselves, in an admitted pod.
 
-The admission policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
-then writes one line per minute to the log and a summary at the end (admitted_lines.py), so a week of training
-adds less than 1.5 MB. Digests of complete blocks of steps also go to the tracker, if it has a route for them
-(digest_reports.py). The digests cover the values that the client queues, with the client's own names, steps
-and times. The account (queued_values.py) compares them with the values that the program passed to the client.
+An admitted pod is one to which the admission policy has added the recorder. The policy sets
+HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder then writes one line per
+minute to the log and a summary at the end (admitted_lines.py), so a week of training adds less than 1.5 MB.
+Digests of complete blocks of steps also go to the tracker, if it has a route for them (digest_reports.py).
+The digests cover the values that the client queues, with the client's own names, steps and times. The account
+(queued_values.py) compares them with the values that the program passed to the client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
 send other requests or write files. This module uses only the standard library, and supports Python 3.9 and
@@ -67,8 +67,9 @@ class Lines:
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
-        """Write the line with the digest of all points so far. `digests` maps each run id to the run's
-        digests.
+        """Write the line with the digest of all points so far.
+
+        `digests` maps each run id to the run's digests.
         """
         group = process_group()
         if group is not None and (self.group is None or group["size"] >= self.group["size"]):

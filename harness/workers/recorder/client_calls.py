@@ -141,9 +141,7 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """Records the points that one process passes to the Pluto client. Thread-safe. A forked child creates its
-    own instance.
-    """
+    """Records the points of one process. Thread-safe. A forked child creates its own instance."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream

@@ -184,8 +184,9 @@ class Reports:
             raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
     def _next(self) -> bytes:
-        """Remove pending entries, up to MAX_ENTRIES and about MAX_BYTES, and return them as the next
-        report.
+        """Remove pending entries, and return them as the next report.
+
+        The report has at most MAX_ENTRIES entries, and about MAX_BYTES at most.
         """
         entries: list[Entry] = []
         size = 0

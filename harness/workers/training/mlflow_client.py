@@ -95,11 +95,11 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (contents keyed by file name) and a table of all validations with the run. Call this
-        only on rank 0.
+        """Store `texts` (contents keyed by file name) and a table of all validations with the run.
 
-        If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
-        disk, without an error. Raises ValueError if the folder is not below `shared`, the output disk.
+        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to that
+        path on the client's own disk, without an error. Raises ValueError if the folder is not below
+        `shared`, the output disk.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)

@@ -74,8 +74,9 @@ def restore(
 
 
 def unique(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the model's weights, keyed by name. If weights share memory, only the first is included, as
-    safetensors requires.
+    """Return the model's weights, keyed by name.
+
+    If weights share memory, only the first one is included, as safetensors requires.
     """
     seen: set[int] = set()
     weights = {}
