@@ -29,5 +29,8 @@ class RecordedContext(RunContext):
 
     @property
     def nonce(self) -> str:
-        """The identifier of the run, and of its bundle, its namespace and the owner of a new cluster."""
+        """Return the run's nonce.
+
+        The nonce also identifies the run's bundle, its namespace and the owner of a new cluster.
+        """
         return self.writer.current.nonce

@@ -313,5 +313,5 @@ def _collect(launching: Launching, observer: LaunchObserver, progress: Progress)
                 launching.cancel()
         else:
             progress("the API server does not respond: if the job is still running, the next run ends it")
-            then.callback(launching.no_tracker, "not asked, the API server does not answer")
+            then.callback(launching.no_tracker, "not requested, because the API server does not respond")
             then.callback(observer.finish)

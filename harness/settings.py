@@ -303,7 +303,7 @@ def _input_text(error: Any) -> str:
     return (
         ""
         if secret & set(error["loc"]) or error["loc"][0] in ("env", "HARNESS_ENV")
-        else f", seen {shown(error['input'])}"
+        else f", found {shown(error['input'])}"
     )
 
 

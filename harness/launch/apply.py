@@ -14,14 +14,17 @@ from harness.settings import Settings
 
 
 def apply(kube: Kube, document: Object) -> Object:
-    """Apply one of a launch's objects, and return it. Raises HarnessError, cause launch.rejected."""
+    """Apply one of a launch's objects, and return it as stored by the API server.
+
+    Raises HarnessError (cause launch.rejected) if the API server refuses the object.
+    """
     name = f"{document['kind']} {document['metadata']['name']}"
     try:
         return kube.apply(document)
     except ApiException as error:
         raise HarnessError(
             f"The API server refused {name} with {reason_of(error)}",
-            hint="launch/ in the bundle has the applied objects",
+            hint="launch/ in the bundle contains the applied objects",
             cause="launch.rejected",
         ) from None
 

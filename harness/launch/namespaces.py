@@ -95,11 +95,11 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
         leftovers = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
         for (api_version, kind), metadata in leftovers:
             name, namespace = metadata["name"], metadata["namespace"]
-            progress(f"ending {namespace}/{name}, left by a harness that was killed")
+            progress(f"ending {namespace}/{name}, which a killed harness left behind")
             kube.delete(api_version, kind, name, namespace)
         for namespace in {metadata["namespace"] for _, metadata in leftovers}:
             kube.wait(
-                "pods of a job that was left to end",
+                "the pods of a leftover job to terminate",
                 "v1",
                 "Pod",
                 _ended,

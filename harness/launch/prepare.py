@@ -198,9 +198,9 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
     """Claim the run id for this launch. Return an API key that is valid only for the launch's runs.
 
-    A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken, or
-    tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues, and a
-    check reports the problem later.
+    A callback in `undo` releases an unused claim. Raises HarnessError with the cause launch.run_id_taken, or
+    with tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues,
+    and a check reports the problem later.
     """
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)

@@ -56,7 +56,7 @@ def require(kube: Kube) -> None:
         raise UsageError(
             f"expected a cluster with {policy.POLICY} in {policy.API}, which Kubernetes {policy.SINCE} has; "
             "this cluster does not serve it",
-            hint="`harness recorder print --pod --namespace NAME` prints what pods there need instead",
+            hint="`harness recorder print --pod --namespace NAME` prints the settings that pods need instead",
         ) from None
 
 
@@ -135,7 +135,7 @@ def _asks(pod: Object, labelled: set[str]) -> bool:
 def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
     containers = pod["spec"]["containers"]
     if any(map(policy.is_recorded, containers)):
-        return  # The others are sidecars.
+        return  # The pod's other containers are sidecars.
     for container in containers:
         why = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
         yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], why)
@@ -155,7 +155,7 @@ class _readable:
             return
         if error.status == FORBIDDEN:
             raise UsageError(
-                f"cannot {self._doing}: the API server does not permit it to this user",
+                f"cannot {self._doing}: this user does not have the permission",
                 hint="a cluster administrator can apply what `harness recorder print` prints",
             ) from None
         message = " ".join(str(error.body or "").split())[:300]

@@ -10,7 +10,7 @@ optional. PYTHONPATH in a pod replaces the image's value, so a container is reco
   pod's value.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
 
-Init containers and native sidecars are left alone. Pluto's variables are not touched.
+The policy does not change init containers, native sidecars or Pluto's variables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FILES = {"pluto-e2e-harness/recorder": "files"}
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
 WAY = "way"
-"""Prefix of the policy variables that contain how a container is recorded. A number follows."""
+"""Prefix of the policy variables that state how each container is recorded. The container's index follows."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -98,7 +98,8 @@ def volume() -> Object:
 def wrapped(command: list[str]) -> list[str] | None:
     """Return a command that sets PYTHONPATH and then executes `command`, or None if that is not safe.
 
-    With --posix, this bash does not read the file named by BASH_ENV. The command itself reads it.
+    If the wrapping shell is bash, it runs with --posix, so that it does not read the file named by BASH_ENV.
+    The command itself still reads that file.
     """
     first = command[0] if command else ""
     if re.match(SHELL, first):
@@ -146,7 +147,7 @@ def _binding(name: str, namespaces: Object, pods: Object) -> Object:
 
 
 def _text(value: str) -> str:
-    """Return a CEL string literal."""
+    """Return a text as a CEL string literal."""
     return json.dumps(value)
 
 
@@ -174,9 +175,10 @@ _NONCE = (
 
 
 def _way(at: int) -> str:
-    """Return the CEL expression for how a container is recorded: "shell", "python", "value", "env" or "".
+    """Return the CEL expression for the way in which a container is recorded.
 
-    `at` is the container's index in the pod.
+    Its value is "shell", "python", "value", "env", or "" if the container is not recorded. `at` is the
+    container's index in the pod.
     """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
@@ -201,7 +203,7 @@ def _way(at: int) -> str:
 
 
 def _chosen(at: int) -> str:
-    """Return the policy variable that contains how a container is recorded."""
+    """Return the policy variable that states how a container is recorded. `at` is the container's index."""
     return f"variables.{WAY}{at}"
 
 
@@ -247,7 +249,10 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return the patch that creates an empty list if the pod has no such list."""
+    """Return a CEL list with the patch that creates an empty list at `path`, if the pod lacks `field`.
+
+    If the pod has the field, the CEL list is empty.
+    """
     return f"(has({field}) ? [] : [{_add(path, '[]')}])"
 
 
@@ -282,7 +287,11 @@ def _no_way(pod: Object, container: Object) -> str:
     if paths:
         literal = len(paths) == 1 and paths[0].get("value")
         return "" if literal else "its PYTHONPATH has no literal value: begin its command with a shell"
-    found = f"its command begins with {command[0]}" if command else "it has no command, so the image decides"
+    found = (
+        f"its command begins with {command[0]}"
+        if command
+        else "it has no command, so the image determines it"
+    )
     return (
         f"{found}: begin it with a shell, as in command: [sh, -c, 'exec …'], or, if the image sets no "
         f"PYTHONPATH, label the pod {RECORD}: env"

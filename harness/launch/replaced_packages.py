@@ -21,7 +21,10 @@ from harness.settings import Settings
 
 @dataclass(frozen=True)
 class Packages:
-    """How the user's packages change a launch. It is resolved before any object is created."""
+    """The changes that the user's packages make to a launch.
+
+    They are resolved before any object is created.
+    """
 
     worker: Change | None = None
     konduktor: tuple[Replaced, ...] = ()

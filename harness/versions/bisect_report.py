@@ -34,7 +34,7 @@ _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto
 
 
 def headline(result: Result) -> str:
-    """Return the result in one sentence."""
+    """Return the result of a search in one sentence."""
     package, bad, good = result.package, result.bad, result.good
     if result.ending in ("found", "unsure") and bad is not None and good is not None:
         doubt = "" if result.ending == "found" else "Probably, but not certainly: "
@@ -67,14 +67,14 @@ def advice(result: Result) -> str:
     if result.ending == "oldest_bad":
         return "choose an older version with --good, or leave --good out"
     if result.ending == "not_judged":
-        return "see the reasons of the skipped versions"
+        return "see why the other versions were skipped"
     if result.ending == "unsure":
         return "launches contradict each other; --max-error sets the accepted probability of a wrong answer"
     return ""
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the result."""
+    """Print the result of a search to the console."""
     mark, style = ("✓", "bold green") if result.certain else ("?", "bold yellow")
     console.print(Text(f"{mark} {headline(result)}", style=style))
     for side in (result.good, result.bad):

@@ -24,13 +24,13 @@ from harness.versions.search import End, Ending
 
 
 class Side(BaseModel):
-    """One of the two versions."""
+    """A good or a bad version in the result of a search, with its launches."""
 
     version: str
     label: str
     date: str = ""
     verdict: str = ""
-    """The verdict and its cause."""
+    """The verdict and its cause, such as "FAIL rank.crashed"."""
     ranks: list[int] = []
     explanation: str = ""
     bundle: str | None = None

@@ -66,7 +66,7 @@ class Ledger:
     """The records of a search, including those from earlier processes. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, as `read_records` does."""
+        """Read the ledger with `read_records`, which raises UsageError for an invalid line."""
         self.path = path
         self.records = read_records(
             path, Record, "a record of a search", "remove the line, and that version is launched again"

@@ -50,7 +50,7 @@ class Candidate:
     """A version of a package with which a job can be launched."""
 
     package: str
-    """The normalized name."""
+    """The package's normalized name."""
     spec: str
     """The SPEC for `--replace` that selects exactly this version. Empty means the locked version."""
     version: str
@@ -95,7 +95,7 @@ def locked(name: str) -> Candidate:
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)
     if version is None:
-        raise UsageError(f"{package} is not in the lock, so it has no version {LOCKED!r}")
+        raise UsageError(f"{package} is not in the lock file, so it has no version {LOCKED!r}")
     return Candidate(package, "", version, f"{version} ({LOCKED})")
 
 

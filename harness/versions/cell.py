@@ -95,7 +95,7 @@ class Outcome(BaseModel):
     checks: list[Check] = []
     started_at: str
     seconds: float
-    """Duration of the harness process."""
+    """The duration of the harness process in seconds."""
     bundle: str | None = None
     """The absolute path of the bundle, or None if the harness did not write one."""
     log: str = ""
@@ -143,7 +143,7 @@ class Ledger:
     """The outcomes of all launches so far, including those from earlier processes. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, as `read_records` does."""
+        """Read the ledger with `read_records`, which raises UsageError for an invalid line."""
         self.path = path
         self._lock = threading.Lock()
         self.outcomes = read_records(

@@ -19,7 +19,7 @@ _SEPARATOR: Final = "\x1f"
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit in a local repository."""
+    """A commit in a local Git repository."""
 
     sha: str
     date: str

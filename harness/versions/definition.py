@@ -79,7 +79,7 @@ class Expectation(Rule):
 
 
 class Definition(BaseModel):
-    """The definition of a matrix."""
+    """The definition of a matrix: the job, the versions to combine, and the rules for its cells."""
 
     model_config = ConfigDict(extra="forbid")
 

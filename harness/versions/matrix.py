@@ -57,7 +57,8 @@ class Matrix:
                 versions=cell.labels,
                 options=[] if cell.problem else cell.cell.options,
                 expected=cell.expected,
-                # A launch without a bundle is repeated, because the package index or Docker may be back.
+                # A launch without a bundle is repeated, because the package index or Docker may be available
+                # again.
                 outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
             )
             for cell, key in zip(plan.cells, self._keys, strict=True)
@@ -66,10 +67,10 @@ class Matrix:
     def run(self) -> Document:
         """Launch all cells that have no result yet, and return the results.
 
-        If no cell can be launched before them, cells whose packages cannot be installed are detected before
-        the cluster is created. A version of JobSet or Kueue that does not work affects only its own cells. If
-        the process is interrupted, the launches in progress are stopped. All finished launches are already in
-        the ledger.
+        Before a cluster is created, its first cells are checked in order until the packages of one can be
+        installed, so that no cluster is created if none can. A version of JobSet or Kueue that does not work
+        affects only its own cells. If the process is interrupted, the launches in progress are stopped. All
+        finished launches are already in the ledger.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock", self._refuse):
@@ -81,7 +82,7 @@ class Matrix:
         return self.document()
 
     def document(self) -> Document:
-        """Return the results so far."""
+        """Return the results of the matrix so far."""
         axes = {
             axis.package: [
                 AxisValue(
@@ -149,7 +150,10 @@ class Matrix:
             self._launch_all(numbers)
 
     def _installable(self, numbers: list[int]) -> list[int]:
-        """Return the cells from the first installable cell on, and record the results of those before it."""
+        """Return the numbers of the cells from the first one whose packages can be installed.
+
+        For the cells before it, record that their packages cannot be installed.
+        """
         for place, number in enumerate(numbers):
             settings = self._context.settings
             chosen = settings.replace | self.plan.cells[number].cell.replace
@@ -181,7 +185,8 @@ class Matrix:
             except BaseException:
                 self._launcher.stop()
                 pool.shutdown(cancel_futures=True)
-                for future, number in waiting.items():  # Some may have finished before they were stopped.
+                # Some launches may have finished before they were stopped.
+                for future, number in waiting.items():
                     if future.done() and not future.cancelled() and future.exception() is None:
                         self._add(number, future.result())
                 raise
@@ -238,7 +243,7 @@ def continued(folder: Path) -> Path:
     if not (folder / LEDGER).is_file():
         raise UsageError(
             f"--continue: expected the folder of a matrix, but {folder} has no {LEDGER}",
-            hint="the first line of progress of a matrix names its folder",
+            hint="the first progress line of a matrix names its folder",
         )
     return folder.absolute()
 

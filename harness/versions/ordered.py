@@ -45,7 +45,7 @@ class Version:
     label: str
     """The version, or the abbreviated SHA and the subject of the commit."""
     spec: str
-    """The SPEC of `--replace`."""
+    """The SPEC of `--replace` that selects this version."""
     date: str = ""
     """The date of the release or the commit, in the format YYYY-MM-DD."""
 

@@ -29,7 +29,7 @@ WORST: Final = (1, 2, 64)
 
 
 class CellResult(BaseModel):
-    """The result of a cell."""
+    """The result of one cell in a matrix."""
 
     versions: dict[str, str]
     """Maps each package name to its version, or to the SPEC of a checkout."""
@@ -94,7 +94,7 @@ class CellResult(BaseModel):
 
 
 class AxisValue(BaseModel):
-    """A version in the matrix."""
+    """A version of a package in a matrix."""
 
     label: str
     requested: str
@@ -116,7 +116,7 @@ class Document(BaseModel):
     parallel: int
     repeat: int
     axes: dict[str, list[AxisValue]]
-    """The versions of each package."""
+    """Maps each package to its versions in the matrix."""
     cells: list[CellResult]
     excluded: dict[str, str] = {}
     """Maps the name of each excluded cell to the reason."""

@@ -57,7 +57,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Next:
-    """The version to launch next."""
+    """The version that the search launches next."""
 
     position: int
     purpose: Purpose
@@ -67,7 +67,7 @@ class Next:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a search."""
+    """The outcome of a search that has ended."""
 
     ending: Ending
     """"found" if the first bad version is known, or known to be one of `suspects` because versions were
@@ -123,7 +123,7 @@ def remaining(between: int) -> int:
 
 
 class _Seen:
-    """The launches so far, by position."""
+    """The launches of a search so far, grouped by the position of the version."""
 
     def __init__(self, count: int, launches: Iterable[Launch]) -> None:
         self.count = count
@@ -165,9 +165,11 @@ class _Seen:
 
 
 def _without_good(seen: _Seen, good_known: bool, max_error: float) -> Next | End:
-    """Continue a search without a good version so far, at the oldest version or further back.
+    """Return the next step of a search that has not reached a good version yet.
 
-    As long as versions there cannot be launched, the distance to the next one is doubled each time.
+    If `good_known` is true, the oldest version is launched next. If versions there cannot be launched, newer
+    ones are tried, at distances from the oldest version that double each time. Otherwise, the search goes
+    back from the newest version, at distances that double each time.
     """
     lowest, newest = seen.judged_bad[0], seen.judged_bad[-1]
     older = seen.untested(-1, lowest)
@@ -256,7 +258,10 @@ def _middle(seen: _Seen, positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class _Interval:
-    """The positions above `low` up to `high`, between which the launches cannot distinguish."""
+    """The positions from `low` + 1 to `high`.
+
+    The launches do not show which of these positions is that of the first bad version.
+    """
 
     low: int
     high: int
@@ -325,7 +330,10 @@ def _posterior(seen: _Seen) -> _Posterior:
 
 
 def _mean(rates: Mapping[float, float], bads: int, goods: int) -> float:
-    """Return the log-likelihood of a number of results, with the likelihood averaged over the rates."""
+    """Return the log-likelihood of `bads` bad and `goods` good results.
+
+    The likelihood is averaged over the rates with their weights.
+    """
     terms = [
         math.log(weight) + bads * math.log(rate) + goods * math.log(1 - rate)
         for rate, weight in rates.items()

@@ -48,7 +48,10 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker. At STEP, log the result of `change(name of the rank's own metric, metrics)`."""
+    """Run the worker, and at STEP log `change(metric, metrics)` instead of `metrics`.
+
+    `metric` is the name of the rank's own loss.
+    """
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -203,7 +206,7 @@ def flood() -> int:
     """Print 100 MB at once."""
 
     def print_much() -> None:
-        line = b"a line of a flood that says nothing, and says it again and again ............\n"
+        line = b"a filler line that the flood fault prints again and again ..................\n"
         for _ in range(FLOOD_BYTES // len(line) // 1000):
             os.write(ground_truth.STDOUT, line * 1000)
 

@@ -41,7 +41,7 @@ case $status in *" 200 "*) ;; *) echo "refused: $status"; exit 1 ;; esac
 
 
 def before_init(do: Callable[[], None]) -> None:
-    """Call `do` just before the client starts."""
+    """Replace `pluto.init` with a function that calls `do` before it initialises the client."""
     import pluto
 
     init = pluto.init
@@ -147,7 +147,7 @@ def visitor() -> int:
 
 
 def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
-    """Run the worker, and apply `change` to each name and value before they are recorded and logged."""
+    """Run the worker, and apply `change` to each metric name and value that it records and logs."""
     record = multinode.Recorder.record
 
     def recorded(self: Any, metric: str, step: int, value: float) -> None:
@@ -179,7 +179,7 @@ def boolean() -> int:
 
 
 def _beside(more: Callable[[int], dict[str, Any]]) -> int:
-    """Run the worker, and pass additional values to `run.log` that it does not record as ground truth."""
+    """Run the worker, and pass additional values to `run.log` that are not recorded as ground truth."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
@@ -212,9 +212,9 @@ def numpy_step() -> int:
 
 
 def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
-    """Run the worker, and at STEP log additional points for one metric.
+    """Run the worker, and log additional points for one metric at STEP.
 
-    The ground truth contains them too.
+    The ground truth includes these points.
     """
     record = multinode.Recorder.record
     recorders: list[Any] = []
@@ -234,7 +234,10 @@ def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
 
 
 def accumulation() -> int:
-    """Log more values for the same step, as gradient accumulation does if it does not advance the step."""
+    """Log more values for the same step.
+
+    A script with gradient accumulation does this if it does not advance the step counter.
+    """
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         for value in (8.0, 9.0):

@@ -62,7 +62,10 @@ def at_most(seconds: float) -> None:
 
 
 def stacks_on_sigterm() -> None:
-    """Write all stacks to the log on SIGTERM. Call it again after a library has set its own handler."""
+    """Write the stacks of all threads to the log on SIGTERM.
+
+    Call this again after a library has installed its own SIGTERM handler.
+    """
     faulthandler.register(signal.SIGTERM, file=STDERR, chain=True)
 
 
@@ -208,7 +211,7 @@ def main(log: Log = plain_log) -> int:
 
     def on_step(step: int, own: float, mean: float) -> None:
         at_most(STALL_SECONDS)
-        if step == 0:  # All imports are done.
+        if step == 0:  # All imports are done, so garbage collection can start again.
             gc.freeze()
             gc.enable()
         metrics = {
@@ -232,7 +235,8 @@ def main(log: Log = plain_log) -> int:
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
-    dist.barrier(device_ids=None if device.index is None else [device.index])  # NCCL must not guess the GPU.
+    # Without device_ids, NCCL guesses the GPU.
+    dist.barrier(device_ids=None if device.index is None else [device.index])
     dist.destroy_process_group()
     at_most(STALL_SECONDS)
     gc.freeze()

@@ -1,8 +1,8 @@
 """Find the container's own processes: those in this process's cgroup or in a cgroup below it.
 
 With hostPID or shareProcessNamespace, /proc also lists processes in other containers, which the harness must
-not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. Standard library
-only, Python 3.9 and later.
+not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. This module uses
+only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations

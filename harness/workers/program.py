@@ -32,7 +32,7 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Name of a way to end the process with a failure → the resulting exit code."""
+"""The exit code for each way in which a program can end with a failure."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 """Prefixes of the variables that remain in a clean environment, because the client needs them."""
 
@@ -48,7 +48,10 @@ class OnlyItems:
 
 
 class Journal:
-    """One process's journal."""
+    """The journal of one process: a JSON Lines file with one line per event.
+
+    Each line is synced to disk when it is written.
+    """
 
     def __init__(self, folder: str, role: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -152,7 +155,10 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 
 
 def step_of(kind: str, step: int) -> Any:
-    """Return a step of the given kind. If it is None, the client assigns the step."""
+    """Return `step` as a value of the given kind.
+
+    For "none", the result is None, and the client assigns the step.
+    """
     import numpy
 
     kinds: dict[str, Any] = {
@@ -167,7 +173,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process in a generated program."""
+    """One process of a generated program, which opens a run, logs to it and ends as the program specifies."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder
@@ -200,7 +206,10 @@ class Program:
             self.run.log(wrapped(data, call["container"]), step=given)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
-        """Make the calls in this thread and in each additional thread. Each thread logs its own metrics."""
+        """Make the `log` calls in `part` in this thread and in each additional thread.
+
+        Each thread logs its own metrics.
+        """
         own = f"/{name}{self.rank}"
         threads = [
             threading.Thread(target=self.one_by_one, args=(part, f"{own}.{at}", offset))
@@ -247,7 +256,7 @@ class Program:
 
     # -- processes ---------------------------------------------------------------------------------------
     def words(self, role: str) -> list[str]:
-        """Return the interpreter's arguments for starting another process of this program."""
+        """Return the arguments with which the Python interpreter starts another process of this program."""
         return [os.path.abspath(__file__), sys.argv[1], role, self.folder]
 
     def child(self, kind: str) -> None:
@@ -296,7 +305,10 @@ class Program:
 
     # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names. Return if the script should run to its last line."""
+        """End the process in the way that `how` names.
+
+        Return normally if the script should run to its last line.
+        """
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))

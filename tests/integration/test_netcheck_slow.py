@@ -101,7 +101,7 @@ def test_a_rank_that_is_refused_before_its_peer_listens_accuses_no_firewall(pods
     for rank in (1, 2, 3):
         finished(processes[rank])
     assert (found["verdict"], found["cause"]) == ("unknown", None), found["findings"]
-    assert any("did not provably listen" in finding["text"] for finding in found["findings"])
+    assert any("was not proved to be listening" in finding["text"] for finding in found["findings"])
 
 
 def test_a_firewall_that_resets_a_rank_which_came_late_is_named(pods: World) -> None:

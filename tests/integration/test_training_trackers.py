@@ -196,8 +196,8 @@ def test_trackers_that_are_down_for_a_while_get_every_point(
     server.start()
     assert training.ended() == [0, 0], training.said(0) + training.said(1)
     assert_all_arrived(server, mlflow, training)
-    assert "MLflow takes no points" in training.said(0)
-    assert "MLflow takes points again after" in training.said(0)
+    assert "MLflow accepts no points" in training.said(0)
+    assert "MLflow accepts points again after" in training.said(0)
 
 
 @pytest.mark.nightly
@@ -242,7 +242,7 @@ def test_training_with_lost_trackers_fails_and_can_be_resumed(
     for rank in range(2):
         for name in ("Pluto", "MLflow"):
             assert f"rank {rank}: {name} has not acknowledged" in training.said(rank)
-        assert "they are lost unless it is run again" in training.said(rank)
+        assert "they are lost unless the training is run again" in training.said(rank)
         assert "Traceback" not in training.said(rank)
     kept = list((training.folder / "run" / "trackers").glob("*.json"))
     assert len(kept) == 4

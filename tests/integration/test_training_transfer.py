@@ -287,7 +287,7 @@ def test_torn_checkpoints_on_the_disk_are_named_and_not_sent(
     empty = run.with_name("empty")
     empty.mkdir()
     found = transferred(server, "up", empty, f"s3://{BUCKET}/{prefix}-empty")
-    assert "has no whole checkpoint" in found["error"]
+    assert "has no intact checkpoint" in found["error"]
     assert not objects(client, f"{prefix}-empty")
 
 

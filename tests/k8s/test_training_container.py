@@ -331,7 +331,7 @@ def test_kills_leave_one_curve_in_both_trackers(
     own |= {f"rank{rank}/data/squares" for rank in range(RANKS)}
     whole = own | {"train/loss", "train/lr", "train/ranks"}
     assert shown.keys() == whole | {"val/loss", "val/perplexity"}
-    steps = re.search(r"(\d+) steps an epoch", ran.out)
+    steps = re.search(r"(\d+) steps per epoch", ran.out)
     assert steps
     per_epoch = int(steps[1])
     assert all(sorted(shown[name]) == list(range(3 * per_epoch)) for name in whole)
@@ -357,10 +357,10 @@ def test_a_tracker_that_takes_nothing_fails_the_training(run: Run, pluto: Server
     words = ("--tracker-seconds", "5", "--epochs", "1")
     ran = train(run, tmp_path / "out", *words, ranks=2, environment=given)
     assert ran.code != 0
-    assert re.search(r"\[TRAIN\] rank 1: Pluto takes no points \(RuntimeError: .*\)", ran.out), ran.out[
+    assert re.search(r"\[TRAIN\] rank 1: Pluto accepts no points \(RuntimeError: .*\)", ran.out), ran.out[
         -3000:
     ]
-    assert re.search(r"\[DONE\] \d+ values are in no tracker: run it again", ran.out)
+    assert re.search(r"\[DONE\] \d+ values are not in any tracker: run again", ran.out)
 
 
 # -- options -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ _TAKEN = ("pod_config", "jobset_config")
 
 @dataclass(frozen=True)
 class Submission:
-    """konduktor's input for one launch."""
+    """The input of `konduktor launch` for one launch."""
 
     namespace: str
     nonce: str
@@ -40,7 +40,7 @@ class Submission:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
+    """Whether the recorder that wraps the Pluto client is mounted (harness/launch/mounts/recorder.py)."""
     netcheck: bool = False
     """Whether netcheck is mounted (harness/launch/mounts/netcheck.py)."""
 

@@ -80,7 +80,7 @@ class JobFile:
         """
         if self._processes.wrong:
             raise UsageError(
-                f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "
+                f"job file {self.source}: --nproc_per_node: expected a number of at least 1, "
                 f"found {shown(self._processes.wrong)}",
                 hint="torchrun also accepts auto, cpu and gpu",
             )

@@ -87,7 +87,7 @@ def _unknown(mapping: dict[Any, Any], fields: Iterable[str], prefix: str) -> Ite
             continue
         close = get_close_matches(str(field)[:64], fields, 1)
         suggestion = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(fields)}"
-        yield f"{prefix}{str(field)[:64]}: konduktor knows no such field; {suggestion}"
+        yield f"{prefix}{str(field)[:64]}: konduktor has no such field; {suggestion}"
 
 
 def _envs(envs: Any) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _envs(envs: Any) -> Iterator[str]:
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             yield f"envs: expected a name of letters, digits and '_', no digit first, found {shown(name)}"
         elif value is None or isinstance(value, dict | list):
-            yield f'envs.{name}: expected a text ("" for an empty one) or a number, found {_kind(value)}'
+            yield f'envs.{name}: expected a string ("" for an empty one) or a number, found {_kind(value)}'
     yield from environment_problems("envs", [(str(name), str(value)) for name, value in envs.items()])
 
 
@@ -135,7 +135,7 @@ def _labels(labels: Any) -> Iterator[str]:
     if labels is None:
         return
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        yield "resources.labels: expected a mapping of text to text (quote the numbers)"
+        yield "resources.labels: expected a mapping of strings to strings (quote the numbers)"
         return
     for key, value in labels.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):

@@ -56,7 +56,7 @@ class KonduktorLauncher:
             self._record_output(record, error.output)
             cause, why = reason(error.returncode, error.output)
             raise HarnessError(
-                why, hint="launch/konduktor.log in the bundle has the whole output", cause=cause
+                why, hint="launch/konduktor.log in the bundle contains the whole output", cause=cause
             ) from None
         self._record_output(record, done.stdout + done.stderr)
         claimed = _JOB_ID.search(done.stdout)
@@ -75,7 +75,7 @@ class KonduktorLauncher:
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, submission: Submission) -> None:
-        """Delete the launch's JobSets, if any."""
+        """Delete the JobSets of this launch, if there are any."""
         self.kube.resource(JOBSET_API, "JobSet").delete(
             namespace=submission.namespace, label_selector=f"{NONCE_LABEL}={submission.nonce}"
         )
@@ -106,7 +106,7 @@ def reason(returncode: int, output: str) -> tuple[CauseId, str]:
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):
         before = lines[-2] if lines[1:] else "nothing"
-        return "launch.timed_out", f"konduktor launch was {last}; the last that it printed: {before}"
+        return "launch.timed_out", f"konduktor launch was {last}; its last output was: {before}"
     refused = _REFUSED.search(output)
     if refused:
         try:

@@ -51,7 +51,7 @@ class KonduktorWorkload:
         """Return None, because konduktor appends a suffix that makes each job's name unique."""
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the file's num_nodes."""
+        """Return the number of nodes in the job file, for each of which konduktor creates one pod."""
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
@@ -146,7 +146,7 @@ class KonduktorWorkload:
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Delete the launch's JobSets."""
+        """Delete the JobSets of this launch, if there are any."""
         try:
             self._launcher(surroundings).cancel(self._submission(surroundings))
         except ApiException as error:

@@ -69,7 +69,7 @@ def single_file() -> str:
     for path in sorted(_PACKAGE.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "'''" in text:
-            raise ValueError(f"{path.name} has ''' in it, which ends its text in the one file")
+            raise ValueError(f"{path.name} contains ''', which would end its string in the single file")
         sources.append(f"    {path.stem!r}: r'''{text}''',")
     version = metadata.version("pluto-e2e-harness")
     return _FILE.replace("@VERSION@", version).replace("@SOURCES@", "\n".join(sources))

@@ -1,4 +1,4 @@
-"""Mount the recorder around Pluto's client into the ranks' containers (harness/workers/recorder).
+"""Mount the recorder that wraps the Pluto client into the ranks' containers (harness/workers/recorder).
 
 The launch's ConfigMap contains the files. The init prepends their folder to the container's PYTHONPATH, which
 keeps the image's own value. Therefore the recorder works in any image with Python and the client. For

@@ -39,7 +39,7 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
         wanted = (str, int, float) if path.endswith(_MAPS_OF_QUANTITIES) else str
         for name, each in value.items():
             if each is not None and (not isinstance(each, wanted) or isinstance(each, bool)):
-                yield f"{path}.{name}: expected a text, found {shown(each)}"
+                yield f"{path}.{name}: expected a string, found {shown(each)}"
     elif hasattr(models, kind):
         yield from _field_problems(value, getattr(models, kind), path, newer)
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:

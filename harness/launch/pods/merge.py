@@ -105,7 +105,7 @@ def _head_problems(patch: Object) -> Iterator[str]:
         if name not in ("labels", "annotations"):
             yield f"metadata.{name}: a file can only add labels and annotations"
         elif not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            yield f"metadata.{name}: expected a mapping of texts, found {shown(value)}"
+            yield f"metadata.{name}: expected a mapping of strings, found {shown(value)}"
     spec = patch.get("spec") or {}
     if isinstance(spec, dict) and "template" in spec:
         yield "spec.template: expected only the content of the template, its metadata and spec"

@@ -60,7 +60,7 @@ class Surroundings:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
+    """Whether the recorder that wraps the Pluto client is mounted (harness/launch/mounts/recorder.py)."""
     shared_folder: SharedFolder | None = None
     """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False
@@ -190,7 +190,10 @@ class Workload(Protocol):
         """
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the workload's objects and return its main object. Raises HarnessError, cause launch.*."""
+        """Create the workload's objects and return its main object.
+
+        Raises HarnessError with a launch.* cause.
+        """
 
     def cancel(self, surroundings: Surroundings) -> None:
         """Delete the launched object, if it exists."""

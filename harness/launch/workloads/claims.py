@@ -1,8 +1,8 @@
-"""The volumes of a training: the claims that its pods mount.
+"""Create the volumes of a training, and the claims (PersistentVolumeClaims) that its pods mount.
 
-On a harness cluster, the volumes are folders that all nodes share with this machine. On a user's
-cluster, a storage class provides them, or they are the volumes of the user's existing claims. The pods write
-only to the user's volume for outputs.
+On a harness cluster, the volumes are folders that all nodes share with this machine. On a user's cluster, a
+storage class provides them, or they are the volumes of the user's existing claims. The pods write only to the
+user's volume for outputs.
 """
 
 from __future__ import annotations

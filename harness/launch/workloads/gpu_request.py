@@ -14,7 +14,7 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.gpu_nodes import GPU, SHARED
 from harness.evidence.kubernetes.unschedulable import by_reason
 
-_OTHERS = "test them apart: --selector LABEL=VALUE selects nodes"
+_OTHERS = "test them separately: --selector LABEL=VALUE selects nodes"
 
 
 @dataclass(frozen=True)

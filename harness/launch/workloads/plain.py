@@ -317,7 +317,7 @@ class PlainWorkload(ABC):
         return [*plain, *secrets, *own]
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Apply the manifest and return the created workload. Raises HarnessError, cause launch.rejected."""
+        """Apply the manifest and return the created workload. Raises HarnessError (cause launch.rejected)."""
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for secret in self._pull_secrets(surroundings.kube, surroundings.context):

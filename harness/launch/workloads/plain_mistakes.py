@@ -41,11 +41,11 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
     worker = containers[0]
     for name in ("name", "image"):
         if not isinstance(worker.get(name), str) or not worker[name]:
-            yield f"containers[0].{name}: expected a text, found {shown(worker.get(name))}"
+            yield f"containers[0].{name}: expected a string, found {shown(worker.get(name))}"
     command = worker.get("command")
     if not isinstance(command, list) or not command:
         yield (
-            "containers[0].command: expected a list, because the harness puts an init around the command "
+            "containers[0].command: expected a list, because the harness wraps the command in an init "
             "and does not know the image's entry point"
         )
         return
@@ -53,14 +53,14 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
     if not _TORCHRUN.search(runs[0]) and (other := next(filter(_TORCHRUN.search, runs[1:]), None)):
         ranks = next(each.get("name") for each in containers if _text(each) == other)
         yield (
-            f"containers[0]: the first container is the one of the ranks: {worker.get('name')} runs no "
+            f"containers[0]: the first container must run the ranks: {worker.get('name')} runs no "
             f"torchrun, and {ranks} does; put {ranks} first"
         )
     processes = script_ranks.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
     if processes.wrong:
-        yield f"--nproc_per_node: expected a number from 1 on, found {shown(processes.wrong)}"
+        yield f"--nproc_per_node: expected a number of at least 1, found {shown(processes.wrong)}"
     elif problem := ranks_problem(1, processes.guess):
         yield problem
     for each in beside:
         if each.get("kind") not in BESIDE:
-            yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can be beside the workload"
+            yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can accompany the workload"

@@ -120,12 +120,12 @@ class PrintedTraining(Training):
 
 @dataclass(frozen=True)
 class PrintedStatefulSet(PrintedTraining, StatefulSetWorkload):
-    """A printed StatefulSet."""
+    """A training as a StatefulSet, from printed manifests."""
 
 
 @dataclass(frozen=True)
 class PrintedJob(PrintedTraining, IndexedJobWorkload):
-    """A printed Indexed Job."""
+    """A training as an Indexed Job, from printed manifests."""
 
 
 def of_documents(document: Object, beside: Sequence[Object], source: str) -> PlainWorkload:

@@ -69,7 +69,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         for each in self.beside:
             if each.get("kind") not in BESIDE:
-                yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can be beside a TorchrunJob"
+                yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can accompany a TorchrunJob"
 
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
@@ -197,7 +197,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Apply the objects and wait for the JobSet. Return its name and UID.
 
-        Raises HarnessError, cause launch.*.
+        Raises HarnessError with a launch.* cause.
         """
         kube = surroundings.kube
         documents = self.render(surroundings)
@@ -257,7 +257,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
 
 class _Wrong(Exception):
-    """A mistake in a manifest."""
+    """Raised for a mistake in a manifest."""
 
 
 def _valid(model: type[_Spec], document: Object) -> _Spec:
@@ -278,7 +278,7 @@ def _pending(job: Object) -> str | None:
     if status.get("phase") == "Failed":
         raise HarnessError(
             f"the torchrun controller refused the job: {status.get('message')}",
-            hint="launch/manifest.yaml in the bundle has the applied objects",
+            hint="launch/manifest.yaml in the bundle contains the applied objects",
             cause="launch.rejected",
         )
     made = status.get("jobID") or status.get("phase") == "Queued"
@@ -286,12 +286,12 @@ def _pending(job: Object) -> str | None:
 
 
 def raise_if_rejected(queue: Object) -> None:
-    """Raise HarnessError if the API server rejects the pods of a TorchrunQueue, and would do so again."""
+    """Raise HarnessError if the API server rejects a TorchrunQueue's pods, and would reject them again."""
     checked = template_condition(queue)
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return
     cause: CauseId = "launch.rejected"
-    hint = "launch/manifest.yaml in the bundle has the applied objects"
+    hint = "launch/manifest.yaml in the bundle contains the applied objects"
     if refusals.rule_of(message) is not None:
         hint, cause = pod_rules.hint_for(message), "launch.pods_refused"
     raise HarnessError(f"TorchrunQueue {queue['metadata']['name']}: {message}", hint=hint, cause=cause)

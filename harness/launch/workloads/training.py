@@ -202,7 +202,7 @@ class Training:
     def _bring_back(self, surroundings: Surroundings, record: Record) -> None:
         """Restore the run given by --resume-from, unless this launch has already restored it.
 
-        Raises HarnessError, cause training.resume_from_failed.
+        Raises HarnessError (cause training.resume_from_failed).
         """
         url, context = self.spec.resume_from, surroundings.context
         if url is None:
@@ -214,7 +214,10 @@ class Training:
         record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the texts, and apply the workload. Raises HarnessError, cause launch.*."""
+        """Create the volumes, copy the texts, and apply the workload.
+
+        Raises HarnessError with a launch.* cause.
+        """
         documents, shared = self.volumes(surroundings)
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         if shared.one_node:
@@ -255,7 +258,7 @@ class TrainingJob(Training, IndexedJobWorkload):
 
 
 def shared_folder(surroundings: Surroundings) -> SharedFolder:
-    """Return the folder that all nodes share. Raises HarnessError, cause cluster.mismatch."""
+    """Return the folder that all nodes share. Raises HarnessError (cause cluster.mismatch)."""
     if surroundings.shared_folder is None:
         raise HarnessError(
             "expected a folder that all nodes share, but this kind cluster was created without one",

@@ -30,7 +30,7 @@ _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "
 
 
 class _Refusing(argparse.ArgumentParser):
-    """An argument parser that raises UsageError."""
+    """An argument parser that raises UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         hint = "`harness train -- --help` lists the trainer's options"
@@ -39,7 +39,7 @@ class _Refusing(argparse.ArgumentParser):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """The options for a training."""
+    """The options of `harness train`."""
 
     kind: Literal["statefulset", "job"] = "statefulset"
     replicas: int = 4

@@ -138,7 +138,7 @@ def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, p
 def bring_back(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
     """Restore a run before its training. Return the pod's JSON document.
 
-    Raises HarnessError, cause training.resume_from_failed.
+    Raises HarnessError (cause training.resume_from_failed).
     """
     progress(f"restoring the run from {url}")
     document = _transferred("down", run, url, keys, volumes, at, progress)

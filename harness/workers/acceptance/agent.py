@@ -50,7 +50,8 @@ def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
 def _serve_trial(line: Line, message: dict[str, Any]) -> None:
     try:
         result = Trial(line, message).run()
-    except Exception as error:  # the coordinator must know that the test did not take place
+    except Exception as error:
+        # Report the failure, because the coordinator must know that the test did not take place.
         result = {"state": "unknown", "text": f"the agent failed: {error!r}"}
     line.send({"trial": message.get("trial"), **result})
 

@@ -19,7 +19,7 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""(device, mode) → array size in bytes, which is much larger than any cache."""
+"""Maps (device, mode) to the array size in bytes, which is much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
@@ -64,7 +64,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
     """Measure copies from each GPU to the next one, or in `full` mode to all others.
 
-    Judge the slowest copy.
+    Each GPU is judged by its slowest copy.
     """
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ADVICE: dict[str, str] = {
     "image.no_cuda": (
-        "PyTorch of this image is built without CUDA: use an image with CUDA. The node was not judged."
+        "This image's PyTorch is built without CUDA: use an image with CUDA. The node was not judged."
     ),
     "gpu.absent": (
         "No GPU is visible: check the driver on the node, the device plugin, and the pod's "
@@ -32,8 +32,8 @@ ADVICE: dict[str, str] = {
         "GPU. Reseat or replace it if this happens again."
     ),
     "gpu.inforom": (
-        "The infoROM of the GPU is corrupted, so it forgets its error counters: drain the node, power it off "
-        "and on, and replace the GPU if the warning stays."
+        "The infoROM of the GPU is corrupted, so the GPU loses its error counters: drain the node, power it "
+        "off and on, and replace the GPU if the warning stays."
     ),
     "gpu.smi_warning": (
         "nvidia-smi reported a warning or an error that is not otherwise judged: read the text of the check, "
@@ -43,7 +43,7 @@ ADVICE: dict[str, str] = {
         "The GPU is shared with others, so it cannot be accepted: test it without time slicing, MPS or vGPU, "
         "and while no other process uses it. The node is not at fault."
     ),
-    "gpu.throttled": "The GPU throttles itself: check its cooling and its power supply.",
+    "gpu.throttled": "The GPU throttles its clocks: check its cooling and its power supply.",
     "gpu.clocks": (
         "The GPU's clock stays below its maximum under load: check locked clocks (nvidia-smi "
         "-rgc) and the power limit."
@@ -83,13 +83,15 @@ ADVICE: dict[str, str] = {
         "A small model did not learn: the GPU or the PyTorch build computes wrong gradients."
     ),
     "training.not_reproducible": "The same training gave two results: the GPU or its memory is unreliable.",
-    "training.failed": "The training could not run: the text of the check has the error.",
-    "collective.wrong": "A collective gave wrong data: test the named ranks' GPUs and links separately.",
+    "training.failed": "The training could not run: the check's text contains the error.",
+    "collective.wrong": "A collective returned wrong data: test the named ranks' GPUs and links separately.",
     "collective.slow": (
         "A collective is slower than this hardware should be: check NVLink, NCCL's choice of "
-        "network (NCCL_DEBUG=INFO) and GPU-direct."
+        "network (NCCL_DEBUG=INFO) and GPUDirect."
     ),
-    "collective.hung": "A collective did not end: inspect the named rank first. The others wait for it.",
+    "collective.hung": (
+        "A collective did not complete: inspect the named rank first, because the others wait for it."
+    ),
     "collective.failed": (
         "A collective ended with an error: a rank died or its connection broke. Read its log."
     ),
@@ -102,4 +104,4 @@ ADVICE: dict[str, str] = {
     ),
     "versions.differ": "Nodes run different versions: use one version of driver, CUDA, NCCL and PyTorch.",
 }
-"""Cause → what is wrong, and what to do about it."""
+"""Maps each cause to a description of the problem and the recommended action."""

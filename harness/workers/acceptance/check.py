@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
-"""Format version of this package's reports."""
+"""The version of the format of this package's reports."""
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 _WORST_FIRST: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
@@ -36,7 +36,7 @@ class Check:
     cause: str | None = None
     """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
     gpu: str | None = None
-    """UUID of the GPU."""
+    """The UUID of the GPU to which the check applies."""
     index: int | None = None
     """Index of the GPU on its node."""
     ranks: tuple[int, ...] = ()

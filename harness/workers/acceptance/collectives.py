@@ -16,7 +16,8 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""(device, mode) → sizes of a rank's largest buffer, in float32 elements. limits.toml covers 2²⁸ to 2³²."""
+"""Maps (device, mode) to the sizes of a rank's largest buffer, in float32 elements. limits.toml contains
+limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
 detected."""
@@ -51,7 +52,7 @@ def size_of(name: str, elements: int, ranks: int, width: int = 4) -> int:
 
 
 def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, float]:
-    """Return algbw and busbw in GB/s."""
+    """Return the algorithm bandwidth (algbw) and the bus bandwidth (busbw) of a collective in GB/s."""
     algbw = size / seconds / 1e9
     return algbw, algbw * factor(name, ranks)
 

@@ -41,7 +41,7 @@ def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
 
 
 def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
-    """Return the pairs of adjacent items."""
+    """Return the pairs of adjacent items in a sequence."""
     return zip(all_, all_[1:])
 
 

@@ -20,7 +20,7 @@ GRACE = 15.0
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of each trial."""
+    """The parameters that all trials of a search have in common."""
 
     device: str
     local: int
@@ -47,7 +47,8 @@ class Coordinator:
         self._gone: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
-        """Node rank → Kubernetes node name, or the agent's host name if NODE_NAME is not set."""
+        """Maps each node rank to its Kubernetes node name, or to the agent's host name if NODE_NAME is not
+        set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
         """Node ranks for which two agents connected. Their results cannot be distinguished."""
@@ -126,7 +127,11 @@ class Coordinator:
             threading.Thread(target=self._listen, args=(Line(connection),), daemon=True).start()
 
     def _listen(self, line: Line) -> None:
-        """Receive messages from one agent."""
+        """Register the agent at the other end of a connection, and put its messages into the inbox.
+
+        Close the connection if the agent's first message does not identify a node, or if the node already has
+        an agent.
+        """
         messages = line.read()
         hello = next(messages, {})
         node = hello.get("node")

@@ -28,7 +28,8 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Mode → seconds without progress after which a rank counts as hung. Every exchange takes far less time."""
+"""Maps each mode to the number of seconds without progress after which a rank counts as hung. Every exchange
+takes far less time."""
 
 
 def main(arguments: list[str] | None = None) -> int:

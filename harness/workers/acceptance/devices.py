@@ -29,7 +29,7 @@ class Device:
 
     @property
     def torch(self) -> str:
-        """Return the device's name in PyTorch."""
+        """Return the device's name in PyTorch, such as `cuda:0`."""
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
@@ -51,7 +51,7 @@ CPU = Device("cpu", 0, "", "cpu")
 
 
 def found() -> list[Device]:
-    """Return the GPUs that PyTorch sees."""
+    """Return the GPUs that PyTorch sees, or an empty list if CUDA is not available."""
     import torch
 
     if not torch.cuda.is_available():
@@ -133,7 +133,10 @@ def asked(option: int | None) -> int | None:
 
 
 def versions(smi: Smi | None) -> dict[str, str]:
-    """Return name → version for Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver."""
+    """Return the versions of the installed software, keyed by name.
+
+    These are Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver.
+    """
     import torch
 
     known = {"python": platform.python_version(), "torch": str(torch.__version__)}

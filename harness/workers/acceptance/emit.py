@@ -26,7 +26,7 @@ from .check import VERSION, Check, Verdict, worst
 
 MARK = "@accept1 "
 FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
-"""Report kind → file name."""
+"""Maps each kind of report to its file name."""
 EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 3500
@@ -114,7 +114,7 @@ class Emitter:
         return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no checks were run"
 
     def _remark(self) -> str:
-        return "" if self.device == "cuda" else "; no GPU was tested: this is no acceptance of a GPU"
+        return "" if self.device == "cuda" else "; no GPU was tested: this is not an acceptance of a GPU"
 
     def _frame(self, said: dict[str, Any]) -> None:
         if self._nonce and self.framed:
@@ -146,7 +146,7 @@ class Emitter:
 
 
 EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
-"""Verdict → severity, for sorting."""
+"""Maps each verdict to its severity, for sorting."""
 
 
 def finite(value: Any) -> Any:

@@ -20,15 +20,15 @@ ROOM = 4.0
 
 @dataclass(frozen=True)
 class Precision:
-    """One precision for matrix products."""
+    """A floating-point precision in which matrix products are tested."""
 
     name: str
     dtype: str
-    """The factors' data type in PyTorch."""
+    """The name of the factors' data type in PyTorch."""
     out: str
-    """The result's data type in PyTorch."""
+    """The name of the result's data type in PyTorch."""
     u_sum: float
-    """Relative error of one addition."""
+    """The relative error of one addition in the sum."""
     u_out: float
     """Bound on the relative error from rounding the result: one epsilon, which is twice the exact bound."""
     least: float

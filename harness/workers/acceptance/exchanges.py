@@ -48,7 +48,7 @@ class Exchanges(OneRank):
         self._pairs = Pairs(rank, ranks, device, watch, emitter, self._sizes[1], self._iterations)
 
     def all(self) -> None:
-        """Run all tests. PyTorch's exceptions propagate."""
+        """Run all tests on this rank. Exceptions from PyTorch propagate."""
         self._sizes = self._that_fit()
         for name in NAMES:
             self._collective(name)
@@ -129,7 +129,7 @@ class Exchanges(OneRank):
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], built: bool) -> None:
         wrong = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        how = "; built from another collective, because this backend lacks it" if built else ""
+        how = "; emulated with another collective, because this backend lacks it" if built else ""
         if wrong:
             text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{how}"
         else:
@@ -163,11 +163,16 @@ class Exchanges(OneRank):
         slow = tuple(rank for rank, seconds in seconds_of.items() if seconds > share * usual)
         worst = max(seconds_of, key=lambda rank: seconds_of[rank])
         times = seconds_of[worst] / usual
-        text = f"the same work takes rank {worst} {times:.2f} × the median of all; {share:g} × is slow"
+        text = (
+            f"rank {worst} takes {times:.2f} × the median time for equal work; above {share:g} × it is slow"
+        )
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the duration of the fastest of 12 matrix products in seconds, the least disturbed one."""
+        """Return the duration in seconds of the fastest of 12 matrix products.
+
+        The fastest product is the one that other processes disturb least.
+        """
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192

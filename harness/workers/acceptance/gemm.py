@@ -18,9 +18,10 @@ from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
-"""Device → (M, N, K) for the product that is compared with a float64 reference on the CPU."""
+"""Maps each kind of device to (M, N, K) for the product that is compared with a float64 reference on the
+CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
-"""Device → size M = N = K for the product that is timed."""
+"""Maps each kind of device to the size M = N = K of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
 EQUAL_RUNS = 3
 
@@ -128,8 +129,9 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # a tuple in older versions
-        raise lacks("product of fp8 that returns the result alone", "2.5")
+    # Older versions of PyTorch return a tuple.
+    if isinstance(torch._scaled_mm(a, columns, **options), tuple):
+        raise lacks("fp8 product that returns only the result", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)
 
 

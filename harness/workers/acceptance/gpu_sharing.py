@@ -101,7 +101,7 @@ def _used(device: Device, smi: Smi | None) -> str | None:
     if gpu.memory_used <= max(USED_BYTES, USED_SHARE * gpu.memory):
         return None
     used, total = gpu.memory_used / 2**30, gpu.memory / 2**30
-    return f"others use {used:.1f} of {total:.1f} GiB of GPU {device.index} before the tests"
+    return f"other processes used {used:.1f} of {total:.1f} GiB of GPU {device.index} before the tests"
 
 
 def excuse(verdict: str, cause: str | None) -> bool:

@@ -52,7 +52,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
     yield from _rows(gpu, limits, **where)
     yield _link(gpu, "env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **where)
     if gpu.mig == NOT_SUPPORTED:
-        yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU has no MIG", **where)
+        yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU does not support MIG", **where)
     else:
         yield _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **where)
     yield _word(

@@ -17,8 +17,8 @@ from .node import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Mode → deadline for the tests in seconds. The pod's deadline must be later, otherwise the report is
-lost."""
+"""Maps each mode to the deadline for the tests in seconds. The pod's deadline must be later, otherwise the
+report is lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:

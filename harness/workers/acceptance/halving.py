@@ -76,7 +76,7 @@ def meet(
 ) -> Search[dict[int, dict[int, str]]]:
     """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
-    Returns node → witness → outcome.
+    Return the witnesses of each node, with their outcomes.
     """
     met: dict[int, dict[int, str]] = {node: {} for node in nodes}
     most = min(most, len(witnesses))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
-"""Kind of reference value → default for `Row.share`.
+"""Maps each kind of reference value to the default for `Row.share`.
 
 DCGM's authors use 0.75 of a measured value. HyperPod replaces hardware below 0.5 of the vendor's peak. The
 share of a peak is so low because no real load reaches the peak.

@@ -32,7 +32,8 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The job's environment variables in the pod. They are removed for this run, like torchrun's own (PET_…)."""
+"""The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
+own variables (PET_…)."""
 _KNOWN = {field.name for field in fields(Check)}
 
 
@@ -46,7 +47,7 @@ class Ended:
 
 
 class LocalDdp:
-    """One run of ddp_tests under torchrun."""
+    """One run of ddp_tests under torchrun in this container."""
 
     def __init__(self, ranks: int, device: str, mode: str, report_dir: Path, limits: Path | None) -> None:
         self.ranks, self.device, self.mode = ranks, device, mode
@@ -82,7 +83,7 @@ class LocalDdp:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def command(self) -> list[str]:
-        """Return torchrun's command line."""
+        """Return the command line that runs ddp_tests under torchrun."""
         package = (__package__ or "acceptance").strip(".")
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         options = ["--report-dir", str(self.report.parent), "--device", self.device]
@@ -125,7 +126,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
     The empty nonce prevents ddp_tests from printing frames, because this process prints a frame for each of
     its checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from an ancestor
-    process (outside.py).
+    process (recorder/hooks.py).
     """
     passed = {
         name: value
@@ -169,7 +170,7 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
     elif not checks:
         yield _unknown(f"the report of ddp_tests has no checks; {how}; last lines: {tail}")
     elif report.get("ranks") != ranks:
-        yield _unknown(f"the report of ddp_tests is of {report.get('ranks')} ranks; expected {ranks}")
+        yield _unknown(f"the report of ddp_tests covers {report.get('ranks')} ranks; expected {ranks}")
     elif ended.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
         yield _unknown(f"{how}, but each check of ddp_tests passed; last lines: {tail}")
 

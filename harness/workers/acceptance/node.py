@@ -74,7 +74,7 @@ class Node:
             devices.calm()
             self.extra["versions"] = devices.versions(None)
             yield from devices.version_checks(self.extra["versions"], self.device)
-            text = "the tests ran on the CPU and no GPU was tested: this is no acceptance of a GPU"
+            text = "the tests ran on the CPU and no GPU was tested: this is not an acceptance of a GPU"
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
         self._reading = smi_run.read()
@@ -182,7 +182,7 @@ class Node:
 def _untold(reading: smi_health.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
-    return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
+    return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"
 
 
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:

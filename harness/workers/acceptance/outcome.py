@@ -27,9 +27,10 @@ class Result:
 
     group: Group
     said: Mapping[int, Mapping[str, Any]]
-    """Node → {state (ok, wrong, died, hung, unknown), text, and if ok also seconds and busbw (GB/s)}."""
+    """Maps each node to its response: `state` (ok, wrong, died, hung or unknown), `text` and, if the state is
+    ok, `seconds` and `busbw` (GB/s)."""
     number: int = 0
-    """The round's number."""
+    """The number of the round in which the trial was run."""
 
     @property
     def complete(self) -> bool:

@@ -86,17 +86,17 @@ class Pairs(OneRank):
             self.rows.append({"a": a, "b": b, "busbw": rate, "verdict": verdict, "round": number})
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         least = min(rates, key=lambda pair: rates[pair])
-        text = f"{len(rates)} pairs of nodes; the slowest, {least}, gives {rates[least]:.4g} GB/s"
+        text = f"{len(rates)} pairs of nodes; the slowest, {least}, reaches {rates[least]:.4g} GB/s"
         if seen is None:
             self._say("ddp.pairs", "PASS", f"{text}; {self._nodes} nodes are too few to compare", "", ())
             return
-        text += f", the median of the faster half is {seen.usual:.4g}; below {share:g} of it a pair is slow"
+        text += f", the median of the faster half is {seen.usual:.4g}; a pair below {share:g} of it is slow"
         if seen.nodes:
             ranks = tuple(node * local for node in seen.nodes)
             self._say(
                 "ddp.pairs",
                 "FAIL",
-                f"the node of {listed(ranks)} is slow with all others; {text}",
+                f"the node of {listed(ranks)} is slow with all other nodes; {text}",
                 "straggler.rank",
                 ranks,
             )

@@ -44,7 +44,7 @@ class Diagnosis:
     """The ranks for which the other ranks are waiting, and the reason for this diagnosis."""
 
     cause: str
-    """collective.hung or collective.failed."""
+    """The identifier of the cause: collective.hung or collective.failed."""
     ranks: tuple[int, ...]
     text: str
 
@@ -133,7 +133,10 @@ class Watch:
         self._over.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return rank → position for the ranks that have written one. Raises the store's exceptions."""
+        """Return the positions of the ranks that have written one, keyed by rank.
+
+        The store's exceptions propagate.
+        """
         positions = {}
         for rank in range(self._ranks):
             key = f"accept/at/{rank}"

@@ -11,7 +11,7 @@ from .tested import Group, Search, Tested
 def challenge(
     tested: Tested, candidates: Sequence[int], witnesses: Sequence[int], needed: int
 ) -> Search[dict[int, Group]]:
-    """Return candidate → the partners with which it failed.
+    """Return the partners with which each candidate failed, keyed by candidate.
 
     Each candidate is tested with `needed` partners. If it fails with one of them, it is tested with up to
     `needed` more, until it has failed with `needed` partners, because not all of these can be bad.

@@ -102,9 +102,10 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Within the block, watch for signals and the deadline in a thread, as a GPU may block the main one.
+        """Within the block, watch for signals and the deadline in a separate thread.
 
-        The interpreter writes each signal number to a pipe, even while the main thread is blocked.
+        A GPU call may block the main thread. The interpreter writes each signal number to a pipe, even while
+        the main thread is blocked.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -140,10 +141,10 @@ class Runner:
         """Emit UNKNOWN for the remaining steps, write the report, and exit the process."""
         left, after = list(self._left), time.monotonic() - self._started
         for number, step in enumerate(left):
-            state = "not ended" if number == 0 else "not made"
+            state = "not finished" if number == 0 else "not run"
             self.emitter.say(step.unknown(f"{state}: {why} after {after:.0f} s"))
         if not left:
-            words = f"{why} after {after:.0f} s, when all checks were made"
+            words = f"{why} after {after:.0f} s, when all checks had been run"
             self.emitter.say(Check(id="run.ended", tag="RESULT", verdict="UNKNOWN", text=words))
         code = self.emitter.finish(**self.extra)
         for call in list(self.at_end):

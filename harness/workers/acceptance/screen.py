@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's parser."""
+    """Return the parser for the command line."""
     made = argparse.ArgumentParser(
         "python -m acceptance.screen",
         description=__doc__,

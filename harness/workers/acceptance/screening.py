@@ -15,7 +15,7 @@ from .tested import Group, Outcome
 
 
 class Screening:
-    """Runs a search's tests as trials."""
+    """Runs the tests that a search requests as trials on the nodes, and judges their results."""
 
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
@@ -79,7 +79,7 @@ class Screening:
 def checks(
     found: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
 ) -> list[Check]:
-    """Return the search's conclusion as checks."""
+    """Return the conclusion of a search as checks for the report."""
     names = coordinator.names
     made: list[Check] = []
 

@@ -75,7 +75,7 @@ def search(
 
 
 class _Found:
-    """A search's state and its steps."""
+    """The findings of a search so far, and the steps that add to them."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested
@@ -109,7 +109,7 @@ class _Found:
         )
 
     def pair_all(self) -> Search[None]:
-        """Test all pairs of nodes."""
+        """Test every pair of nodes, in rounds in which no two pairs share a node."""
         for places in circle.rounds(len(self.nodes)):
             yield from self.tested.ask([(self.nodes[a], self.nodes[b]) for a, b in places])
 

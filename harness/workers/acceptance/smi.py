@@ -48,7 +48,7 @@ _LIST_TAGS = ("processes", "supported_clocks", "accounted_processes", "vgpu_soft
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU in nvidia-smi's output."""
+    """One GPU, as described in nvidia-smi's output."""
 
     uuid: str
     name: str
@@ -56,9 +56,9 @@ class Gpu:
     """Index in nvidia-smi's output. PyTorch may use a different order."""
     bus: Bus | None = None
     memory: int = 0
-    """Memory size in bytes."""
+    """The size of the GPU's memory in bytes."""
     memory_used: Number = None
-    """Memory in use in bytes."""
+    """The amount of GPU memory in use, in bytes."""
     persistence: Word = None
     mig: Word = None
     virtualization: Word = None
@@ -80,7 +80,8 @@ class Gpu:
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """Field for a pending or impossible memory repair → Yes, or the text if it is neither Yes nor No."""
+    """Maps each field for a pending or impossible memory repair to Yes, or to its text if that is neither Yes
+    nor No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
@@ -92,7 +93,7 @@ class Gpu:
     reasons: frozenset[str] | NotSupported | None = None
     """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Throttle reason → the text that is printed instead of its state."""
+    """Maps each throttle reason whose state cannot be read to the text that nvidia-smi prints instead."""
     recovery: Word = None
     """The driver's recommendation for recovering the GPU: None, Reset, Reboot, Drain P2P or Drain and
     Reset."""
@@ -100,11 +101,12 @@ class Gpu:
     fabric: Word = None
     """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
     fabric_status: Word = None
-    """Result of the registration, such as Success or Insufficient Resources. The state is then Completed."""
+    """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
+    Resources."""
     fabric_health: Mapping[str, str] = field(default_factory=dict)
-    """Field of the fabric's health, such as bandwidth → its text, such as Full or Degraded."""
+    """Maps each field of the fabric's health, such as bandwidth, to its text, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Field path → the NVML error that nvidia-smi prints instead of a value."""
+    """Maps the path of a field to the NVML error that nvidia-smi prints instead of a value."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,10 @@ def bus(text: str) -> Bus | None:
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
-    """Parse the output of `nvidia-smi nvlink -s`. Return GPU UUID → the speed of each NVLink in GB/s.
+    """Parse the output of `nvidia-smi nvlink -s`, and return the speed of each NVLink in GB/s.
 
-    A link that is down has speed 0. A GPU without links has an empty list.
+    The lists of speeds are keyed by the GPU's UUID. A link that is down has speed 0. A GPU without links has
+    an empty list.
     """
     links: dict[str, list[float]] = {}
     uuid = None
@@ -284,7 +287,7 @@ def _text(element: ElementTree.Element, path: str) -> str | None:
 def _reasons(
     element: ElementTree.Element,
 ) -> tuple[frozenset[str] | NotSupported | None, dict[str, str]]:
-    """Return the active throttle reasons, and reason → printed text for those whose state cannot be read.
+    """Return the active throttle reasons, and the printed text of each reason whose state cannot be read.
 
     If nvidia-smi does not print the state of any reason, the first value is NOT_SUPPORTED or None.
     """

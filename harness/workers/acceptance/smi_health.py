@@ -35,7 +35,7 @@ _CODES = {
     14: ("gpu.inforom", "the infoROM of a GPU is corrupted"),
     15: ("gpu.lost", "a GPU has fallen off the bus, or is not accessible"),
 }
-"""nvidia-smi exit code → (cause, meaning according to its manual)."""
+"""Maps nvidia-smi's exit codes to (cause, meaning according to nvidia-smi's manual)."""
 _RECOVERED = ("none", "n/a")
 _CONNECTED = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")

@@ -60,7 +60,7 @@ def read(seconds: float = SECONDS) -> Reading:
 
 
 def links() -> dict[str, list[float]]:
-    """Return GPU UUID → the speed of each NVLink in GB/s.
+    """Return the speeds of each GPU's NVLinks in GB/s, keyed by the GPU's UUID.
 
     Raises OSError like `ask`. If nvidia-smi fails without data, raises ValueError with the end of its output.
     """

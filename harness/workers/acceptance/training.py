@@ -42,7 +42,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         limit=SHARE * CHANCE,
         relation="<=",
         limit_kind="limit",
-        limit_source="half the loss of a guess",
+        limit_source="half the loss of a uniform guess",
         **device.where,
     )
     same = digest == second[2]

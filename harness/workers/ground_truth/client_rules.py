@@ -2,7 +2,8 @@
 
 The rules are derived from the client's code: `get_char` (util.py), `_log_via_sync` and
 `_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values
-or shorten metric names. A test compares these rules with the installed client. Standard library only.
+or shorten metric names. A test compares these rules with the installed client. This module uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _list(items: list[Any]) -> Sent:
         elif one.values and hasattr(item, "item"):
             values = []  # The item replaces the numbers before it, and the uploader drops it.
     if len(values) > 1:
-        reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
+        reasons.append(f"of the {len(values)} numbers in a list, the client keeps only the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
 
 
@@ -85,7 +86,7 @@ def _scalar(value: Any) -> Sent:
     kind = type(value).__name__
     if isinstance(value, str) and hasattr(value, "item"):
         return Sent(
-            kept=False, why=f"the client takes NumPy's strings for numbers, and leaves them out ({kind})"
+            kept=False, why=f"the client treats NumPy strings as numbers and leaves them out ({kind})"
         )
     if isinstance(value, str):
         long = len(value) > LONGEST_TEXT
@@ -96,7 +97,9 @@ def _scalar(value: Any) -> Sent:
         try:
             number = value.item()
         except Exception as error:
-            return Sent(kept=False, why=f"the client leaves out a {kind} that is no single number ({error})")
+            return Sent(
+                kept=False, why=f"the client leaves out a {kind} that is not a single number ({error})"
+            )
     if isinstance(number, bool):
         return Sent((float(number),), kept=False, why=f"the client leaves out booleans ({kind})")
     if isinstance(number, (int, float)):
@@ -112,14 +115,14 @@ def _no_number(value: Any) -> Sent:
         values = () if value is None else (float(value),)
     except Exception:  # The value's own __float__ can raise any exception.
         values = ()
-    return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
+    return Sent(values, kept=False, why=f"the client leaves out values that are not int or float ({kind})")
 
 
 def _number(number: float) -> Sent:
     try:
         double = float(number)
     except OverflowError:
-        return Sent(kept=False, why="Pluto refuses an integer that no double can hold")
+        return Sent(kept=False, why="Pluto refuses an integer that exceeds the range of a double")
     if isinstance(number, int) and int(double) != number:
         return Sent((double,), why=f"Pluto keeps doubles: {number} becomes {int(double)}")
     return Sent((double,))
@@ -132,9 +135,9 @@ def refused(step: Any) -> str:
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"
     if not isinstance(step, (int, float)):
         kind = type(step).__name__
-        return f"the client cannot send a step of type {kind}, nor what it sends with it: use int(step)"
+        return f"the client cannot send a step of type {kind}, nor the values logged with it: use int(step)"
     if isinstance(step, float) and (not math.isfinite(step) or step != int(step)):
-        return f"Pluto refuses step {step}, which is no whole number, and all that is sent with it"
+        return f"Pluto refuses step {step}, which is not a whole number, and all values sent with it"
     if isinstance(step, (int, float)) and not 0 <= step <= MAX_STEP:
-        return f"Pluto refuses step {step}, and all that is sent with it"
+        return f"Pluto refuses step {step}, and all values sent with it"
     return ""

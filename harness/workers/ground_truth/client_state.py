@@ -1,6 +1,7 @@
 """Read the Pluto client's queue: which points it contains, and which of them the tracker acknowledged.
 
-The queue is the SQLite database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+The queue is the SQLite database sync.db below PLUTO_DIR (pluto-ml 0.0.29). This module uses only the standard
+library.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     code_digest.facts(last=True)   # at the end: the imported files, and whether they changed since
 
 Import this module as early as possible. It reads the files when it is imported, and detects only later
-changes. Standard library only.
+changes. This module uses only the standard library.
 
 A fact is [what, name, value]:
     ["file", path, sha256]      a file as it was when this module was imported ("" if it could not be read)
@@ -226,4 +226,5 @@ def _client() -> Iterator[Fact]:
 
 
 _FILES = Files(() if os.environ.get("HARNESS_RECORDER_MODE") == "admitted" else PLACES)
-"""An admitted pod does not belong to the harness, so its files are not read."""
+"""The files of this process. In an admitted pod, no files are read, because they do not belong to the
+harness."""

@@ -6,7 +6,8 @@
 
 Import this module before the client is initialised. Frames are written to the process's stdout at the time of
 the import. A client that captures the console replaces stdout with a pipe to itself, and the contents of that
-pipe are lost if the process dies abruptly. The wire format is in truth_frames.py. Standard library only.
+pipe are lost if the process dies abruptly. The wire format is in truth_frames.py. This module uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Recorder:
         self.flush()
         try:
             facts = code_digest.facts(last)
-        except Exception as error:  # The training must continue. The judge reads this reason.
+        except Exception as error:
+            # Training must continue even if the code cannot be identified. The checks read this reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
@@ -126,7 +128,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending rows as frames."""
+        """Write the pending rows to the log as frames."""
         recorded = min(self.count, self.row_limit)
         self._write_in_parts(
             self._pending, lambda part: {"k": "rows", "n": recorded - len(self._pending), "rows": part}
@@ -298,7 +300,8 @@ class Recorder:
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
     """Merge the summary into the pod's result file: {"truth": {"<rank>": {"count": …, …}}}.
 
-    A recorder with a mark does not overwrite the entry of the worker's own recorder.
+    If the summary has the mark "s", it comes from the recorder that wraps the client, and does not replace an
+    entry that the worker's own recorder has written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:

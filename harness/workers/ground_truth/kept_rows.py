@@ -2,7 +2,8 @@
 
 If several rows for a step have the same time, Pluto keeps the one that was logged last. So if a rank's steps
 go back or repeat, later rows replace earlier ones. Beyond the ground truth's row limit, only the rows that
-Pluto keeps can be compared with the run. Standard library only, Python 3.9 and later.
+Pluto keeps can be compared with the run. This module uses only the standard library, and supports Python 3.9
+and later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class KeptRows:
         """False if a row was omitted because its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
-        """Add one row."""
+        """Add the row that the rank logged next."""
         try:
             if self._steps and step <= self._steps[-1]:
                 self.ascending = False

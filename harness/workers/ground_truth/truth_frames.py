@@ -1,6 +1,7 @@
 """Encode and decode ground truth: authenticated lines on a rank's stdout that record what it logged.
 
-Standard library only, because ranks import this module in their pods. The harness imports it to read logs.
+This module uses only the standard library, because ranks import it in their pods. The harness imports it to
+read logs.
 
 A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 

@@ -1,4 +1,4 @@
-"""Find out from inside the pods why ranks cannot connect, before they wait for each other.
+"""Find out from inside the pods why ranks cannot connect to each other.
 
 Run `python -m netcheck` in each pod, or call these functions (docs/networking.md). netcheck needs only the
 standard library, so it works in any image that contains Python.

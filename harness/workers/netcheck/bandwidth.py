@@ -39,15 +39,15 @@ REFERENCES = 2
 """Number of pairs with which a slow pair is compared. A single one might be temporarily slow."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 WAITED = 0.2
-"""If an end of a stream waited for a CPU for more than this fraction of the time, its low rate proves
-nothing."""
+"""If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
+rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
 """Maximum number of remeasurements of a slow pair, and of a pair for which the machine was too busy."""
 _CHUNK = 1 << 20
 
 
 Pair = tuple[int, int]
-"""(sending rank, receiving rank)."""
+"""A pair of ranks as (sending rank, receiving rank)."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ def _better(known: Measured, again: Measured, usual: float) -> Measured:
 
 
 def _under_load(measured: Measured, usual: float, load: float) -> Measured:
-    """Return a slow pair's measurement, adjusted for the rates of other pairs at the same time.
+    """Return a slow pair's measurement, adjusted for the load on the machine.
 
-    `load` is the fraction of their usual rates that the other pairs reached. While the machine is busy, a
-    pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction. Between SLOW and
-    COMPARABLE, it is unknown whether the link or the machine is slow.
+    `load` is the fraction of their usual rates that the other pairs reached at the same time. While the
+    machine is busy, a pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction.
+    Between SLOW and COMPARABLE, it is unknown whether the link or the machine is slow.
     """
     if measured.error or measured.rate >= SLOW * usual:
         return measured

@@ -16,7 +16,7 @@ from .reach import REJECTED
 from .torchrun_names import published_by
 
 Pair = tuple[int, int]
-"""(probing rank, probed rank)."""
+"""A pair of ranks as (probing rank, probed rank)."""
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
@@ -61,7 +61,7 @@ def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
     if not silent or not known or cell.address in known or not cell.address:
         return cell
-    text = f"{cell.host} leads to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
+    text = f"{cell.host} resolves to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
     return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
 
 

@@ -51,9 +51,9 @@ TAKEN = "port.taken"
 NOT_ITS_OWN = ("tcp.refused", "tcp.reset", "peer.silent", "peer.not_netcheck")
 """Outcomes that other ranks observe at a port that the rank itself could not open."""
 _ALONE = {
-    "pods": "whether every pod exists and runs is known to the API server alone",
-    "service": "whether the Service selects the pods is known to the API server alone",
-    "bandwidth": "not asked for (--bandwidth)",
+    "pods": "whether every pod exists and runs is known only to the API server",
+    "service": "whether the Service selects the pods is known only to the API server",
+    "bandwidth": "not requested (--bandwidth)",
     "all-reduce": "not asked for (netcheck.self_test)",
 }
 
@@ -69,7 +69,7 @@ class Conclusion:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that are to blame."""
+        """The ranks that are to blame for the cause."""
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 
@@ -111,7 +111,7 @@ def conclude(
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
     if measured is not None:
-        asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
+        asked = [unknown("bandwidth", "not measured: requires that every pair is ok", at)]
         found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found, slow)
     findings = in_order(found)
@@ -163,9 +163,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
     for rank, hosts in sorted(said.items()):
         if len(hosts) > 1:
             who = " and ".join(sorted(hosts.values()))
-            twice.append(
-                failed("variables.node_rank_twice", f"{who} both say that they are rank {rank}", [rank])
-            )
+            twice.append(failed("variables.node_rank_twice", f"{who} both claim to be rank {rank}", [rank]))
             continue
         for instance, host in hosts.items():
             if rank >= 0 and place[instance] != rank:
@@ -279,11 +277,11 @@ def _placed(
     who = f"{listed(accused)}{pattern.where}"
     words = {
         "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other direction is unknown",
-        "unheard": f"{who} {'answers' if one else 'answer'} nobody, and nobody heard from {_it(one)}",
-        "everywhere": "no rank reaches any other",
-        "isolated": f"{who} {'reaches' if one else 'reach'} nobody, and nobody reaches {_it(one)}",
-        "egress": f"what {who} {'sends' if one else 'send'} reaches nobody (egress)",
-        "ingress": f"what others send does not reach {who} (ingress)",
+        "unheard": f"{who} {'answers' if one else 'answer'} no rank, and no rank heard from {_it(one)}",
+        "everywhere": "no rank can reach any other rank",
+        "isolated": f"{who} {'reaches' if one else 'reach'} no rank, and no rank reaches {_it(one)}",
+        "egress": f"outgoing traffic from {who} reaches no rank (egress)",
+        "ingress": f"incoming traffic does not reach {who} (ingress)",
         "boundary": f"a boundary: {pattern}",
         "pair": f"{pattern}" + (", one way" if pattern.one_way else ""),
     }
@@ -314,8 +312,8 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
         return None
     there = [report.place for report in reports]
     if any(cell and cell.withheld for cell in own):
-        return unknown("dns", "not even the ranks that took part have a record yet", there)
-    said = f"no name of the job has a record, not even that of {listed(there)}, where this was asked"
+        return unknown("dns", "even the ranks that took part have no DNS record yet", there)
+    said = f"none of the job's names has a DNS record, not even that of {listed(there)}, which made the query"
     return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
@@ -333,7 +331,7 @@ def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
     if not all(_shows_absence(cell) for cell in seen):
         return ""
     said = f" ({seen[0].text})" if seen and seen[0].text else ""
-    return f"rank {rank} has not spoken to anybody{said}"
+    return f"rank {rank} has contacted no other rank{said}"
 
 
 def _proved(
@@ -355,7 +353,10 @@ def _proved(
             passed = sum(past(cell, step) for cell in cells.values())
             if step == "greeting" and passed == pairs and not all(report.named for report in reports):
                 proved.append(
-                    unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may be of another job")
+                    unknown(
+                        step,
+                        "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may belong to another job",
+                    )
                 )
             elif passed == pairs:
                 proved.append(ok(step, _said(step, cells, pairs)))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 STEP = 0.05
-"""Seconds per sleep."""
+"""The duration of each sleep in seconds."""
 WINDOW = 10.0
-"""Seconds over which delays are reported."""
+"""The period in seconds over which delays are reported."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 

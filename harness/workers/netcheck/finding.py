@@ -1,6 +1,7 @@
 """Define netcheck's steps in order, the closed set of causes, and findings.
 
-Standard library only, Python 3.9 and later, like every module in this package.
+Like every module in this package, this module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -34,79 +35,84 @@ Two of them need the API server, one needs PyTorch, and one puts load on the net
 
 _ADVICE = {
     "variables": {
-        "variables.missing": "Set the variable in the pod template, the same in every pod.",
+        "variables.missing": "Set the variable in the pod template, with the same value in every pod.",
         "variables.master_addr": "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port.",
         "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
         "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
         "variables.world_of_one": (
-            "torchrun: --nnodes and the address of rank 0, no --standalone; else set NNODES and WORLD_SIZE."
+            "Pass --nnodes and rank 0's address to torchrun, not --standalone, or set NNODES and WORLD_SIZE."
         ),
         "variables.node_rank": "Set NODE_RANK from the pod's index, from 0 to nodes - 1.",
-        "variables.node_rank_twice": "Give each pod a NODE_RANK of its own, from the pod's index.",
+        "variables.node_rank_twice": "Give each pod its own NODE_RANK, taken from the pod's index.",
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
         "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
         "variables.torchrun": "Put a space between torchrun's options, give every pod the same --rdzv_id, "
-        "and let --rdzv_endpoint name the pod of rank 0.",
-        "variables.interface": "Remove the variable, or name the pod's own interface; ^NAME is NCCL's alone.",
+        "and set --rdzv_endpoint to the pod of rank 0.",
+        "variables.interface": "Remove the variable, or name the pod's own interface; only NCCL "
+        "accepts ^NAME.",
     },
     "pods": {
-        "peer.never_came": "Look at this pod: is it Pending, pulling its image, or has it ended?",
+        "peer.never_came": "Check this pod: is it Pending, pulling its image, or has it terminated?",
     },
     "interface": {
-        "address.none": "Look at the pod's network: it has no address besides loopback.",
+        "address.none": "Check the pod's network: the pod has only loopback addresses.",
         "address.family": "Give the pods and the Service addresses of the same IP family.",
-        "address.loopback": "Let the name of rank 0 lead to the pod's own address.",
+        "address.loopback": "Make the name of rank 0 resolve to the pod's own address.",
     },
     "dns": {
-        "dns.no_server": "Look at the pod's dnsPolicy: /etc/resolv.conf names no DNS server.",
-        "dns.server_refused": "Start the DNS server: nothing listens on port 53 of its address.",
-        "dns.server_silent": "Open UDP port 53 to the DNS server, or start it again.",
-        "dns.server_failed": "Look at the log of the DNS server: it answers with an error.",
-        "dns.search_path": "Write the full name, or mend dnsPolicy and the search path.",
-        "dns.negative_cached": "Wait until it expires; do not ask before the record exists.",
-        "dns.no_record": "Look at the Service: selector, hostname, subdomain, publishNotReadyAddresses.",
-        "dns.old_address": "Wait for the record to change, or delete the old pod.",
+        "dns.no_server": "Check the pod's dnsPolicy: /etc/resolv.conf lists no DNS server.",
+        "dns.server_refused": "Start the DNS server: nothing is listening on port 53 of its address.",
+        "dns.server_silent": "Allow UDP port 53 to the DNS server, or restart the server.",
+        "dns.server_failed": "Check the DNS server's log: the server responds with an error.",
+        "dns.search_path": "Use the full name, or correct dnsPolicy and the search path.",
+        "dns.negative_cached": "Wait until the cached answer expires; do not query a name "
+        "before its record exists.",
+        "dns.no_record": "Check the Service's selector and publishNotReadyAddresses, and the "
+        "pods' hostname and subdomain.",
+        "dns.old_address": "Wait until the DNS record is updated, or delete the old pod.",
     },
     "tcp": {
-        "tcp.refused": "Start the process there, or mend the port: the machine answers, nothing listens.",
-        "tcp.filtered": "Look at NetworkPolicy, security group and host firewall.",
-        "tcp.rejected": "Look at firewalld, iptables or nftables (REJECT) and the policies on the node. "
-        "For the address of a Service, look at its endpoints and ports.",
-        "tcp.no_route": "Look at the pod network: no route leads there, or no machine has the address.",
-        "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
+        "tcp.refused": "Start the process, or correct the port: the machine responds, but "
+        "nothing is listening.",
+        "tcp.filtered": "Check NetworkPolicies, security groups and host firewalls.",
+        "tcp.rejected": "Check firewalld, iptables or nftables (REJECT) and the policies on the node. "
+        "For the address of a Service, check its endpoints and ports.",
+        "tcp.no_route": "Check the pod network: there is no route to the address, or no machine has it.",
+        "tcp.denied": "Check the policies on this node: one of them blocks the connection at its source.",
     },
     "greeting": {
-        "port.taken": "End what is left over from an earlier start, or choose another port. "
-        "With hostNetwork, every pod of the node shares its ports.",
-        "tcp.reset": "Look for a sidecar or service mesh that closes what it does not know.",
-        "peer.silent": "Look at what listens on this port.",
-        "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
-        "peer.other_job": "Give each job a name, a Service and a run id of its own.",
-        "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
+        "port.taken": "Stop the process that still uses the port, or choose another port. "
+        "With hostNetwork, all pods on a node share its ports.",
+        "tcp.reset": "Look for a sidecar or service mesh that closes connections with an unknown protocol.",
+        "peer.silent": "Check which process is listening on this port.",
+        "peer.not_netcheck": "Choose another port with --port: another program is listening on this one.",
+        "peer.other_job": "Give each job its own name, Service and run id.",
+        "peer.other_rank": "Make the name of rank 0 resolve only to rank 0.",
         "address.advertised": "Set GLOO_SOCKET_IFNAME (gloo) or NCCL_SOCKET_IFNAME (NCCL) to the interface "
-        "that the other ranks reach, or let the pod's own name lead to its address.",
+        "that the other ranks can reach, or make the pod's own name resolve to its address.",
         "dns.advertised": "Pass --local-addr with the pod's address to torchrun, such as "
         '--local-addr="$(hostname -i)", or give the pods a subdomain with a headless Service.',
         "peer.other_size": "Start every rank with the same number of nodes.",
     },
     "mtu": {
-        "mtu.black_hole": "Lower the MTU of the pods' interfaces, or let ICMP 'fragmentation needed' pass.",
+        "mtu.black_hole": "Lower the MTU of the pods' interfaces, or allow ICMP 'fragmentation "
+        "needed' messages.",
     },
     "bandwidth": {
-        "tcp.slow": "Look at the interface, cable and rate limits of its node, or move the pod.",
+        "tcp.slow": "Check the node's interface, cable and rate limits, or move the pod.",
     },
     "surroundings": {
-        "clock.offset": "Let the node synchronise its clock.",
+        "clock.offset": "Synchronise the node's clock.",
         "versions.python": "Run the same image in every pod.",
         "versions.torch": "Run the same image in every pod.",
         "versions.nccl": "Run the same image in every pod.",
         "shm.small": "Mount an emptyDir with medium: Memory at /dev/shm.",
-        "memlock.low": "Raise the memlock limit of the containers: RDMA needs it.",
+        "memlock.low": "Raise the containers' memlock limit, because RDMA needs locked memory.",
     },
     "all-reduce": {
-        "allreduce.wrong_sum": "Do not train: a reduction over these ranks gives wrong numbers.",
-        "allreduce.failed": "Read the error of PyTorch; the steps before this one say more.",
+        "allreduce.wrong_sum": "Do not train on these ranks: an all-reduce over them returns wrong sums.",
+        "allreduce.failed": "Read PyTorch's error; the earlier steps show more details.",
     },
 }
 """The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""

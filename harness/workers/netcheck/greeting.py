@@ -76,13 +76,13 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
         rtt = time.monotonic() - began
         hello = Hello(**json.loads(body))
     except TimeoutError:
-        return Greeted(None, "peer.silent", f"takes the connection and says nothing for {seconds:.0f} s")
+        return Greeted(None, "peer.silent", f"accepts the connection, but sends nothing for {seconds:.0f} s")
     except ConnectionError as error:
-        return Greeted(None, "tcp.reset", f"closes the connection at once ({error.strerror or error})")
+        return Greeted(None, "tcp.reset", f"closes the connection immediately ({error.strerror or error})")
     except OSError as error:
         return Greeted(None, cause_of(error), error.strerror or str(error))
     except (ValueError, TypeError) as error:
-        return Greeted(None, "peer.not_netcheck", f"answers, but is no netcheck: {error}")
+        return Greeted(None, "peer.not_netcheck", f"responds, but is not netcheck: {error}")
     return Greeted(hello, rtt=rtt, offset=hello.clock - sent - rtt / 2)
 
 

@@ -82,9 +82,7 @@ def check(address: str, alone: bool = False) -> Finding:
     own = recent_addresses()
     there = families(own)
     if not there and not alone:
-        return failed(
-            "address.none", f"this host has no address besides loopback: {', '.join(own) or 'none'}"
-        )
+        return failed("address.none", f"this host has only loopback addresses: {', '.join(own) or 'none'}")
     version = ipaddress.ip_address(address).version
     if version not in there and not alone:
         has = " and ".join(f"IPv{family}" for family in sorted(there))
@@ -95,7 +93,7 @@ def check(address: str, alone: bool = False) -> Finding:
         return failed("tcp.no_route", f"no route to {address}: {error.strerror}")
     if ipaddress.ip_address(route.address).is_loopback and not alone:
         return failed(
-            "address.loopback", f"the name of rank 0 leads to {address}, which is this pod's loopback"
+            "address.loopback", f"the name of rank 0 resolves to {address}, which is this pod's loopback"
         )
     return ok(
         "interface", f"{route.interface} ({route.address}, MTU {route.mtu}) is on the route to {address}"

@@ -51,13 +51,13 @@ SETTLED = 1.6
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
-"""Maximum number of seconds that rank 0 waits until all ranks that reported have the verdict, and additional
-seconds for each of them. A rank that cannot be reached gets the verdict in response to its next report."""
+"""Maximum seconds that rank 0 waits until all ranks that reported have the verdict, and extra seconds for
+each of these ranks. An unreachable rank gets the verdict in response to its next report."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Minimum number of seconds between two reports if nothing has changed, and seconds for each rank of the job
-between two reports if nothing has changed or cells are pending. Rank 0 reads the reports of all ranks."""
+"""Minimum seconds between two reports if nothing has changed. While cells are pending, a rank also waits
+PARTIAL seconds per rank of the job between reports, because rank 0 reads all of them."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0

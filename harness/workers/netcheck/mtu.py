@@ -53,10 +53,10 @@ def fill(address: str, port: int, within: float = SECONDS, connection: socket.so
         return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
     passed = [segment for segment in took if segment]
     if not passed:
-        return Filled("peer.silent", f"answers greetings, but not {PAYLOAD} bytes, in packets of any size")
+        return Filled("peer.silent", f"responds to greetings, but not to {PAYLOAD} bytes in any packet size")
     most = max(passed)
     header = 60 if ":" in address else 40
-    text = f"packets of {most + header} bytes pass, full ones vanish without a word"
+    text = f"packets of {most + header} bytes pass, full-size packets are dropped silently"
     return Filled("mtu.black_hole", text, segment=most)
 
 

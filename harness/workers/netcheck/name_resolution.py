@@ -121,7 +121,7 @@ class Names:
     _absent: dict[str, _Absent] = field(default_factory=dict)
     _refused: bool = False
     seconds: float = PATIENCE
-    """Seconds to wait for an answer."""
+    """The number of seconds to wait for a DNS server's answer."""
     asking: float | None = None
     """The monotonic time at which the pending query was sent, or None."""
     _answered: dict[float, float] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Names:
         if written and self.written:
             return Lookup(name, written, found=self.hosts)
         if not self.configuration.servers:
-            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")
+            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} lists no DNS server")
         candidates = self.configuration.candidates(name)
         for candidate in candidates:
             found = self._try(name, candidate)
@@ -178,7 +178,7 @@ class Names:
         old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
         if old and exists.kind == "nodata":
             left = max(old)
-            text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
+            text = f"{candidate} exists, but for {left} s more the DNS server caches an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -262,7 +262,7 @@ class Names:
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
-            text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
+            text = f"{name} may exist, but for {left:.0f} s more the DNS server caches an old 'no such name'"
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 FIRST = 2
-"""Number of threads at the start."""
+"""The number of threads with which a pool starts."""
 STUCK = 0.5
 """If all attempts take this many seconds or more while others are due, the number of threads doubles."""
 

@@ -33,7 +33,7 @@ SERVER = ("dns.server_silent", "dns.server_refused", "dns.server_failed")
 SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
 """Outcomes for which the next attempt waits longer, because the other process may only be slow."""
 MAX_PATIENCE = 8.0
-"""Maximum factor for timeouts."""
+"""The maximum factor by which a probe's timeouts are extended."""
 ASKED = 1.0
 """If the DNS server has not answered for this many seconds, the text of a pending cell says so."""
 QUICK = 1.2
@@ -135,14 +135,14 @@ class Probe:
         """Returns for how many seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
-        """Seconds until the next attempt."""
+        """The number of seconds until the next attempt."""
         self._greeted: socket.socket | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
         """The full name for which the peer's record exists, and the name that torchrun may publish for it."""
 
     def start(self) -> Probe:
-        """Probe in a new thread."""
+        """Start probing the peer in a new thread."""
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
@@ -241,7 +241,7 @@ class Probe:
             return self._named(replace(cell, rate=self._cell.rate))
         # Sending full packets is slow, so the responding rank is shown before that.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
-            self._cell = replace(cell, outcome=PENDING, text="full packets are being tried")
+            self._cell = replace(cell, outcome=PENDING, text="sending full packets")
         seconds = SECONDS * self._patience
         filled = fill(address, cell.port, seconds, self._greeted)
         where = f"{address} port {cell.port}"

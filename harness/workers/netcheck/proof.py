@@ -101,7 +101,7 @@ def _doubt(  # noqa: PLR0911 - one return per reason
             return ""
         return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
-        return "" if cell.listened else f"rank {receiver.place} did not provably listen at that moment"
+        return "" if cell.listened else f"rank {receiver.place} was not proved to be listening at that time"
     if cell.outcome == "tcp.refused" and job.alone and cell.listened:
         return "the other rank listened there earlier, so it may have ended at its own deadline"
     if cell.outcome == "tcp.refused" and job.alone and job.delay.late >= BUSY:
@@ -124,7 +124,7 @@ def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
     if cell.waited >= max(least, FACTOR * slowest):
         return ""
     what = what or f"the node of rank {rank} was too busy: netcheck {delay.text}"
-    return f"{cell.waited:.1f} s is too short for that, because {what}"
+    return f"{cell.waited:.1f} s is too short to prove silence, because {what}"
 
 
 def _listened(cell: Cell, receiver: Report) -> bool:

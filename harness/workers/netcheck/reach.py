@@ -147,7 +147,7 @@ def _by_icmp(icmp: Icmp, address: str, error: OSError, took: float) -> Reached:
         denied = bool(icmp.rejected)
         why = f"{said}, so a firewall of this pod rejects it" if denied else f"{said}, which is this pod"
         return Reached(None, "tcp.denied" if denied else "tcp.no_route", why, took, icmp.sender)
-    who = "the machine itself" if icmp.sender == address else "a machine on the way"
+    who = "the machine itself" if icmp.sender == address else "a machine on the path"
     if icmp.rejected or icmp.sender == address:
         return Reached(None, REJECTED, f"{said}: {who} has a firewall", took, icmp.sender)
     if icmp.unreachable and _is_there(address):

@@ -87,7 +87,7 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
         return Binding(
             "gloo", "127.0.0.1", f"this host's own name resolves to {found[0]}, which is another host"
         )
-    return Binding("gloo", bound.partition("%")[0], f"this host's own name leads to {bound}")
+    return Binding("gloo", bound.partition("%")[0], f"this host's own name resolves to {bound}")
 
 
 def check_names(

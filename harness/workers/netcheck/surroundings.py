@@ -81,7 +81,7 @@ def compare(
         if known.get("infiniband") and 0 <= known["memlock"] < 1 << 30:
             limit = _bytes(known["memlock"])
             found.append(
-                failed("memlock.low", f"InfiniBand is there, but only {limit} may be locked", [rank])
+                failed("memlock.low", f"InfiniBand is available, but only {limit} may be locked", [rank])
             )
     found += _clocks({0: (0.0, 0.0), **offsets})
     if not any(finding.status == "failed" for finding in found) and of:

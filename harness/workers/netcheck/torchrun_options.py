@@ -79,7 +79,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
     rest = iter(words[start + 1 :])
     for word in rest:
         if not word.startswith("-"):
-            if word.startswith("$"):  # A shell may expand it to further options.
+            if word.startswith("$"):  # A shell may expand this word to further options.
                 options = {"rdzv-conf": word, "local-addr": word, **options}
             break
         name, mark, value = word.lstrip("-").partition("=")
@@ -91,7 +91,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
     if backend != "static":
         options.pop("node-rank", None)  # The other backends assign the ranks themselves.
     if backend.startswith("etcd"):
-        endpoint = ""  # The address of an etcd server, not of rank 0.
+        endpoint = ""  # With etcd, the endpoint is the address of a server, not of rank 0.
     elif endpoint:
         options.pop("master-addr", None)
         options.pop("master-port", None)

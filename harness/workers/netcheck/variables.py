@@ -192,14 +192,14 @@ class _Reader:
         for name in RDZV_ID:
             value = self._option(name)
             if differs_in_each_pod(value) and not merged(value):
-                self._fail("variables.torchrun", f"--rdzv_id={value} has another value in each pod")
+                self._fail("variables.torchrun", f"--rdzv_id={value} has a different value in each pod")
 
     def _own_host(self) -> None:
         """Add a failed finding if this pod's shell expands the address of rank 0 to the pod itself."""
         for name in OWN_HOST:
             value = self._option(name)
             if is_own_host(value):
-                text = f"{TORCHRUN[name]}={value} is the pod itself in each pod, so that none meets another"
+                text = f"{TORCHRUN[name]}={value} is the pod itself in every pod, so the ranks cannot meet"
                 self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
@@ -277,9 +277,11 @@ class _Reader:
         host = addr.strip("[]")
         if not addr:
             if nodes != 1:
-                self._fail("variables.missing", "MASTER_ADDR is not set: nothing says where rank 0 is")
+                self._fail("variables.missing", "MASTER_ADDR is not set, so the address of rank 0 is unknown")
         elif not is_host(host):
-            self._fail("variables.master_addr", f"MASTER_ADDR={addr!r} is no host name and no IP address")
+            self._fail(
+                "variables.master_addr", f"MASTER_ADDR={addr!r} is neither a host name nor an IP address"
+            )
         elif nodes and nodes > 1 and (host == "localhost" or _loopback(host)):
             self._fail(
                 "variables.master_addr",

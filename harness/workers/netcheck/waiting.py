@@ -53,7 +53,7 @@ def wait_for_master(
     known = validate_environment(variables)
     address = address or known.master_addr
     if not address:
-        raise ValueError("MASTER_ADDR is not set: nothing says where rank 0 is")
+        raise ValueError("MASTER_ADDR is not set, so the address of rank 0 is unknown")
     port = port or port_after(known.master_port, int(greeting))
     began, history = time.monotonic(), dict[str, float]()
     rank = -1 if known.node_rank is None else known.node_rank

@@ -1,14 +1,15 @@
-"""Record digests of the points, rather than the points themselves, in a pod with the recorder policy.
+"""Record digests of the points, instead of the points themselves, in an admitted pod.
 
-The admission policy sets HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
-then writes one line per minute to the log and a summary at the end (admitted_lines.py), so a week of training
-adds less than 1.5 MB. Digests of complete blocks of steps also go to the tracker, if it has a route for them
-(digest_reports.py). The digests cover the values that the client queues, with the client's own names, steps
-and times. The account (queued_values.py) compares them with the values that the program passed to the
-client.
+An admitted pod is one to which the admission policy has added the recorder. The policy sets
+HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder then writes one line per
+minute to the log and a summary at the end (admitted_lines.py), so a week of training adds less than 1.5 MB.
+Digests of complete blocks of steps also go to the tracker, if it has a route for them (digest_reports.py).
+The digests cover the values that the client queues, with the client's own names, steps and times. The account
+(queued_values.py) compares them with the values that the program passed to the client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
-send other requests or write files. Standard library only, Python 3.9 and later.
+send other requests or write files. This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes the lines of one process. It has the methods of client_calls.Stream that Outside calls."""
+    """Writes one process's log lines. It provides the methods of client_calls.Stream that `Outside` calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -66,7 +67,10 @@ class Lines:
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
-        """Write the line for this minute."""
+        """Write the line with the digest of all points so far.
+
+        `digests` maps each run id to the run's digests.
+        """
         group = process_group()
         if group is not None and (self.group is None or group["size"] >= self.group["size"]):
             self.group = group
@@ -83,7 +87,8 @@ class Lines:
     def report(self, digests: Digests, op: Any, *, at_end: bool = False) -> None:
         """Send the digests of a run's complete blocks to the tracker. `op` is the client's run object.
 
-        At the end of a run, all its blocks are complete. If no block was reported before, none is reported.
+        At the end of a run, all its blocks are complete. If no block was reported earlier, none is reported
+        at the end.
         """
         if self.reports is None and at_end:
             return
@@ -140,13 +145,13 @@ class Lines:
         """Do nothing, because the digests cover the rounded value."""
 
     def left_out(self, entry: list[Any]) -> None:
-        """Do nothing, because the account is in the summary."""
+        """Do nothing, because the summary contains the account of all values."""
 
     def flush(self) -> None:
         """Do nothing, because lines are not buffered."""
 
     def code(self) -> None:
-        """Do nothing. The process's code is not recorded."""
+        """Do nothing, because the process's code is not recorded in an admitted pod."""
 
     def fault(self, text: str) -> None:
         """Store the first reason why points may be missing, for the summary."""
@@ -159,8 +164,9 @@ _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
 def process_group() -> dict[str, Any] | None:
     """Return the backend, store, rank and size of torch.distributed's default process group, or None.
 
-    The group shows a world that no launcher reports, because rank 0's TCPStore waits for all ranks. Other
-    stores, such as a file in each pod, do not show that the ranks met. Never raises.
+    If the store is a TCPStore, the group proves that all its ranks connected, even if no launcher reported
+    the world size, because rank 0's store waits for all ranks. Other stores, such as a file in each pod, do
+    not prove this. Never raises.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     try:
@@ -172,7 +178,9 @@ def process_group() -> dict[str, Any] | None:
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
-        return None  # It is being imported or destroyed, or this PyTorch has no torch.distributed.
+        # torch.distributed is being imported or its group is being destroyed, or this PyTorch does not
+        # provide it.
+        return None
 
 
 class Admitted(Outside):
@@ -216,7 +224,7 @@ class Admitted(Outside):
         try:
             meant = client_rules.whole(step or 0)
             if meant is None or client_rules.refused(step or 0):
-                return  # The account covers these values.
+                return  # The account (queued_values.py) covers values whose step is not valid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
@@ -332,7 +340,9 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             left -= size
             single.append(entry)
             continue
-        left = min(left, 0)  # Further metrics go into groups, so the first ones stay the same.
+        # All later metrics go into groups, so that the metrics with separate entries stay the same in each
+        # summary.
+        left = min(left, 0)
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1
         group[1] += metric.count

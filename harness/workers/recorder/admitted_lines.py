@@ -26,7 +26,7 @@ null), "world", "group" ({"backend", "store", "rank", "size"} of torch.distribut
 ...], "uncounted", "metrics", "groups"}. A metric is [name, points, first step, last step, first time, last
 time, level, digest, nodes], see `nodes_text`. Metrics that do not fit into the summary are combined into
 groups by a hash of their names (`group_of`): [group, metrics, points, digest]. A digest is "" if it is
-unknown. Standard library only, Python 3.9 and later.
+unknown. This module uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Part(NamedTuple):
 
 
 def text36(number: int) -> str:
-    """Return the number in base 36."""
+    """Return the number as text in base 36."""
     text = ""
     while number or not text:
         number, digit = divmod(number, 36)

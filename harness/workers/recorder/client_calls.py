@@ -3,8 +3,8 @@
 A point is recorded before the client receives it, with the caller's metric name and the value that the client
 will send. If the caller does not pass a step, the recorder computes the step that the client will assign
 (pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned,
-the recorder determines which values were queued (queued_values.py). Standard library only, Python 3.9 and
-later.
+the recorder determines which values were queued (queued_values.py). This module uses only the standard
+library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """Records one process. Thread-safe. A forked child creates its own instance."""
+    """Records the points of one process. Thread-safe. A forked child creates its own instance."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -280,7 +280,7 @@ class Outside:
             with self._lock:
                 self.stream.fault(text)
         except Exception as another:
-            hooks.say(f"could not even record that: {another!r}")
+            hooks.say(f"could not record this failure: {another!r}")
 
     def end(self) -> None:
         """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""

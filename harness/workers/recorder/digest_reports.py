@@ -1,7 +1,8 @@
 """Send digests of complete blocks of steps to the tracker, if it has a route for them.
 
-The summary in a pod's log is bounded, so a long training's blocks share digests there. The tracker of the
-harness also stores a digest for each block (harness/tracker/storage/digests.py). A report is JSON:
+The size of the summary in a pod's log is limited, so in a long training, several blocks share one digest
+there. The harness's own tracker therefore also stores a digest for each block
+(harness/tracker/storage/digests.py). A report is JSON:
 
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
@@ -12,8 +13,8 @@ these reports. A change of only the log or only the reports can therefore be det
 more points after its report, it is reported again, and the last report counts.
 
 Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
-finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. Standard library
-only, Python 3.9 and later.
+finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. This module uses
+only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"
 SECONDS = 5.0
-"""Request timeout in seconds."""
+"""The timeout of a request in seconds."""
 END_SECONDS = 1.0
 """Maximum time in seconds that a process waits at the end of a run for its reports to be acknowledged."""
 MAX_PENDING = 20_000
@@ -53,7 +54,7 @@ def first_head(nonce: str, attempt: str, run: str) -> bytes:
 
 
 def head_text(head: bytes) -> str:
-    """Return a head as encoded in a line."""
+    """Return a head as it appears in a @rec2 line: URL-safe base64 of its first HEAD_BYTES bytes."""
     return base64.urlsafe_b64encode(head[:HEAD_BYTES]).decode().rstrip("=")
 
 
@@ -90,7 +91,7 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """Number of entries in `_report`."""
+        """The number of entries in `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
         """Number of calls to `add`, and how many of them were followed by an attempt to send all entries."""
@@ -183,7 +184,10 @@ class Reports:
             raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
 
     def _next(self) -> bytes:
-        """Return the next report."""
+        """Remove pending entries, and return them as the next report.
+
+        The report has at most MAX_ENTRIES entries, and about MAX_BYTES at most.
+        """
         entries: list[Entry] = []
         size = 0
         with self._changed:

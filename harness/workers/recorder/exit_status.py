@@ -4,7 +4,8 @@ From Python 3.12 on, sys.monitoring reports each exception that leaves a frame, 
 leaves the main module. In earlier versions, this module replaces `sys.exit`, `exit` and `quit` with functions
 that raise a subclass of SystemExit. The subclass detects when the interpreter reads the exit code at
 shutdown. A SystemExit that the program raises directly is not detected in these versions. If the source
-contains such a `raise`, the exit code is unknown. Standard library only, Python 3.9 and later.
+contains such a `raise`, the exit code is unknown. This module uses only the standard library, and supports
+Python 3.9 and later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Record calls to the Pluto client by wrapping its public functions, without changes to the workers.
 
-`sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, the recorder wraps the client's functions (client_calls.py). It also records the
-process's identity and how it ends (process_events.py). Standard library only, Python 3.9 and later.
+`sitecustomize.py` calls `install` in every Python process of a rank's container. When a process imports the
+client, the recorder wraps the client's functions (client_calls.py). It also records the process's identity
+and how it ends (process_events.py). This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _after_loading(spec: ModuleSpec) -> None:
 
         loader.exec_module = load_and_wrap
     except Exception as error:
-        say(f"cannot be put around {spec.name}: {error!r}")
+        say(f"cannot wrap {spec.name}: {error!r}")
 
 
 def _wrap(module: ModuleType) -> None:
@@ -147,7 +148,7 @@ def _wrap(module: ModuleType) -> None:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
         except Exception as error:
-            say(f"does not know this {module.__name__}: {error!r}")
+            say(f"does not support this version of {module.__name__}: {error!r}")
 
 
 _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {

@@ -1,10 +1,10 @@
 """Compute digests of the points that Pluto keeps for each metric, in bounded memory.
 
-The recorder in an admitted pod (admitted.py) updates the digests while a rank logs. The judge
-computes the same digests from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest
-of one metric's points in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is
-their sum modulo 2**128, so it does not depend on the order in which the blocks were completed. Standard
-library only, Python 3.9 and later.
+The recorder in an admitted pod (admitted.py) updates the digests while a rank logs. The judge computes the
+same digests from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest of one
+metric's points in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is their sum
+modulo 2**128, so it does not depend on the order in which the blocks were completed. This module uses only
+the standard library, and supports Python 3.9 and later.
 
 For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal.
 Recent blocks therefore keep their points. If they contain more than `max_rows` points in total, the oldest
@@ -74,7 +74,7 @@ class Block:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of distinct steps."""
+        """The number of distinct steps in the block."""
         self.rows: dict[int, tuple[float, int]] | None = {}
         """Maps each step to (value, time). None after the points have been hashed."""
         self._hash: Any = None
@@ -158,7 +158,7 @@ class Metric:
         self._closed = -1
         """The highest block number that was closed, or -1."""
         self.changed: set[int] = set()
-        """The blocks with points that no taken entry covers."""
+        """The blocks with points that are in no entry returned by `take`."""
         self._latest = -1
         """The block of the last point, if it is in `_changed`."""
 
@@ -179,7 +179,7 @@ class Metric:
         return found
 
     def close(self, block: int) -> None:
-        """Reduce a block to its digest."""
+        """Reduce a block to its digest, and discard the block's points."""
         if block in self.changed:
             self.closed.append(self._entry(block))
         digest = self.open.pop(block).digest(self.name, block)
@@ -300,7 +300,7 @@ class Digests:
 
     @property
     def untaken(self) -> int:
-        """Return the number of blocks with points that no taken entry covers."""
+        """Return the number of blocks with points that are in no entry returned by `take`."""
         return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:

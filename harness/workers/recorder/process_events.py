@@ -15,7 +15,7 @@ The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fie
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
      "open":runs_not_finished,"t":ms}
-Standard library only, Python 3.9 and later.
+This module uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def _tell_around(
     """Wrap a method: call `before` first, and afterwards `told` with the result."""
     original = getattr(owner, name, None)
     if original is None:
-        hooks.say(f"does not know this torchrun: it has no {name}")
+        hooks.say(f"does not support this version of torchrun: it has no {name}")
         return
 
     @functools.wraps(original)

@@ -2,7 +2,8 @@
 
 `leaves` lists the values in a call, a `Queue` records what the client adds to its own queue during the call,
 and `Account.close_call` compares the two. The outcome is observed, not predicted: client_rules.py only
-provides the wording for the reasons. Standard library only, Python 3.9 and later.
+provides the wording for the reasons. This module uses only the standard library, and supports Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_ENTRIES = 1000
 """Maximum number of entries, one per key and reason. All values beyond it share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
-NOTHING_QUEUED = "the client queued nothing of it"
+NOTHING_QUEUED = "the client did not queue the value"
 
 
 class Queued:
@@ -225,7 +226,7 @@ class Account:
         unseen = self.unseen
         silent = [e for e in entries if e[2] == NOTHING_QUEUED]
         if silent and not self._queued:
-            unseen = unseen or "nothing was ever seen to come into the client's queue"
+            unseen = unseen or "no value was ever observed in the client's queue"
         totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
         return entries, {**totals, "left": sum(entry[3] for entry in entries)}
 
@@ -257,9 +258,9 @@ class Account:
         if raised is not None:
             return f"the client raised {type(raised).__name__}: {str(raised)[:160]}"
         if not leaf.last:
-            return "of several numbers in a list the client keeps the last"
+            return "of several numbers in a list, the client keeps only the last"
         if leaf.depth:
-            return "the client leaves out what is nested in a value"
+            return "the client leaves out everything that is nested in a value"
         if leaf.number is not None and not isinstance(leaf.number, bool):
             return NOTHING_QUEUED
         return client_rules.sent(leaf.value).why or NOTHING_QUEUED
@@ -268,7 +269,7 @@ class Account:
         identity = (key[:400], kind, why[:300])
         entry = self._left.get(identity)
         if entry is None and len(self._left) >= MAX_ENTRIES:
-            identity = ("…", "", "more keys and reasons than are listed")
+            identity = ("…", "", "all further keys and reasons")
             entry = self._left.get(identity)
         at = str(step)[:40]
         if entry is not None:

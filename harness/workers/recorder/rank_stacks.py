@@ -8,7 +8,8 @@ agent records the stack (process_events.py). Only ranks started by torchrun have
 The program's own handlers run as before, because faulthandler calls them. faulthandler writes the stack of
 only one thread, because the other threads keep running in the meantime. This is the main thread: Linux
 delivers a process's signals to the main thread unless that thread blocks them. If the program itself
-registers faulthandler for SIGTERM, nothing is recorded. Standard library only, Python 3.9 and later.
+registers faulthandler for SIGTERM, nothing is recorded. This module uses only the standard library, and
+supports Python 3.9 and later.
 """
 
 from __future__ import annotations

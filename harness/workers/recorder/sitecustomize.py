@@ -2,7 +2,8 @@
 
 The harness mounts it in a folder at the front of PYTHONPATH (harness/launch/mounts/recorder.py). This module
 wraps the Pluto client with the recorder, restores sys.path, and runs the image's own sitecustomize. It must
-not stop or alter the program that Python runs. Standard library only, Python 3.9 and later.
+not stop or alter the program that Python runs. This module uses only the standard library, and supports
+Python 3.9 and later.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Found = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the document, and return 0."""
+    """Print the document, and return the exit code 0."""
     made = argparse.ArgumentParser("python -m training.audit", description=(__doc__ or "").splitlines()[0])
     made.add_argument("--run-dir", type=Path, required=True)
     made.add_argument("--data-dir", type=Path, default=Path("/data"))

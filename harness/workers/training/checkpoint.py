@@ -8,7 +8,7 @@
     OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
     OUT/RUN/best.txt                  the name of that checkpoint, for file systems and copies without links
     OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
-    OUT/RUN/.lock                     the one writer of the run (run_lock.py)
+    OUT/RUN/.lock                     the lock of the run's only writer (run_lock.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to disk. Rank 0 then
 writes the manifest, and renames the folder. A folder without a manifest, or with files that do not match the
@@ -52,7 +52,7 @@ _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EN
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's manifest."""
+    """The contents of a checkpoint's manifest."""
 
     epoch: int
     """The epoch in which the training continues, starting at 0."""
@@ -66,7 +66,7 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     """All training options, keyed by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Path in the folder → {`size` in bytes, `sha256`}."""
+    """Maps the path of each file in the folder to its `size` in bytes and its `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
     """The losses known at this step, such as `val/loss`."""
     version: int = VERSION
@@ -226,7 +226,7 @@ def best(run: Path) -> Path | None:
 
 
 def pointers(run: Path) -> dict[str, Path]:
-    """Return pointer name → checkpoint for `best` and best.txt, in this order."""
+    """Return the checkpoints that `best` and best.txt name, keyed by pointer, in this order."""
     names: dict[str, str] = {}
     with suppress(OSError):
         names[BEST] = Path(os.readlink(run / BEST)).name

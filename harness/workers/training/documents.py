@@ -183,7 +183,7 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
 
 
 class _Unsupported(Exception):
-    """Raised for a file that is not JSON Lines at all."""
+    """Raised for a file whose content is not JSON Lines in a supported compression."""
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
@@ -202,7 +202,7 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
     while line := lines.readline(MAX_LINE):
         if len(line) == MAX_LINE:
             raise _Unsupported(
-                f"one JSON object a line is expected; found a line of more than {MAX_LINE} bytes"
+                f"one JSON object per line is expected; found a line of more than {MAX_LINE} bytes"
             )
         yield line
 
@@ -293,11 +293,11 @@ def _text(line: bytes | str, field: str, number: int) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         half = text[error.start].encode("ascii", "backslashreplace").decode()
-        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is no text') from None
+        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is not text') from None
     return text
 
 
-_OBJECT = "one JSON object a line is expected"
+_OBJECT = "one JSON object per line is expected"
 _CONVERT = (
     f"{_OBJECT}, and not an array or an object over several lines, which `jq -c .[]` or `jq -c .` converts"
 )

@@ -36,7 +36,10 @@ class Loss:
 def evaluate(
     model: nn.Module, stream: Stream, chunk: int, rank: int, world: int, device: torch.device
 ) -> Loss:
-    """Return the loss over the whole stream, the same on every rank. RNG states are not changed."""
+    """Return the mean loss over the whole stream, with the same result on every rank.
+
+    The states of the random generators are not changed.
+    """
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
@@ -49,7 +52,7 @@ def evaluate(
         tokens += losses.numel()
     model.train(was_training)
     if world > 1:
-        # Two collectives, because the types differ. A float64 counts exactly only up to 2^53.
+        # Two collectives are used, because the types differ: a float64 counts exactly only up to 2^53.
         sums = torch.tensor([total], dtype=torch.float64, device=device)
         counts = torch.tensor([tokens], dtype=torch.int64, device=device)
         dist.all_reduce(sums)

@@ -18,12 +18,12 @@ def problem(value: str) -> str:
     for name in value.split(","):
         if name.startswith(("^", "=")):
             expected = "the name of an interface is expected"
-            return f"{expected}; found {name!r}, which NCCL understands and gloo does not"
+            return f"{expected}; found {name!r}, which NCCL accepts and gloo does not"
         try:
             ipaddress.ip_address(name)
         except ValueError:
             continue
-        return f"the name of an interface is expected, as eth0; found the address {name}"
+        return f"the name of an interface is expected, such as eth0; found the address {name}"
     return ""
 
 

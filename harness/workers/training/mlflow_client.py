@@ -37,8 +37,9 @@ def problem(uri: str) -> str:
     if (named or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
         return ""
     return (
-        f"MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, as http://HOST:5000; found {uri!r}. "
-        "`mlflow server --backend-store-uri sqlite:///FOLDER/mlflow.db` serves a folder to all ranks"
+        "MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, such as http://HOST:5000; "
+        f"found {uri!r}. `mlflow server --backend-store-uri sqlite:///FOLDER/mlflow.db` serves a folder to "
+        "all ranks"
     )
 
 
@@ -55,7 +56,7 @@ class Mlflow:
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
         self._there: dict[str, set[int]] = {}
-        """Metric → steps that the server has, for each metric whose history has been read."""
+        """Maps each metric whose history has been read to the steps that the server has."""
 
     def connect(self) -> None:
         """Find the run, or create it on rank 0. Raises MlflowException, and LookupError after a timeout."""
@@ -94,16 +95,17 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (file name → content) and a table of all validations with the run. Only for rank 0.
+        """Store `texts` (contents keyed by file name) and a table of all validations with the run.
 
-        If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
-        disk, without an error. Raises ValueError if the folder is not below `shared`, the output disk.
+        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to that
+        path on the client's own disk, without an error. Raises ValueError if the folder is not below
+        `shared`, the output disk.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
         if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
             raise ValueError(
-                f"the server keeps them in {uri}, a folder of its own; start it with "
+                f"the server keeps them in {uri}, which is a folder of its own; start it with "
                 "--artifacts-destination, and name a new experiment"
             )
         for name, text in {**texts, "validation.csv": self._validations()}.items():

@@ -277,7 +277,7 @@ class Bucket:
     def _signed(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         key, secret = self.environment.get(KEY_ID), self.environment.get(SECRET_KEY)
         if not key or not secret:
-            return {}  # a public bucket
+            return {}  # Without keys, only a public bucket can be used.
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         token = self.environment.get(SESSION_TOKEN)
         content = hashlib.sha256(body).hexdigest() if body else EMPTY

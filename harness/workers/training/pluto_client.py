@@ -48,7 +48,7 @@ class Pluto:
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
         self._run: Any = None
         self._rows: dict[int, int] = {}
-        """Point number → row id in the client's queue."""
+        """Maps the number of each queued point to its row id in the client's queue."""
         self._last_row, self._progress, self._waiting = 0, 0.0, 0
 
     def connect(self) -> None:

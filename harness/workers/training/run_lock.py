@@ -44,7 +44,7 @@ class Owner:
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     """The start of this attempt according to the owner's clock. Used only in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A random identifier of the attempt."""
+    """A random identifier of the owner's attempt."""
     beat: int = 0
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ class RunLock:
             owner = self._read()
             if owner is not None:
                 if owner.run != self._own.run:
-                    return owner  # copied from another run
+                    return owner  # The lock file was copied from another run.
                 if owner.ended or (owner.launch and owner.launch == self._own.launch):
                     return owner
                 if first is not None and owner.token == first.token and owner.beat != first.beat:
@@ -178,7 +178,7 @@ class RunLock:
                 reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
-        return first or f"its file names no writer, and did not change for {STALE_SECONDS:.0f} s"
+        return first or f"its file names no owner, and did not change for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""

@@ -18,7 +18,7 @@ PAUSE, AFTER_TROUBLE = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Point:
-    """The values from one `log` call, as metric name → value. `number` numbers a rank's points."""
+    """The values from one `log` call, keyed by metric name. `number` is unique among the rank's points."""
 
     number: int
     step: int
@@ -132,7 +132,7 @@ class Sender:
         if trouble and not before:
             self._since = time.monotonic()
             self._say(
-                f"{name} takes no points ({' '.join(trouble.split())[:300]}): they are kept and tried again"
+                f"{name} accepts no points ({' '.join(trouble.split())[:300]}): they are kept and sent later"
             )
         if before and not trouble:
-            self._say(f"{name} takes points again after {time.monotonic() - self._since:.0f} s")
+            self._say(f"{name} accepts points again after {time.monotonic() - self._since:.0f} s")

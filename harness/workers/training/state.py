@@ -74,7 +74,10 @@ def restore(
 
 
 def unique(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return name → weight. If weights share memory, only the first is included, as safetensors requires."""
+    """Return the model's weights, keyed by name.
+
+    If weights share memory, only the first one is included, as safetensors requires.
+    """
     seen: set[int] = set()
     weights = {}
     for name, value in model.state_dict().items():
@@ -97,7 +100,7 @@ def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> No
 
 
 def generators() -> dict[str, Any]:
-    """Return this rank's random generator states."""
+    """Return the states of this rank's random generators: Python, PyTorch and, if available, CUDA."""
     version, numbers, gauss = random.getstate()
     states = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -106,7 +109,7 @@ def generators() -> dict[str, Any]:
 
 
 def give_back(states: dict[str, Any]) -> None:
-    """Restore this rank's random generator states."""
+    """Restore the random generator states that `generators` returned."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(states["torch"])

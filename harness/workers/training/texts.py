@@ -145,7 +145,7 @@ class Examined(NamedTuple):
     problems: list[str]
     """The first problems, each with the file and, for an invalid line, its number."""
     others: int
-    """The number of additional problems."""
+    """The number of further problems, which are not listed."""
 
 
 def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
@@ -176,7 +176,7 @@ def _enough(paths: Sequence[Path], tokens: int, context: int | None) -> None:
     if tokens >= least:
         return
     path = paths[0] if len(paths) == 1 else paths[0].parent
-    reason = "" if context is None else f" (--context {context}, and the one that follows)"
+    reason = "" if context is None else f" (--context {context}, plus the next token)"
     empty = "has no document" if any(each.stat().st_size for each in paths) else "is empty"
     found = f"has {tokens}" if tokens else empty
     raise ValueError(f"{path}: at least {least} tokens are expected{reason}; it {found}")

@@ -24,7 +24,7 @@ from .sender import Client, Point, Sender
 
 
 class Trackers:
-    """Logs one rank's values."""
+    """Logs one rank's values to the configured trackers."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Trackers:
             waiting = sum(len(point.values) for point in points)
             unsent += waiting
             if waiting and (last or not self._told):
-                after = "they are lost unless it is run again" if last else "the training goes on"
+                after = "they are lost unless the training is run again" if last else "the training goes on"
                 self._say(
                     f"{sender.client.name} has not acknowledged {waiting} values in {sender.seconds:.0f} s "
                     f"({sender.trouble()[:200] or 'no answer'}): they are kept in {self._folder}, and {after}"
@@ -89,7 +89,7 @@ class Trackers:
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
         """Finish the run if `ok` is true. Otherwise, close it without waiting; the next attempt continues it.
 
-        MLflow stores `artifacts` (file name → content) as the run's files. Return the number of
+        MLflow stores `artifacts` (contents keyed by file name) as the run's files. Return the number of
         unacknowledged values. If it is not 0, the training has failed.
         """
         unsent = self.settle(last=True) if ok else 0
@@ -186,7 +186,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
+    """Write a file atomically, and flush it to disk."""
     partial = path.with_suffix(".partial")
     partial.write_text(text)
     checkpoint.flush(partial)

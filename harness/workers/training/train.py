@@ -28,7 +28,7 @@ LEARNED = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return the exit code."""
+    """Train the classifier, and return the exit code."""
     options = parser().parse_args(arguments)
     ranks = meet(options.device, options.meeting, options.timeout)
     x, y = data(options)
@@ -59,12 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
         ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {began:.4f})")
     unsent = ranks.sum(trackers.finish(ok=True))
     if unsent:
-        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker")
+        ranks.tell("DONE", f"{unsent:.0f} values are not in any tracker")
     return _end(ranks, model, began, loss) or (1 if unsent else 0)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's parser."""
+    """Return the parser for the command line."""
     made = argparse.ArgumentParser(
         "python -m training.train", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )

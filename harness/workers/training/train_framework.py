@@ -23,7 +23,7 @@ from .trainer import Trainer
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return the exit code."""
+    """Train the model, and return the exit code."""
     options = parsed(arguments)
     torch.set_num_threads(options.threads)
     ranks = meet(options.device, options.meeting, options.timeout)
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"weights {trainer.weights()}",
     )
     if unsent:
-        ranks.tell("DONE", f"{unsent:.0f} values are in no tracker: run it again to send them. Exit code 1")
+        ranks.tell("DONE", f"{unsent:.0f} values are not in any tracker: run again to send them. Exit code 1")
     return 1 if unsent else 0
 
 
@@ -87,7 +87,8 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
                 f"--model {options.model} is gated, and this token does not have access to it: {hint}"
             ) from error
         if error.errno is None and (options.local_files_only or not options.model):
-            raise Refused(f"{error}") from error  # transformers: a file in the folder is missing
+            # transformers raises this error if a file in the folder is missing.
+            raise Refused(f"{error}") from error
         raise
     return train, val, model
 
@@ -97,7 +98,7 @@ def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:
     trainer.ranks.tell(
         "TRAIN",
         f"{parameters} weights; {len(train.tokens)} tokens in {train.whole} sequences to train on, "
-        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps an epoch",
+        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps per epoch",
     )
 
 

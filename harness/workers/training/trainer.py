@@ -136,7 +136,9 @@ class Trainer:
         if not math.isfinite(loss):
             if math.isfinite(own):
                 ranks.every(None)  # fails once the rank with this loss has reported the error and exited
-            raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
+            raise FloatingPointError(
+                f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
+            )
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
@@ -184,7 +186,7 @@ class Trainer:
 
     # -- epochs ------------------------------------------------------------------------------------------
     def _end_epoch(self) -> Loss:
-        """Evaluate, log and save. Return the validation loss."""
+        """Log the validation loss at the end of an epoch, write a checkpoint, and return the loss."""
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
@@ -228,7 +230,7 @@ class Trainer:
         self._on_rank_0(opened)
 
     def close(self) -> None:
-        """Unlock the run."""
+        """Release the lock on the run's folder, if this rank holds it."""
         if self._lock is not None:
             self._lock.release()
 

@@ -93,7 +93,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
-        raise Failed(f"{run} has no whole checkpoint to send" + f": {'; '.join(torn)}" * bool(torn))
+        raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(torn)}" * bool(torn))
     plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
     owner = _small(run, OWNER)
     best = _best(run, {folder.name for folder, _ in folders})
@@ -338,7 +338,7 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
         kept += 1
     if not brought:
         why = f": {'; '.join(torn)}" if torn else ""
-        raise Failed(f"s3://{bucket.name}/{prefix} holds no whole checkpoint{why}")
+        raise Failed(f"s3://{bucket.name}/{prefix} holds no intact checkpoint{why}")
     if best and best not in {one.manifest.name for one in brought}:
         raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not intact in the bucket")
     return brought

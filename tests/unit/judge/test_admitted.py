@@ -234,7 +234,7 @@ def test_a_rank_whose_client_sends_nothing_on_purpose_is_not_accused() -> None:
 
 def test_a_key_that_is_none_only_sometimes_is_reported() -> None:
     process = of_steps(0, range(5))
-    process.end(handed=6, logged=5, left=1, omitted=[["loss", "NoneType", "no int or float", 1, "7", "7"]])
+    process.end(handed=6, logged=5, left=1, omitted=[["loss", "NoneType", "not int or float", 1, "7", "7"]])
     assert judged([process.written], parts(process))["client-kept"].result == "FAIL"
 
 

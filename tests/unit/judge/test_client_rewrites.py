@@ -114,7 +114,11 @@ def test_a_renamed_metric_past_the_row_limit(judged: Judged) -> None:
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(True, "leaves out booleans"), (None, "no int or float (NoneType)"), (2**53 + 1, "Pluto keeps doubles")],
+    [
+        (True, "leaves out booleans"),
+        (None, "not int or float (NoneType)"),
+        (2**53 + 1, "Pluto keeps doubles"),
+    ],
 )
 def test_a_value_that_the_client_changes(judged: Judged, value: object, told: str) -> None:
     """Contract: what the recorder told is the cause, also where nothing is missing from the run."""

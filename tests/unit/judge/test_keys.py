@@ -63,14 +63,21 @@ def test_a_value_the_client_omits_is_named_with_reason(judged: Judged) -> None:
 
 def test_many_keys_with_one_reason_do_not_hide_another_reason(judged: Judged) -> None:
     many = [(f"flag{n}", "bool", BOOLEAN, 1, "0", "0") for n in range(20)]
-    other = ("half", "Fraction", "the client leaves out what is no int or float (Fraction)", 1, "3", "3")
+    other = (
+        "half",
+        "Fraction",
+        "the client leaves out values that are not int or float (Fraction)",
+        1,
+        "3",
+        "3",
+    )
     explained = judged(accounted(0, *many, other)).explanation
     assert "and 17 more keys (20 values)" in explained
-    assert "no int or float (Fraction): 'half'" in explained
+    assert "not int or float (Fraction): 'half'" in explained
 
 
 def test_a_key_that_was_only_ever_none_is_a_note(judged: Judged) -> None:
-    verdict = judged(accounted(0, ("val_loss", "NoneType", "no int or float (NoneType)", 6, "0", "5")))
+    verdict = judged(accounted(0, ("val_loss", "NoneType", "not int or float (NoneType)", 6, "0", "5")))
     assert verdict.verdict == "PASS", verdict
     assert "only ever None, so not logged: 'val_loss'" in said(verdict)
 
@@ -87,7 +94,7 @@ def test_a_frequency_that_the_recorder_supplied_is_a_note(judged: Judged) -> Non
 def test_none_between_numbers_of_a_key_is_a_gap(judged: Judged) -> None:
     job = accounted()
     metric = job.rows(0)[0].metric
-    verdict = judged(accounted(0, (metric, "NoneType", "no int or float (NoneType)", 1, "9", "9")))
+    verdict = judged(accounted(0, (metric, "NoneType", "not int or float (NoneType)", 1, "9", "9")))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.client_rewrote")
 
 

@@ -517,7 +517,7 @@ def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0])
     assert lines[-1][-40:] in verdict.explanation
-    assert any("^NAME is NCCL's alone" in step for step in verdict.next)
+    assert any("only NCCL accepts ^NAME" in step for step in verdict.next)
 
 
 def test_a_log_that_was_not_collected_is_not_called_empty(judged):

@@ -185,7 +185,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/spec/containers/0/image",
             None,
-            "containers[0].image: expected a text",
+            "containers[0].image: expected a string",
         ),
         ("statefulset", "spec/template/spec/containers/0/image", 7, "containers.0.image: Input should be a"),
         (
@@ -229,7 +229,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/spec/containers/0/env",
             [{"name": "EPOCHS", "value": 3}],
-            "spec.template.spec.containers[0].env[0].value: expected a text: put it in quotes",
+            "spec.template.spec.containers[0].env[0].value: expected a string: put it in quotes",
         ),
         (
             "indexed-job",
@@ -296,7 +296,7 @@ def test_a_helper_before_the_worker_is_refused() -> None:
     changed = documents(ROOT / "manifests/indexed-job.yaml")
     containers = changed[1]["spec"]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "proxy", "image": "proxy:1", "command": ["sleep", "infinity"]})
-    with pytest.raises(UsageError, match="the first container is the one of the ranks: proxy runs no torchr"):
+    with pytest.raises(UsageError, match="the first container must run the ranks: proxy runs no torchr"):
         of_manifest(changed, "x.yaml")
     containers.reverse()
     of_manifest(changed, "x.yaml")

@@ -89,7 +89,7 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
         ("spec: {tolerationz: [{operator: Exists}]}", "did you mean tolerations?"),
         ("spec: {containers: [{name: accept, imge: x}]}", "spec.containers[0].imge is not a field"),
         ("spec: {nodeSelector: 5}", "spec.nodeSelector: expected a mapping, found 5"),
-        ("spec: {nodeSelector: {a: 5}}", "spec.nodeSelector.a: expected a text, found 5"),
+        ("spec: {nodeSelector: {a: 5}}", "spec.nodeSelector.a: expected a string, found 5"),
         ("spec: {tolerations: {operator: Exists}}", "spec.tolerations: expected a list"),
         ("spec: {hostNetwork: 'yes'}", "spec.hostNetwork: expected true or false, found 'yes'"),
         ("spec: {containers: [{name: gpu-accept}]}", "expected accept, found 'gpu-accept'"),
@@ -128,7 +128,7 @@ def test_a_file_that_would_break_the_tests_is_refused(text: str, told: str, tmp_
 def test_a_variable_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     """Contract: a value may be a secret, so the message has its place alone."""
     text = "spec: {containers: [{name: accept, env: [{name: PIN, value: 987654}]}]}"
-    with pytest.raises(UsageError, match=r"env\[0\].value: expected a text") as error:
+    with pytest.raises(UsageError, match=r"env\[0\].value: expected a string") as error:
         PodOptions(file=written(tmp_path, text)).applied(acceptance.nodes(CPU))
     assert "987654" not in str(error.value)
 

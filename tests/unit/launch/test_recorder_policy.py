@@ -81,7 +81,7 @@ def pod(labels: dict[str, str] | None = None, **container: Any) -> Object:
         (pod(command=["/opt/conda/bin/python3.11", "x.py"]), ""),
         (pod(command=["torchrun"]), "its command begins with torchrun: begin it with a shell"),
         (pod(command=["./python-wrapper"]), "its command begins with ./python-wrapper"),
-        (pod(), "it has no command, so the image decides"),
+        (pod(), "it has no command, so the image determines it"),
         (pod({policy.RECORD: "env"}), ""),
         (pod({policy.RECORD: "env"}, envFrom=[{}]), "it has no command"),
         (pod(env=[{"name": "PYTHONPATH", "value": "/x"}]), ""),

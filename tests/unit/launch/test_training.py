@@ -221,7 +221,7 @@ def texts_in(folder: Path, train: str = GOOD, val: str = GOOD) -> Path:
         ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; it is empty"),
         ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; it is empty"),
         ({"val": GOOD + GOOD[:40]}, (), r"val\.jsonl:2: the last line is cut off; found"),
-        ({"train": GOOD + "no json\n"}, (), r"train\.jsonl:2: one JSON object a line is expected; found"),
+        ({"train": GOOD + "no json\n"}, (), r"train\.jsonl:2: one JSON object per line is expected; found"),
         ({}, ("--text-field", "content"), r'train\.jsonl:1: "content" is expected; the object has "text"'),
         ({}, ("--context", "4096"), r"at least 4097 tokens are expected \(--context 4096"),
     ],
@@ -357,7 +357,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
         lambda: made.check(load(runs_dir=tmp_path)),
         lambda: training.manifests(asked, variable),
     ):
-        with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL understands"):
+        with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL accepts"):
             refusing()
 
 

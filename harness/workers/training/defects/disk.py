@@ -59,7 +59,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
 
 def unsaved(_: int) -> None:
-    """Do not write any checkpoints."""
+    """Replace `Trainer.save`, so that the training writes no checkpoints."""
 
     def save(self: Trainer, _: dict[str, float]) -> Path:
         self.trackers.settle()

@@ -96,7 +96,8 @@ def easy(_: int) -> None:
             ranks = meet(*given)
             if ranks.rank == 0:
                 folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # as in training.sh
+                # training.sh generates the texts with the same chain.
+                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))
             ranks.of_rank_0(None)
             return ranks
 

@@ -1,4 +1,4 @@
-"""Define defects in the steps: a rank's data, the state after a resume, and a NaN loss."""
+"""Define defects in training steps: a rank's data, the state after a resume, and a NaN loss."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ HTTP response body: {"kind":"Status","message":"jobsets \\"x\\" is forbidden: no
             "exit code 1: ImportError: no x",
         ),
         ("", "launch.konduktor_failed", "it printed nothing"),
-        ("asking\nstill running after 45 s", "launch.timed_out", "the last that it printed: asking"),
+        ("asking\nstill running after 45 s", "launch.timed_out", "its last output was: asking"),
     ],
 )
 def test_why_konduktor_failed(output: str, cause: str, told: str) -> None:

@@ -57,7 +57,7 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"experimental": {"config_overrides": {}}}, "HARNESS_KONDUKTOR_CONFIG"),
         ({"envs": {"2FAST": "1"}}, "found '2FAST'"),
         ({"envs": {"FAST": None}}, r"envs\.FAST: .*found nothing"),
-        ({"resources": {"gpus": 8}}, r"resources\.gpus: konduktor knows no such field"),
+        ({"resources": {"gpus": 8}}, r"resources\.gpus: konduktor has no such field"),
         ({"resources": {"cpu": 8}}, "did you mean 'cpus'"),
         ({"resources": {"cpus": "4+"}}, r"resources\.cpus: .*found '4\+'"),
         ({"resources": {"cpus": 0}}, r"resources\.cpus: .*found 0"),
@@ -110,7 +110,7 @@ def test_world_size_counts_processes_per_node(job: JobFile) -> None:
     with pytest.raises(UsageError, match="at most 1024 processes"):
         job.with_(run=f"torchrun --nproc_per_node={'9' * 5000} x.py").ranks  # noqa: B018
     for text in ("two", "0"):
-        with pytest.raises(UsageError, match=rf"expected a number from 1 on, found '{re.escape(text)}'"):
+        with pytest.raises(UsageError, match=rf"expected a number of at least 1, found '{re.escape(text)}'"):
             job.with_(run=f"torchrun --nproc_per_node={text} x.py").ranks  # noqa: B018
 
 

@@ -69,17 +69,17 @@ def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -
         ),
         pytest.param(
             "torchrun --nnodes 2 --rdzv_id $RANDOM --rdzv_backend c10d train.py",
-            "--rdzv_id=$RANDOM has another value in each pod",
+            "--rdzv_id=$RANDOM has a different value in each pod",
             id="pytorch/examples#1254",
         ),
         pytest.param(
             "torchrun --nnodes=2 --rdzv-id=$(uuidgen) train.py",
-            "has another value in each pod",
+            "has a different value in each pod",
             id="axolotl-ai-cloud/axolotl#3879",
         ),
         pytest.param(
             'torchrun --nnodes=2 --rdzv_id="job-$(date +%s)" train.py',
-            "has another value in each pod",
+            "has a different value in each pod",
             id="time",
         ),
         pytest.param(

@@ -119,15 +119,15 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
         (b"BZh91AY", "found compressed by bzip2"),
         (
             b'[\n{"text": "a"},\n{"text": "b"}\n]\n',
-            ":1: one JSON object a line is expected, and not an array",
+            ":1: one JSON object per line is expected, and not an array",
         ),
-        (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object a line is expected, and not an array"),
+        (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object per line is expected, and not an array"),
         (
             b'{\n  "text": "a"\n}\n',
-            ":1: one JSON object a line is expected, and not an array or an object over",
+            ":1: one JSON object per line is expected, and not an array or an object over",
         ),
-        (b'text\n"a"\n', ":1: one JSON object a line is expected; found 'text'"),
-        (b"\x00\x00\x00\x18ftyp", ":1: one JSON object a line is expected; found"),
+        (b'text\n"a"\n', ":1: one JSON object per line is expected; found 'text'"),
+        (b"\x00\x00\x00\x18ftyp", ":1: one JSON object per line is expected; found"),
         (b'{"text": null}\n', ':1: "text" is a string; found null'),
         (b'{"text": ["a"]}\n', ':1: "text" is a string; found an array'),
         (b'{"text": {"a": 1}}\n', ':1: "text" is a string; found an object'),
@@ -136,9 +136,9 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
             b'{"content": "a"}\n',
             ':1: "text" is expected; the object has "content". --text-field names another',
         ),
-        (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is no text'),
-        (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object a line is expected; found"),
-        (b'{"text": "a"}\r{"text": "b"}\r', ":1: one JSON object a line is expected; found"),
+        (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is not text'),
+        (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object per line is expected; found"),
+        (b'{"text": "a"}\r{"text": "b"}\r', ":1: one JSON object per line is expected; found"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(content: bytes, message: str, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_file_without_an_owner_is_taken_over(
     (tmp_path / LOCK).write_bytes(content)
     monkeypatch.setattr(run_lock, "STALE_SECONDS", 0.05)
     acquired(tmp_path, said).release()
-    assert "names no writer" in said[-1]
+    assert "names no owner" in said[-1]
 
 
 def test_a_removed_lock_is_created_again(

@@ -68,14 +68,14 @@ def test_one_limit_for_all_waits_in_a_row() -> None:
     assert sum(seconds(sending)[1] for _ in range(100)) < 100 * 0.3
     assert seconds(sending, again=True)[1] > 0.3
     assert [one.number for one in sending.unsent()] == [0]
-    assert said == ["Kept takes no points (ConnectionError: nobody listens): they are kept and tried again"]
+    assert said == ["Kept accepts no points (ConnectionError: nobody listens): they are kept and sent later"]
     client.up.set()
     while sending.unsent():
         time.sleep(0.01)
     client.up.clear()
     sending.put(point(1))
     assert seconds(sending)[1] > 0.3
-    assert any(text.startswith("Kept takes points again after") for text in said)
+    assert any(text.startswith("Kept accepts points again after") for text in said)
     sending.close(ok=False)
 
 

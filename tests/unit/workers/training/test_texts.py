@@ -36,14 +36,14 @@ def test_documents_end_with_a_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("no json", "one JSON object a line is expected; found 'no json'"),
-        ("[1]", "one JSON object a line is expected; found '[1]'"),
-        ("7", "one JSON object a line is expected; found '7'"),
-        ("[" * 100_000, "one JSON object a line is expected; found '[[["),
+        ("no json", "one JSON object per line is expected; found 'no json'"),
+        ("[1]", "one JSON object per line is expected; found '[1]'"),
+        ("7", "one JSON object per line is expected; found '7'"),
+        ("[" * 100_000, "one JSON object per line is expected; found '[[["),
         ('{"other": "x", "id": 1}', '"text" is expected; the object has "other", "id". --text-field names'),
         ("{}", '"text" is expected; the object is empty'),
         ('{"text": 5}', '"text" is a string; found a number'),
-        ('{"text": "half \\ud83d"}', '"text" has \\ud83d, half of a surrogate pair, which is no text'),
+        ('{"text": "half \\ud83d"}', '"text" has \\ud83d, half of a surrogate pair, which is not text'),
     ],
 )
 def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
         (b'{"text": ""}\n', "at least 2 tokens are expected; it has 1"),
         (b'{"text": "a"}\n{"text": "b', ':2: the last line is cut off; found \'{"text": "b\''),
         (b'{"text": "a"}\n{"text": "\xc3', ":2: the last line is cut off; found"),
-        (b'{"text": "a"} {"text": "b"}', ':1: one JSON object a line is expected; found \'{"text": "a"} {'),
-        (b"plain text", ":1: one JSON object a line is expected; found 'plain text'"),
+        (b'{"text": "a"} {"text": "b"}', ':1: one JSON object per line is expected; found \'{"text": "a"} {'),
+        (b"plain text", ":1: one JSON object per line is expected; found 'plain text'"),
     ],
 )
 def test_an_empty_truncated_or_wrongly_encoded_file_is_refused(
@@ -93,7 +93,7 @@ def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool,
         assert texts.read([path], Bytes(), 8, whole=True).whole
         assert not texts.examine([path], "text", 8).problems
         return
-    message = "at least 9 tokens are expected (--context 8, and the one that follows); it has 8"
+    message = "at least 9 tokens are expected (--context 8, plus the next token); it has 8"
     with pytest.raises(ValueError, match=re.escape(message)):
         texts.read([path], Bytes(), 8, whole=True)
     assert texts.examine([path], "text", 8).problems == [f"{path}: {message}"]
