@@ -221,6 +221,6 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # `**` would raise OverflowError instead of inf.
+        "VARIANCE": found["stddev"] * found["stddev"],  # On overflow, ** raises OverflowError; * returns inf.
     }[aggregation]
     return float(value)
