@@ -260,7 +260,7 @@ class KnownSecrets:
         """Return the number of characters in the longest form of a secret."""
         return max(map(len, (*self._short, *self._plain, *self._encoded)), default=0)
 
-    # -- the first step --------------------------------------------------------------------------------
+    # -- first step: find lines that might contain a secret --------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
         """Return an RE2 pattern, in Latin-1, that matches wherever a secret's form, or part of it, might
@@ -312,7 +312,7 @@ class KnownSecrets:
                 parts += [_literal(cut[: len(cut) // 2]), _literal(cut[-(len(cut) // 2) :])]
         return list(dict.fromkeys(parts))
 
-    # -- the second step -------------------------------------------------------------------------------
+    # -- second step: search these lines exactly -------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
         """Return the (start, end) of all secrets in the text, in order."""
         found: list[Span] = []
