@@ -42,18 +42,18 @@ _RIGHTS = (
     ("kueue.x-k8s.io", "clusterqueues", "get"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
 )
-"""Required permissions as (API group, resource, verb).
+"""The permissions that launches need, as (API group, resource, verb).
 
 The permissions are cluster-wide, because each launch has its own namespace.
 """
 
 
 class JobProperties(Placed, Protocol):
-    """The properties of a job file that determine its requirements on a cluster."""
+    """The properties of a job file that determine what the job requires of a cluster."""
 
     @property
     def image(self) -> str:
-        """Return the ranks' image."""
+        """Return the image that the ranks run."""
 
     @property
     def uses_worker_image(self) -> bool:
@@ -70,7 +70,8 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A launch requirement, the cluster's actual state, and the problem if the requirement is not met."""
+    """A requirement of a launch, the cluster's actual state, and the problem if the cluster does not meet the
+    requirement."""
 
     what: str
     state: str
@@ -87,8 +88,8 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user lacks permission for a check, the requirement has a
-    problem, and no error is raised.
+    checks the cluster's admission rules. If the user may not perform a check, its requirement gets a problem,
+    and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -214,9 +215,9 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
-    """Return the user's pull secret, or None if none is set.
+    """Return the Secret with the user's image pull credentials, or None if none is set.
 
-    Raises HarnessError (cause image.pull_failed).
+    Raises HarnessError (cause image.pull_failed) if the Secret does not exist.
     """
     if settings.image_pull_secret is None:
         return None
@@ -263,7 +264,7 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     if job is None:
-        pod_security.harden(spec)  # Harden this pod in the same way as the harness's own pods.
+        pod_security.harden(spec)  # This pod is hardened in the same way as the harness's own pods.
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")

@@ -14,7 +14,7 @@ HINT = "`harness status` shows more; `harness down` removes it, and the next run
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return an error if the API server does not respond or if nodes are not Ready, otherwise None.
+    """Return an error if the API server does not respond or nodes are not Ready, and otherwise None.
 
     `nodes` contains the names of the nodes in Docker. `expected` is the required number of Ready nodes.
     """
