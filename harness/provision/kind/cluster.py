@@ -30,8 +30,8 @@ class KindCluster(KindNodes):
     kept cluster, the newest namespaces are kept for inspection."""
 
     ephemeral_storage = "10Gi"
-    """The default ephemeral-storage limit of each container. The nodes use this machine's disk, so a pod that filled the disk
-    would stop Docker and all launches."""
+    """The default ephemeral-storage limit of each container. Nodes use this machine's disk, so a pod that
+    filled the disk would stop Docker and all launches."""
 
     def owned(self) -> OwnedCluster:
         return self

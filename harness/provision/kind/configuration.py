@@ -45,7 +45,8 @@ def configuration(
 
     The nodes mount the volume of unpacked images at the host path `images`, unless it is None, and the
     writable folder `volumes`. Three kubelet settings differ from the defaults: the default syncFrequency
-    would delay Kueue's certificate by a minute, the default containerLogMaxSize would rotate logs before they are read, and cgroup v1 must be allowed on machines that use it.
+    would delay Kueue's certificate by a minute, the default containerLogMaxSize would rotate logs before they
+    are read, and cgroup v1 must be allowed on machines with cgroup v1.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},

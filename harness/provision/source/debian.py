@@ -25,7 +25,9 @@ SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> str:
-    """Return the first URL of Debian's archive in apt's sources. The machine's main source files are read first.
+    """Return the first URL of Debian's archive in apt's sources.
+
+    The machine's main source files come first.
 
     Raises HarnessError if there is none, e.g. on a machine that does not run Debian.
     """
