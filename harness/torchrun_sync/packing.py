@@ -1,4 +1,4 @@
-"""Pack a folder's code into one byte string, to be stored in the cluster for pods that start later."""
+"""Pack the code in a folder into one archive, which is stored in the cluster for pods that start later."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the tree in the format of pod/kept.py, or None if the result is larger than `limit` bytes.
-
-    Raises Changed if a file was written to after the scan.
+    """Return the tree as an archive in the format of pod/kept.py, or None if the archive is larger than
+    `limit` bytes. Raises Changed if a file was written to after the scan.
     """
     head = {"entries": tree.entries, "tree": tree.digest, "generation": generation}
     pieces: list[bytes] = []
