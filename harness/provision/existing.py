@@ -176,7 +176,7 @@ class ExistingCluster:
                 stack = resolve(context)
                 if stack.way != "registry":
                     raise UsageError(
-                        "JobSet and Kueue can only be installed where container registries are reached",
+                        "JobSet and Kueue can only be installed if container registries can be reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",
                     )
                 manifests = {"jobset": stack.jobset_manifest, "kueue": stack.kueue_manifest}
@@ -215,7 +215,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not applied_by_us(each)]
     if foreign:
         raise UsageError(
-            f"{', '.join(foreign)}: not created by the harness, exists on this cluster, and does not serve",
+            f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "
+            "serve",
             hint="repair it: --install changes no existing objects; `harness doctor` shows what is wrong",
         )
 

@@ -91,8 +91,8 @@ def require_native(target: Platform) -> None:
     """
     if not target.native:
         raise HarnessError(
-            f"node images for {target.docker} are built from source only on such a machine; this one is "
-            f"{platform.machine()}",
+            f"node images for {target.docker} can be built from source only on such a machine; this machine "
+            f"is {platform.machine()}",
             hint=f"set HARNESS_IMAGES=registry, or use the Docker server of this machine and unset {DEFAULT}",
             cause=CAUSE,
         )

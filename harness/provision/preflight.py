@@ -133,7 +133,7 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     if job is not None:
         return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
-    free = f"{len(open_) - len(tainted)} take pods"
+    free = f"{len(open_) - len(tainted)} accept pods"
     return f"{free}; more with a toleration: {by_reason(tainted.items())}" if tainted else free
 
 
@@ -208,7 +208,7 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
         wanted = image(job, settings.worker_image)
     except HarnessError as error:
         if others := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
-            error.hint = f"nodes have {', '.join(others)}: HARNESS_WORKER_IMAGE names one of them"
+            error.hint = f"the nodes have {', '.join(others)}: set HARNESS_WORKER_IMAGE to one of these"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
     return f"{wanted}{secret}; it is pulled only when the pods start"

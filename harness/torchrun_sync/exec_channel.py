@@ -141,7 +141,7 @@ def _socket(
             raise Cut(text) from None
         raise PodRefused(text, hint="check that you may `create` pods/exec and that the pod runs") from None
     except (WebSocketException, OSError) as error:
-        raise Cut(f"{pod}: no exec stream: {error or type(error).__name__}") from None
+        raise Cut(f"{pod}: the exec stream could not be opened: {error or type(error).__name__}") from None
     return socket
 
 

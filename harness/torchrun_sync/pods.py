@@ -73,7 +73,7 @@ def wait(
         ready = [each for each in map(target, pods.values()) if each]
         return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"
 
-    awaited = f"{count} pods that take code"
+    awaited = f"{count} pods that can receive code"
     pods = kube.wait(awaited, "v1", "Pod", done, seconds=seconds, namespace=namespace, selector=selector)
     return [each for each in map(target, pods.values()) if each]
 

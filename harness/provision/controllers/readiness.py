@@ -197,7 +197,7 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if unselected and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
-            f"Service {services} in {namespace} selects no pod: no endpoint, and nothing passes its webhooks",
+            f"Service {services} in {namespace} selects no pod, so no webhook of this Service can be called",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )

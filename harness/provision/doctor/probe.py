@@ -57,7 +57,7 @@ def ask(*command: str, seconds: float = 20) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(124, f"{command[0]}: no answer in {seconds:.0f} s")
+        return Answer(124, f"{command[0]}: no response within {seconds:.0f} s")
     except OSError as error:
         return Answer(126, f"{command[0]}: {error}")
     return Answer(done.returncode, done.stdout)

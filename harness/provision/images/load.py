@@ -125,7 +125,9 @@ def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
         done = processes.run(command, timeout=SECONDS, check=False)
         if done.returncode:
-            context.progress(f"{node}: {image.tag} is imported, it could not be linked: {_last(done.stdout)}")
+            context.progress(
+                f"{node}: {image.tag} is imported, because it could not be linked: {_last(done.stdout)}"
+            )
             unlinked.append(image)
     return unlinked
 

@@ -113,7 +113,7 @@ def _require_pure(folder: Path, sources: list[str]) -> None:
         (wheel,) = folder.glob(f"{name.replace('-', '_')}-*.dist-info/WHEEL")
         if "Root-Is-Purelib: true" not in wheel.read_text():
             raise HarnessError(
-                f"{name} is built from source, and its wheel is for this machine's platform alone",
+                f"{name} is built from source, and its wheel works only on this machine's platform",
                 hint="use a version with published wheels",
                 cause=CAUSE,
             )

@@ -89,7 +89,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
         chosen, why = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         chosen = origin(locked, context)
-        why = chosen.reason or "registries and manifests answer"
+        why = chosen.reason or "registries and manifest hosts respond"
         why = why if settings.images == "auto" else "set by HARNESS_IMAGES"
     progress(f"images: {chosen.way} ({why})")
     if chosen.way == "source":
@@ -106,7 +106,7 @@ def _require_version(context: RunContext) -> None:
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
-            f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
+            f"Kubernetes {wanted} cannot be built from source, only {only}",
             hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
 

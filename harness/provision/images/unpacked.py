@@ -166,7 +166,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
                     _add(container, image, context)
         if not full:
             return
-        context.progress(f"{name}: full, and no cluster uses it: emptied")
+        context.progress(f"{name}: emptied, because it was full and no cluster uses it")
         _docker("volume", "rm", name)
         with _containerd(name, node_image) as container:
             for image in images:
@@ -190,7 +190,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         if not present:
             raise
         context.progress(
-            f"{image.tag}: unpacking all layers, because the new ones alone failed: {error.message}"
+            f"{image.tag}: unpacking all layers, because unpacking only the new ones failed: {error.message}"
         )
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still

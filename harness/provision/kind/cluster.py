@@ -59,7 +59,7 @@ class KindCluster(KindNodes):
             with reached():
                 pod_disk_use.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
-            progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
+            progress(f"could not measure the disk usage of the pods in {namespace}: {error.message}")
 
     def template(self, context: RunContext) -> Template | None:
         """Return the template from which the cluster would be created, or None if kind would create it."""
@@ -146,7 +146,7 @@ class KindCluster(KindNodes):
             if not self.removable(ready, owner):  # Another process removed it or marked it as kept.
                 return False
             if self.used():
-                context.progress(f"cluster {self.name} stays: another harness uses it")
+                context.progress(f"cluster {self.name} is kept, because another harness process uses it")
                 return False
             context.progress(f"deleting cluster {self.name}")
             return self._delete_all()

@@ -108,7 +108,9 @@ def attempt(
     try:
         begun = _Copy(kind, template, stack, own, context).started()
     except _WRONG as error:
-        context.progress(f"cluster {kind.name}: it could not be copied ({reason(error)}); kind creates it")
+        context.progress(
+            f"cluster {kind.name}: could not be started from its template ({reason(error)}); kind creates it"
+        )
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
         templates.ended(template.image, context, well=False)

@@ -106,7 +106,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         if wanted != there:
             _require_same(kind.name, state.versions, images.stack.versions)
             raise HarnessError(
-                f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
+                f"cluster {kind.name} has node image and workers {there}, but {wanted} are required",
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
@@ -114,7 +114,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
         if trouble is not None and all(nodes.values()) and (started := power.restarted(kind)):
-            progress(f"cluster {kind.name}: its nodes were started again; waiting until it serves")
+            progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
             _until_served(kind, started)
             trouble = kind.trouble(list(nodes))
         if trouble is not None:
@@ -142,18 +142,19 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
     why = from_template.refused(kind, images.stack)
     if why is not None:
         if why:
-            context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
+            context.progress(f"cluster {kind.name}: kind creates it without a template ({why})")
         return None
     name = template.tag(kind.settings, images.stack, images.own, context)
     if template.attempts_exhausted(name, context):
         where = context.settings.cache_dir / template.FAILURES
         context.progress(
-            f"cluster {kind.name}: kind creates it, copies failed {template.GIVE_UP} times ({where})"
+            f"cluster {kind.name}: kind creates it, because its template failed {template.GIVE_UP} times "
+            f"({where})"
         )
         return None
     own_template = template.find(name)
     if own_template is not None and not own_template.fresh:
-        context.progress(f"cluster {kind.name}: its template is of {own_template.made}, too old to be used")
+        context.progress(f"cluster {kind.name}: its template of {own_template.made} is too old")
         return None
     return own_template
 
@@ -224,7 +225,7 @@ def _require_same(cluster: str, installed: Mapping[str, str], wanted: Mapping[st
     for name in installed.keys() & wanted.keys():
         if (there := _release(installed[name])) != _release(wanted[name]):
             raise UsageError(
-                f"cluster {cluster} has {name} {there}, and {_release(wanted[name])} is to be used",
+                f"cluster {cluster} has {name} {there}, but {_release(wanted[name])} is required",
                 hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
             )
 

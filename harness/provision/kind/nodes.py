@@ -184,7 +184,7 @@ class KindNodes:
         progress, logs = context.progress, context.writer.path / "kind"
         if removed := proxies.unreachable_from_containers(processes.environment()):
             names = ", ".join(removed)
-            progress(f"nodes: get no proxy, because they cannot reach the loopback address in {names}")
+            progress(f"the nodes get no proxy, because they cannot reach the loopback address in {names}")
         self.begin(node_image, context)
         images = unpacked.mountable(node_image, context)
         config = self.dir / "kind.yaml"

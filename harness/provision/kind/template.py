@@ -221,7 +221,9 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
         if below.startswith(_KEPT):
             copied.append({"key": each["key"], "value": each["value"]})
         elif not below.startswith(_MADE):
-            raise HarnessError(f"etcd has {path}, which no template is known to need or not to need")
+            raise HarnessError(
+                f"etcd contains {path}, and it is not known whether a template needs this kind of object"
+            )
     return copied
 
 

@@ -51,7 +51,7 @@ def adapt(
     for name, image in images.items():
         if name not in deployments:
             raise HarnessError(
-                f"Deployment {name} was expected in the manifests, seen: {', '.join(deployments) or 'none'}",
+                f"expected Deployment {name} in the manifests, found: {', '.join(deployments) or 'none'}",
                 hint="another version may have renamed it; compare versions.toml",
                 cause="controllers.install_failed",
             )
@@ -64,7 +64,7 @@ def _adapt_manager(deployment: Document, image: str | None, cpu_request: str) ->
     if CONTAINER not in containers:
         raise HarnessError(
             f"Deployment {deployment['metadata']['name']} has no container {CONTAINER}, "
-            f"seen: {', '.join(containers)}",
+            f"found: {', '.join(containers)}",
             hint="another version may have renamed it; compare versions.toml",
             cause="controllers.install_failed",
         )

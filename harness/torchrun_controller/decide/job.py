@@ -328,7 +328,7 @@ class _Job(Ends):
             return "restartPolicy is Never, so this ends the job"
         if self._elastic():
             return "its pod is created again, and the ranks rejoin the rendezvous"
-        return "all ranks start again, and maxRestarts does not count this"
+        return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
         since, again = self.seen.silent or (None, None)

@@ -180,7 +180,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
     if pods or now - since < IDLE:
         return ""
     return (
-        f"no pod has been created for {IDLE.seconds} s, and no Event says why: check that JobSet's "
+        f"no pod has been created for {IDLE.seconds} s, and no Event explains why: check that JobSet's "
         "controller and kube-controller-manager run"
     )
 
@@ -190,8 +190,8 @@ def no_workload(since: datetime, now: datetime) -> str:
     if now - since < IDLE:
         return ""
     return (
-        f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event says why: check "
-        "that its controller runs, and that it manages jobs in this namespace"
+        f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event explains why: "
+        "check that its controller runs, and that it manages jobs in this namespace"
     )
 
 

@@ -150,7 +150,7 @@ def explained(
     else:
         text += f"; no equal split of {pods * share} GPUs fits"
         if best_fit(pods * share, [replace(node, cpus=_ALL, memory=_ALL) for node in free], queue, whole):
-            text += ", because the CPUs or the memory that its pods ask for are not free beside them"
+            text += ", because there are not enough free CPUs or memory on the nodes with free GPUs"
     holders = capacity.holders([node.node for node in free])
     if holders:
         names_of_holders = [f"{who} ({count})" for who, count in holders]

@@ -237,8 +237,8 @@ class Cluster:
         ):
             kind_of = "queue" if of_queue else "job"
             message = (
-                f"the claim exists, and not for this {kind_of}: rename the {kind_of}, or name the claim in "
-                "claimName"
+                f"the claim exists, but does not belong to this {kind_of}: rename the {kind_of}, or name "
+                "the claim in claimName"
             )
             raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 

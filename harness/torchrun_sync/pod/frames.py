@@ -38,7 +38,7 @@ class Frames:
     def take(self) -> tuple[str, bytes] | None:
         """Return the next frame's kind and payload, or None if the frame is incomplete. Raises BadFrame."""
         if not (self._buffer.startswith(MAGIC) or MAGIC.startswith(bytes(self._buffer[: len(MAGIC)]))):
-            raise BadFrame(f"expected a frame, seen {bytes(self._buffer[:80])!r}")
+            raise BadFrame(f"expected a frame, found {bytes(self._buffer[:80])!r}")
         if len(self._buffer) < HEADER.size:
             return None
         _, kind, length, digest = HEADER.unpack_from(self._buffer)

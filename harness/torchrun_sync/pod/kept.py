@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
             refused = f"; {error}"
         if time.monotonic() > until:
-            message = f"no code came within {seconds} s{refused}: send it with `kubectl torchrun sync`"
+            message = f"no code arrived within {seconds} s{refused}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
         time.sleep(LOOK_SECONDS)

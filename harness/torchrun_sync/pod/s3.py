@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     url, root, ready, seconds = arguments
 
     def late(_number: int, _frame: object) -> None:
-        raise Failed(f"{url} was not there after {seconds} s")
+        raise Failed(f"{url} was not downloaded within {seconds} s")
 
     signal.signal(signal.SIGALRM, late)
     signal.alarm(int(seconds))

@@ -128,7 +128,7 @@ class Store:
             if top == inside:
                 raise Refused(f"{inside} is the store's own folder, and cannot be part of a tree")
             if os.path.lexists(path) and not _is_ours(path, inside):
-                raise Refused(f"{path} is in the way of the workspace's {top}: remove it, or ignore {top}")
+                raise Refused(f"{path} conflicts with the workspace's {top}: remove it, or ignore {top}")
         self._entries = entries
         self._staged = self._built(tree_digest(entries))
         if self._staged:
