@@ -13,9 +13,10 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The default number of pods, and the default number of GPUs per pod, as in the guide (docs/guides.md)."""
+"""The defaults for the number of pods and for the number of GPUs per pod, as in the guide
+(docs/guides.md)."""
 FULL_SECONDS = 3600.0
-"""Maximum seconds from launch to verdict with --full."""
+"""The maximum number of seconds from launch to verdict with --full."""
 
 
 @launching
@@ -170,7 +171,10 @@ def _device(word: str) -> Literal["auto", "cpu", "cuda"]:
 
 
 def _selector(pairs: list[str]) -> tuple[tuple[str, str], ...]:
-    """Return --selector as (label, value) pairs. Raises UsageError if one is not LABEL=VALUE."""
+    """Return the values of --selector as (label, value) pairs.
+
+    Raises UsageError if a value is not LABEL=VALUE.
+    """
     for pair in pairs:
         if not pair.partition("=")[0] or "=" not in pair:
             raise UsageError(f"--selector: LABEL=VALUE is expected, not {pair!r}")

@@ -23,7 +23,7 @@ def runs(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """List past bundles, newest last, including damaged, truncated and unfinished ones.
+    """List past bundles, newest last, including damaged, truncated and unfinished bundles.
 
     --prune removes bundles, and prints their names and sizes. It never removes a
     bundle that did not pass, or the newest bundle (runs/latest).

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options shared by all commands that launch a workload. The function `launching` adds them."""
+    """The options shared by all commands that launch a workload.
+
+    The decorator `launching` adds them to a command.
+    """
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None
@@ -35,7 +38,10 @@ class Launch:
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings for these options and the command's own options (`more`). Raises UsageError."""
+        """Return the settings for these options and the command's own options (`more`).
+
+        Raises UsageError if a value is invalid.
+        """
         own = {name: getattr(self, name) for name in _LAUNCH if name not in ("wait", "quiet", "as_json")}
         from harness.core.replacements import pairs
 
@@ -43,7 +49,7 @@ class Launch:
         return lazy.load(**{**own, "wait_seconds": self.wait, **more})
 
     def run(self, workload: "Workload", settings: "Settings") -> "Outcome":
-        """Launch a workload and judge it, with progress on stderr."""
+        """Launch a workload and judge it. Progress is printed to stderr."""
         from harness import run as running
 
         with lazy.watching(self.quiet) as (progress, listener):
@@ -59,7 +65,7 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command, with its last parameter `launch` replaced by the options of Launch."""
+    """Decorate a command so that, in place of its last parameter `launch`, it has the options of Launch."""
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:

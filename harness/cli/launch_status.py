@@ -27,10 +27,12 @@ def launches(kube: Kube) -> list[LaunchStatus]:
 def of_namespace(
     namespace: Object, objects: list[Object], workloads: list[Object], pods: list[Object]
 ) -> LaunchStatus:
-    """Return the launch in a namespace, from the launched objects, Workloads and pods in it."""
+    """Return the status of the launch in a namespace, given the launched objects, Workloads and pods in
+    it."""
     name = str(namespace["metadata"]["name"])
     if not objects:
-        # The namespace exists before the object, and remains when an object that restarts pods is deleted.
+        # The namespace is created before the launched object. It remains if an object that restarts pods,
+        # such as a StatefulSet, is deleted at the end of the launch.
         return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
@@ -56,7 +58,7 @@ def _within(namespace: Object, items: list[Object]) -> list[Object]:
 
 
 def _state(item: Object) -> str:
-    """Return the state that the object reports in its status.
+    """Return the state that a launched object reports in its status.
 
     A StatefulSet or DaemonSet never reports that it has ended.
     """
@@ -76,7 +78,8 @@ def _state(item: Object) -> str:
 
 
 def _admission(workloads: list[Object]) -> str:
-    """Return the admission status that Kueue reports for the object, with the condition's message."""
+    """Return the admission status that Kueue reports for a launched object, with the message of the
+    condition."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             reported = condition(workload, kind)
@@ -87,7 +90,8 @@ def _admission(workloads: list[Object]) -> str:
 
 
 def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
-    """Return a launched object's pods: first the pods with ranks, in rank order, then the other pods."""
+    """Return the pods of a launched object: first the pods with ranks, in the order of their ranks, then all
+    other pods."""
     metadata = item["metadata"]
     launch = Launch(
         launcher="",

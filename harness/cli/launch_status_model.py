@@ -1,6 +1,6 @@
-"""Models of a launch, for `harness status`.
+"""Models of the launches that `harness status` shows.
 
-This module has few imports, so that `harness status` starts quickly if there are no launches.
+This module imports little, so that `harness status` starts quickly if there are no launches.
 """
 
 from __future__ import annotations
@@ -9,25 +9,27 @@ from pydantic import BaseModel
 
 
 class PodStatus(BaseModel, frozen=True):
-    """One of a launch's pods."""
+    """A pod of a launch."""
 
     name: str
     ranks: list[int]
-    """The pod's ranks. Empty if its node index is not known yet, or if another pod has replaced this pod."""
+    """The ranks that the pod runs. The list is empty if the pod's node index is not known yet, or if another
+    pod has replaced this pod."""
     state: str
     """The pod's phase, its node and, if the pod is waiting, the reason."""
 
 
 class LaunchStatus(BaseModel, frozen=True):
-    """One launch: its namespace, the launched object and its pods."""
+    """A launch: its namespace, its launched object and its pods."""
 
     namespace: str
     kind: str | None = None
-    """JobSet, StatefulSet, DaemonSet or Job. None before the object is created and after it is deleted."""
+    """The kind of the launched object: JobSet, StatefulSet, DaemonSet or Job. None before the object is
+    created and after it is deleted."""
     name: str | None = None
     state: str
     queue: str | None = None
-    """The admission status that Kueue reports. None if the object has no queue label."""
+    """The admission status that Kueue reports. None if the launched object has no queue label."""
     pods: list[PodStatus] = []
 
     def lines(self) -> list[str]:

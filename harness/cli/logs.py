@@ -18,24 +18,24 @@ READ_BYTES = 1 << 20
 
 
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
-    """Yield each line as "node index | time | text", pod by pod. Raises UsageError if the rank has no pod.
+    """Yield each log line as "NODE INDEX | TIME | TEXT", pod by pod.
 
-    The text is what a terminal would show. Replaced text is counted or shown, see
-    `harness.core.terminal_text`.
+    Raises UsageError if the rank has no pod. TEXT is what a terminal would show. Text that later output
+    replaced is counted or shown separately (harness.core.terminal_text).
     """
     for index, path in _logs(bundle.path, _pods(bundle, rank)):
         yield from _Log(index, bundle.path, path).read(over=True)
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
-    """Yield lines in the format of `lines` as soon as they are written, until the launch has ended.
+    """Yield log lines in the format of `lines` as soon as they are written, until the launch has ended.
 
-    A line that changes later, for example a nested progress bar, is yielded again in its last state.
+    A line that later output changes, for example a nested progress bar, is yielded again in its last state.
     """
     logs: dict[str, _Log] = {}
     version = None
     while True:
-        # The version is read first, so that a change while reading triggers another read.
+        # The version is read before the bundle, so that a change during the read leads to another read.
         if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
@@ -48,7 +48,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
 
 class _Log:
-    """A container's log file, which is read in parts of bounded size."""
+    """Reads a container's log file incrementally, in parts of bounded size."""
 
     def __init__(self, index: int, bundle: Path, path: str, live: bool = False) -> None:
         self._index = index
@@ -59,10 +59,13 @@ class _Log:
         self._offset = 0
         self._rest = b""
         self._stamp: str | None = None
-        """The timestamp of the line whose end has not been read yet."""
+        """The timestamp of the current line, if only the beginning of the line has been read."""
 
     def read(self, over: bool) -> Iterator[str]:
-        """Yield the lines completed since the last call. If `over` is set, also yield the remaining text."""
+        """Yield the log lines completed since the last call.
+
+        If `over` is true, also yield the remaining text.
+        """
         with open_inside(self._bundle, self._path) as file:
             file.seek(self._offset)
             while chunk := file.read(READ_BYTES):
@@ -80,7 +83,7 @@ class _Log:
             yield from map(self._shown, self._terminal.flush())
 
     def _piece(self, piece: bytes, ended: bool) -> Iterator[str]:
-        """Process a line of the form "time text", or a part of one."""
+        """Process a line of the form "TIME TEXT", or a part of such a line."""
         text = self._decoder.decode(piece, final=ended)
         stamp = self._stamp
         if stamp is None:
@@ -108,7 +111,8 @@ def _version(path: Path) -> list[tuple[int, int, int]]:
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
     """Return the node index and name of every pod, or only of the pod that runs `rank`.
 
-    If the rank has no pod, raise UsageError if `expected` is true. Otherwise, return an empty list.
+    If the rank has no pod, UsageError is raised if `expected` is true, and otherwise an empty list is
+    returned.
     """
     ranks = bundle.ranks()
     if rank is None:
@@ -126,7 +130,7 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
 
 
 def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the node index and the path in the bundle of each pod's logs."""
+    """Yield (node index, path in the bundle) for each log file of the pods."""
     logs = names_inside(path, "logs", ".log")
     for index, name in pods:
         for log in logs:

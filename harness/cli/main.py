@@ -34,8 +34,8 @@ FOLDERS = (
     "other folders"
 )
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
-"""The ClickException of the click package that typer uses. Newer versions of typer contain their own
-click."""
+"""The class ClickException of the click package that typer uses, from which all usage errors derive. Newer
+versions of typer contain their own copy of click."""
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -97,7 +97,7 @@ def run(
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
     from harness.launch.konduktor.launch_process import early
 
-    with early(job, settings) as process:  # imports konduktor in a second process, during the imports below
+    with early(job, settings) as process:  # meanwhile, a second process imports konduktor
         from harness.launch.workload_file import load as load_workload
 
         outcome = launch.run(load_workload(job, process), settings)
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except HarnessError as error:
         print(printable(f"harness: {error}"), file=sys.stderr)
         code = error.exit_code
-    except OSError as error:  # A launch records its own errors, so this error comes from an unusable folder.
+    except OSError as error:  # A launch handles its own errors, so a folder is unusable.
         where = f": {error.filename}" if error.filename else ""
         print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
         code = 2
@@ -218,16 +218,19 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
             raise
         print(printable(f"harness: {problem}"), file=sys.stderr)
         code = problem.exit_code
-    gc.freeze()  # otherwise the interpreter scans every object once more when it exits
+    gc.freeze()  # Without this, the interpreter would scan every object again at exit.
     sys.exit(code)
 
 
 def _request_error(error: Exception) -> HarnessError | None:
-    """Return the HarnessError for a failed request to an API server, without importing its client."""
+    """Return the HarnessError for an exception that a request to an API server raised, or None.
+
+    The Kubernetes client is not imported if no request was sent.
+    """
     module = sys.modules.get("harness.core.kubernetes")
     return module.request_error(error) if module else None
 
 
 def kubectl_torchrun() -> None:
-    """Run the command `kubectl torchrun`, which kubectl finds on PATH as the program kubectl-torchrun."""
+    """Run `kubectl torchrun`. kubectl finds this command on PATH as the program kubectl-torchrun."""
     main(["torchrun", *sys.argv[1:]], program="kubectl")

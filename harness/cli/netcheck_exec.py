@@ -1,7 +1,7 @@
 """Run netcheck with `kubectl exec` in several pods at the same time.
 
-The netcheck package is sent on stdin, and the pod keeps it in memory. Each pod first reports the ports that
-it uses.
+The netcheck package is sent to stdin of each command, and is kept only in the pod's memory. Each pod first
+reports the ports that it uses.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from harness.core.processes import environment
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
-"""Maximum seconds until `kubectl exec` has started netcheck, even on a busy node."""
+"""The maximum number of seconds until `kubectl exec` has started netcheck, even on a busy node."""
 SLACK_SECONDS = 20.0
-"""Seconds added to netcheck's own deadline, in which rank 0 sends the result to the other ranks."""
+"""The number of seconds added to netcheck's own deadline, during which rank 0 sends the result to the other
+ranks."""
 BOOT = """import base64, os, sys
 sys.version_info >= (3, 9) or sys.exit("netcheck needs Python 3.9; this is " + sys.version.split()[0])
 held = os.memfd_create("netcheck")
@@ -35,8 +36,8 @@ sys.path.insert(0, "/proc/self/fd/%d" % held)
 from netcheck.inside import main
 from own_processes import OwnProcesses
 sys.exit(main(OwnProcesses().pids()))"""
-"""The Python code that starts netcheck. It does not write to the container's disk, which can be read-only or
-full."""
+"""The Python code that starts netcheck. It does not write to the container's disk, which might be read-only
+or full."""
 
 
 def free_port(first: int, used: Sequence[int]) -> int:
@@ -51,7 +52,8 @@ def free_port(first: int, used: Sequence[int]) -> int:
 
 
 def package() -> bytes:
-    """Return netcheck and own_processes.py as a zip file that Python can import from."""
+    """Return a zip file with the package netcheck and the module own_processes.py, from which Python can
+    import them."""
     folder = Path(str(resources.files("harness"))) / "workers"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -61,7 +63,10 @@ def package() -> bytes:
 
 
 class Exec:
-    """A netcheck process in one pod. It reads netcheck's package and its parameters from stdin."""
+    """A netcheck process in one pod, started with `kubectl exec`.
+
+    It reads the netcheck package and its parameters from stdin.
+    """
 
     def __init__(self, command: Sequence[str], sent: str) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -73,14 +78,14 @@ class Exec:
         self._sent = sent
 
     def ready(self) -> dict[str, Any]:
-        """Send the package, and return the pod's report of its ports.
+        """Send the netcheck package, and return the report of the ports that the pod uses.
 
         Raises ValueError with the reason if netcheck fails or does not respond.
         """
         return self._response(self._sent, START_SECONDS)
 
     def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
-        """Send the check's parameters, and return the diagnosis.
+        """Send the parameters of the check, and return the pod's diagnosis.
 
         Raises ValueError with the reason if netcheck fails or does not respond.
         """
@@ -110,7 +115,7 @@ class Exec:
 def together(
     commands: Mapping[int, Sequence[str]], parameters: Mapping[str, Any]
 ) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run all commands at the same time. Each command starts netcheck in one rank's pod.
+    """Run all commands at the same time, each of which starts netcheck in one rank's pod.
 
     Return the diagnoses and the error messages, both keyed by rank.
     """

@@ -25,24 +25,29 @@ from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
 DEADLINE = 10.0
-"""Maximum seconds for netcheck to reach all ranks. The limit is low, because the pods are already running."""
+"""The maximum number of seconds for netcheck to reach all ranks. It is short, because the pods are already
+running."""
 NOWHERE = "192.0.2.1"
-"""The address used for a pod that has no IP address. RFC 5737 reserves it, so no host has this address."""
+"""The address that stands for a pod without an IP address. RFC 5737 reserves it, so no host has this
+address."""
 
 
 @dataclass(frozen=True)
 class NetcheckResults:
-    """The results of netcheck: `pods` contains the state of each rank's pod, and `results` the diagnoses."""
+    """The results of netcheck in a running job.
+
+    `pods` contains the state of each rank's pod, and `results` contains the diagnoses.
+    """
 
     nodes: int
     pods: Mapping[int, str]
     running: frozenset[int]
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
-    """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
+    """For each rank whose pod is running but returned no diagnosis: the reason."""
     service: headless_service.ServiceProblem | str | None = None
-    """The problem with the Service that provides the pods' DNS names, or a description of a healthy Service.
-    None means that the Service's state is not known."""
+    """The problem with the headless Service that provides the pods' DNS names. If the Service is healthy, a
+    description of it. None means that its state is not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
@@ -58,7 +63,7 @@ class NetcheckResults:
             raise UsageError(
                 f"rank {rank} has no diagnosis: {state}", hint=f"ranks with a diagnosis: {available}"
             )
-        own = replace(self.results[rank], rank=rank)  # the matrix of all pairs comes from rank 0
+        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs is that of rank 0.
         from_server = self.findings()
         steps = {each.step for each in from_server}
         others = [each for each in own.findings if each.step not in steps]
@@ -71,7 +76,7 @@ class NetcheckResults:
         if wrong and cause in (
             None,
             *headless_service.NAMES,
-        ):  # the cause that a verdict reports for a name that does not exist
+        ):  # A verdict reports the same cause if a name does not exist.
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
@@ -93,7 +98,7 @@ class NetcheckResults:
         return results
 
     def as_dict(self, rank: int) -> dict[str, Any]:
-        """Return a rank's diagnosis for `--json`, with the state of every pod."""
+        """Return a rank's diagnosis as a document for `--json`, with the state of every pod."""
         return {
             **self.diagnosis(rank).as_dict(),
             "pods": {str(number): state for number, state in self.pods.items()},
@@ -159,7 +164,8 @@ def _run(
     parameters = {
         "nodes": expected.num_nodes,
         "deadline": deadline,
-        # The pods of a launch derive their peers' names from their own. Those of a DaemonSet have none.
+        # A launch's pods derive the names of their peers from their own names. The pods of a DaemonSet have
+        # no DNS names.
         "peers": addresses if launch.attached or launch.kind == "DaemonSet" else [],
     }
     results, errors = together(commands, parameters)
@@ -175,9 +181,9 @@ def runs(pod: Object, container: str) -> bool:
 
 
 def address(pod: Object | None, names: bool = True) -> str:
-    """Return a pod's DNS name, relative to its namespace, or its IP address if it has no name.
+    """Return a pod's DNS name, relative to its namespace.
 
-    Without `names`, return the IP address.
+    If the pod has no DNS name, or if `names` is false, return its IP address.
     """
     spec = (pod or {}).get("spec", {})
     if names and spec.get("hostname") and spec.get("subdomain"):
@@ -186,7 +192,7 @@ def address(pod: Object | None, names: bool = True) -> str:
 
 
 def state(pod: Object | None, name: str | None) -> str:
-    """Return a description of the pod's state, as reported by the API server."""
+    """Return a description of a pod's state, as reported by the API server."""
     if pod is None:
         return f"pod {name} is gone" if name else "it has no pod"
     phase = f"pod {pod['metadata']['name']} is {pod['status'].get('phase', 'in an unknown phase')}"

@@ -75,9 +75,9 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 def expect(ranks: str | None) -> dict[str, Any] | None:
-    """Return the `expect` setting for --expect-ranks.
+    """Return the setting `expect` for the option --expect-ranks.
 
-    An item that is not a number remains a string, so that settings validation rejects it.
+    An item that is not a number remains a string, so that the validation of the settings rejects it.
     """
     if ranks is None:
         return None
@@ -86,13 +86,13 @@ def expect(ranks: str | None) -> dict[str, Any] | None:
 
 
 class TimedProgress:
-    """Prints lines to stderr, each with the seconds since the start."""
+    """Prints progress lines to stderr, each with the number of seconds since the start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        with suppress(OSError):  # a closed terminal or pipe must not stop a cleanup
+        with suppress(OSError):  # A closed terminal or pipe must not stop a cleanup.
             line = f"[{time.monotonic() - self.start:6.1f}s] {text}"
             print(printable(line), file=sys.stderr, flush=True)
 

@@ -17,10 +17,12 @@ from harness.settings import Settings
 
 
 def printed_image(settings: Settings, named: str | None) -> str:
-    """Return the image for printed manifests: `named`, otherwise the image in the settings or on the nodes.
+    """Return the worker image for printed manifests.
 
-    If the nodes have only other images, list them on stderr. If no image is known, return a placeholder.
-    Raises UsageError if `named` and the settings are empty and the nodes have several worker images.
+    This is `named`, or else the image in the settings, or else the only worker image on the nodes. If no node
+    has the chosen image, other versions of it on the nodes are listed on stderr. If no image is known, a
+    placeholder is returned. Raises UsageError if `named` and the settings are empty and the nodes have
+    several worker images.
     """
     wanted = named or settings.worker_image
     others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))

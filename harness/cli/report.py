@@ -86,7 +86,10 @@ def summary(
 
 
 def _shown(path: Path, bundle: "Bundle") -> Path:
-    """Return `path`, or the full path of the bundle if the user gave only a name."""
+    """Return `path` if it is a folder.
+
+    If it is only part of a bundle's name, return the path of the bundle.
+    """
     return path if path.is_dir() else bundle.path
 
 

@@ -21,7 +21,7 @@ from harness.settings import Settings
 
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
-"""Maximum lifetime of a pod's copy, in seconds, in case it is not deleted."""
+"""The maximum lifetime of a copied pod in seconds, in case nothing deletes the copy."""
 _COPIED_FIELDS = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
@@ -72,10 +72,10 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
 
 
 def copied(pod: Object, name: str, container: str | None = None) -> Object:
-    """Return a copy of a container of `pod` (default: the first) that only sleeps, with the same image,
-    environment, files and node.
+    """Return a pod that runs a copy of one container of `pod` and only sleeps.
 
-    No controller adopts the copy, and it requests no resources.
+    The container is the one named `container`, or else the first. The copy has the same image, environment,
+    files and node. No controller adopts the copy, and it requests no resources.
     """
     spec = pod["spec"]
     copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}
@@ -89,9 +89,10 @@ def copied(pod: Object, name: str, container: str | None = None) -> Object:
 
 
 def _literal(variable: Object, pod: Object) -> Object:
-    """Return the variable with a literal value if it refers to one of the pod's labels or annotations.
+    """Return an environment variable for the copied pod.
 
-    The pod's copy does not have these labels and annotations.
+    If it refers to one of the pod's labels or annotations, which the copy does not have, it gets a literal
+    value.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")

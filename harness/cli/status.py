@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Status(BaseModel, frozen=True):
     """The state of a cluster.
 
-    If `healthy` is true, the cluster can be used. Otherwise the fields that need a healthy cluster are unset.
+    If `healthy` is true, the cluster can be used. Otherwise, the fields whose values come from a healthy
+    cluster are unset.
     """
 
     cluster: str
@@ -50,11 +51,11 @@ class Status(BaseModel, frozen=True):
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:
-        """Return the document for --json, without unset fields."""
+        """Return the status as a document for --json, without unset fields."""
         return self.model_dump(exclude_unset=True)
 
     def text(self) -> str:
-        """Return the state as text that fits on one screen."""
+        """Return the status as text that fits on one screen."""
         lines = [f"cluster      {self.cluster}: {self._condition()}"]
         lines += [f"kubeconfig   {self.kubeconfig}"] if self.kubeconfig else []
         lines += [f"node         {name}  {version}" for name, version in self.nodes.items()]
@@ -126,7 +127,7 @@ def status(settings: Settings) -> Status:
 
 
 def _disk(settings: Settings) -> dict[str, int]:
-    """Return the free bytes on Docker's disk, and the bytes used by each of the harness's folders."""
+    """Return the free bytes on Docker's disk, and the bytes that each of the harness's folders uses."""
     folders = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
     used = {name: disk_use.bytes_used(path) for name, path in folders.items()}
     docker = Path("/var/lib/docker")

@@ -1,7 +1,8 @@
 """Keep a command's exit code when the reader of its stdout exits early, as `head` does.
 
 The rest of the output is discarded. A verdict's exit code must not depend on how much of the output is read.
-Without this module, typer, rich and the interpreter's final flush would each set the exit code to 1.
+Without this module, a broken pipe in typer, in rich or in the interpreter's final flush would change the exit
+code to 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class _Leavable(io.FileIO):
 
 
 def ignore_broken_pipes() -> None:
-    """Ignore broken pipes on stdout and stderr. Replaced streams, for example by pytest, are not changed."""
+    """Ignore broken pipes on stdout and stderr.
+
+    Streams that another program has replaced, such as pytest, are not changed.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -35,7 +39,8 @@ def ignore_broken_pipes() -> None:
 def in_utf8() -> None:
     """Restart this process in Python's UTF-8 mode if the locale is not UTF-8.
 
-    The files of the harness and its users are UTF-8. Python would decode them with the locale's encoding.
+    All files of the harness and of its users are in UTF-8, but Python would decode them with the locale's
+    encoding.
     """
     if not sys.flags.utf8_mode and locale.getencoding().lower().replace("-", "") != "utf8":
         os.environ["PYTHONUTF8"] = "1"
@@ -43,7 +48,10 @@ def in_utf8() -> None:
 
 
 def reader_closed() -> bool:
-    """Return whether the reader of stdout has closed the pipe. A command that only prints can then stop."""
+    """Return whether the program that reads stdout has closed the pipe.
+
+    A command that only prints can then stop.
+    """
     poll = select.poll()
     poll.register(STDOUT, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
@@ -54,7 +62,8 @@ def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Leavable(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        # A character that the encoding does not support is escaped, so that the message is still printed.
+        # A character that the encoding does not support is escaped, so that the rest of the message is still
+        # printed.
         errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )

@@ -124,7 +124,7 @@ def page_of(link: str) -> str:
 
 
 def reached(cluster: "Cluster") -> "Kube":
-    """Return a Kubernetes client for the cluster. Raises HarnessError if the cluster does not respond."""
+    """Return a client for the harness's cluster. Raises HarnessError if the cluster does not respond."""
     if cluster.owns_namespaces and not cluster.kubeconfig.is_file():
         raise HarnessError(
             f"there is no cluster {cluster.name}",
@@ -145,10 +145,10 @@ def reached(cluster: "Cluster") -> "Kube":
 def forwarded(
     settings: "Settings", cluster: "Cluster", port: int
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Forward a loopback port on this machine to the tracker while the block runs.
+    """Return a context manager that forwards a loopback port on this machine to the tracker.
 
-    Yields the kubectl process and the tracker's local URL. Raises HarnessError (cause tracker.unreachable) if
-    the port forwarding does not start.
+    It yields the kubectl process and the tracker's local URL. Raises HarnessError (cause tracker.unreachable)
+    if the port forwarding does not start.
     """
     from harness.core.processes import environment
     from harness.provision.controllers import tracker as embedded
@@ -172,7 +172,7 @@ def forwarded(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # so that Ctrl-C reaches only this process, which then ends kubectl
+            start_new_session=True,  # Ctrl-C then reaches only this process, which ends kubectl.
         )
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None
@@ -189,7 +189,7 @@ def forwarded(
                 hint="use another --port, or 0 for a free one, and check `harness status`",
                 cause="tracker.unreachable",
             )
-        # kubectl prints a line for each connection, and would block if nobody read these lines.
+        # kubectl prints a line for each connection, and would block if nothing read these lines.
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield process, f"http://{line.split()[2]}"
     finally:
@@ -197,6 +197,6 @@ def forwarded(
         process.terminate()
         try:
             process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # a connection that a browser keeps open must not delay Ctrl-C
+        except subprocess.TimeoutExpired:  # A browser's open connection must not delay Ctrl-C.
             process.kill()
             process.wait()

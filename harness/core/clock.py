@@ -14,7 +14,7 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock, which is this machine's clock by default. Tests replace its functions."""
+    """A source of time and sleep. By default, it uses this machine's clock. Tests replace its functions."""
 
     utc: Callable[[], datetime] = _utc
     monotonic: Callable[[], float] = time.monotonic

@@ -1,4 +1,5 @@
-"""Run functions in threads: one during a `with` block, many short functions, or functions that may hang."""
+"""Run functions in threads: one function during a `with` block, several short functions, or functions that
+may hang."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""Maximum number of concurrent calls. Each call needs a connection to the API server."""
+"""The maximum number of concurrent calls. Each call uses its own connection to the API server."""
 _WHY = "a concurrent task failed"
 
 
@@ -49,7 +50,7 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
 def together(things: Iterable[Callable[[], T]]) -> list[T]:
     """Run short functions concurrently, wait for all of them, and return their results in the given order.
 
-    If several functions raise, the error from the first one in this order is raised.
+    If several functions raise, the error from the first of them in the given order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]
@@ -58,8 +59,8 @@ def together(things: Iterable[Callable[[], T]]) -> list[T]:
 def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
     """Call `what` for each of `things` concurrently, and return the results that arrive within `seconds`.
 
-    Use this for calls that do not have their own timeout. Late calls continue in daemon threads, which end
-    with the process.
+    Use this function for calls that have no timeout of their own. Calls that take longer continue in daemon
+    threads, which end with the process.
     """
     found: dict[K, T] = {}
 

@@ -32,9 +32,9 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Return `wait`, reduced by 45 s or by a quarter of `wait`, whichever is less.
-
-        Pods have a grace period of 30 s, and the harness must still observe that they have ended.
+        """Return the maximum duration of the job in seconds: `wait`, reduced by 45 s or by a quarter of
+        `wait`, whichever is less. Pods have a grace period of 30 s, and after that, the harness must still
+        observe that they have ended.
         """
         return self.wait - min(45.0, self.wait / 4)
 
@@ -48,24 +48,28 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return how many seconds netcheck waits for missing ranks, which is less than `rendezvous`."""
+        """Return the number of seconds that netcheck waits for missing ranks.
+
+        It is less than `rendezvous`.
+        """
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return how many seconds a rank may make no progress: two thirds of its peers' timeout."""
+        """Return the maximum number of seconds for which a rank may run without making progress."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
-        """Return how many seconds a job may wait for quota.
+        """Return the maximum number of seconds that a job may wait for quota.
 
-        After a longer wait, the job would have no time left to run.
+        A job that waited longer would have no time left to run.
         """
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
-        """Return a test's timeout: the wait, `provision` seconds for setup, and time to collect evidence."""
+        """Return a test's timeout in seconds: the wait, `provision` seconds for setup, and time to collect
+        evidence."""
         return self.wait + provision + 120
 
 

@@ -19,7 +19,7 @@ from harness.core.causes import CauseId
 class HarnessError(Exception):
     """The harness could not do its work.
 
-    `message` states what was expected and what was found. `hint` states what to do next.
+    `message` describes what was expected and what was found. `hint` describes what to do next.
     """
 
     exit_code = 2

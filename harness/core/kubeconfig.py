@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
-"""Maximum size of a kubeconfig in bytes. It contains the certificates for all its clusters."""
+"""The maximum size of a kubeconfig in bytes. A kubeconfig can contain the certificates of many clusters."""
 _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
 
 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
-    """Return the context `wanted`, or the file's current context if `wanted` is None.
+    """Return the name of the context to use: `wanted`, or the file's current context if `wanted` is None.
 
     Also checks the sizes of the context's token, certificate and key files. The Kubernetes client does not
     limit them. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
@@ -51,7 +51,8 @@ def token_file(kubeconfig: Path, context: str) -> Path | None:
 
 
 def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files that the client reads for a context, as (key in the kubeconfig, path)."""
+    """Yield the files that the Kubernetes client reads for a context, as (key in the kubeconfig, path of the
+    file)."""
     of = entry_of(document, "context", context)
     for kind in ("cluster", "user"):
         entry = entry_of(document, kind, str(of.get(kind)))
@@ -61,9 +62,10 @@ def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> It
 
 
 def credential(path: Path, name: str) -> bytes:
-    """Return the content of a file to which a kubeconfig's key `name`, such as "client-key", refers.
+    """Return the content of a token, certificate or key file.
 
-    Raises UsageError (cause cluster.kubeconfig).
+    `name` is the key in the kubeconfig that refers to the file, such as "client-key". Raises UsageError
+    (cause cluster.kubeconfig) if the file cannot be read.
     """
     try:
         return read_bytes(path, f"kubeconfig's {name}")
@@ -72,9 +74,10 @@ def credential(path: Path, name: str) -> bytes:
 
 
 def reading(token: Path) -> Callable[[client.Configuration], None]:
-    """Return a function that reads the token file before every request.
+    """Return a hook for the Kubernetes client that reads the token file before every request.
 
-    The kubelet replaces the token before it expires, but by default, the client reads it only once.
+    Without the hook, the client reads the file only once, but the kubelet replaces the token before it
+    expires.
     """
 
     def read(configuration: client.Configuration) -> None:
@@ -87,7 +90,10 @@ def reading(token: Path) -> Callable[[client.Configuration], None]:
 
 
 def document_of(kubeconfig: Path) -> dict[str, Any]:
-    """Return the content of a kubeconfig. Raises UsageError (cause cluster.kubeconfig)."""
+    """Return the parsed content of a kubeconfig.
+
+    Raises UsageError (cause cluster.kubeconfig) if it is invalid.
+    """
     try:
         document = yaml_document(kubeconfig, "kubeconfig", most=MAX_BYTES)
     except UsageError as error:
@@ -99,7 +105,8 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the entry named `name` from `contexts`, `clusters` or `users`, or {} if there is none."""
+    """Return the entry named `name` from a kubeconfig's list `contexts`, `clusters` or `users`, or {} if
+    there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -108,7 +115,8 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the entry in `clusters` that a context refers to, or {} if there is none."""
+    """Return the entry in a kubeconfig's list `clusters` to which a context refers, or {} if there is
+    none."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 

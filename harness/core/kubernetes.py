@@ -38,7 +38,7 @@ from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
-"""NO_PROXY values that match all hosts and none, respectively."""
+"""A NO_PROXY value that matches every host, and one that matches no host."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -81,7 +81,8 @@ class Kube:
         self._dynamic: dynamic.DynamicClient | None = None
 
     def _set_proxy(self, configuration: client.Configuration, proxy_url: object) -> None:
-        """Set the proxy for all requests and WebSockets. The client itself then reads no proxy variables."""
+        """Choose the proxy for all requests and WebSockets, so that the Kubernetes client does not read proxy
+        variables."""
         try:
             self.proxy = proxy_of_cluster(configuration.host, str(proxy_url or ""))
         except UsageError as error:
@@ -93,7 +94,9 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # If no proxy is set, the client's WebSockets use the environment's proxy but ignore its no_proxy.
+        # If the configuration has no proxy, the client's WebSockets read the proxy from the environment but
+        # ignore no_proxy. The configuration therefore always has a proxy. For direct connections, its
+        # no_proxy matches every host.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None
@@ -116,7 +119,7 @@ class Kube:
         return {**through, "http_proxy_auth": self.proxy.credentials, "http_no_proxy": [_NO_HOST]}
 
     def _without_files(self, document: Object, context: str) -> Object:
-        """Return a kubeconfig with its certificates and key in in-memory files.
+        """Return a kubeconfig whose embedded certificates and key are replaced by paths of in-memory files.
 
         By default, the client writes them to the temporary directory, where they remain if the process is
         killed.
@@ -137,16 +140,16 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the client's default is a file in /tmp
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # The client's default is a file in /tmp.
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
-    # -- the API server itself -------------------------------------------------------------------------
+    # -- requests to the API server itself -------------------------------------------------------------
     @property
     def retried(self) -> Retried:
-        """Return the callback for requests that succeeded only after a retry.
+        """Return the callback that is called after each request that succeeded only after a retry.
 
-        It is called with the request and the reason.
+        Its arguments are the request and the reason for the retry.
         """
         return self._requests.retried
 
@@ -156,7 +159,10 @@ class Kube:
 
     @property
     def answered(self) -> Answered:
-        """Return the callback for API server responses. It is called with the method, URL and status."""
+        """Return the callback that is called after each response of the API server.
+
+        Its arguments are the method, the URL and the status code.
+        """
         return self._requests.answered
 
     @answered.setter
@@ -178,11 +184,11 @@ class Kube:
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> HTTPResponse:
-        """Send a GET request, and return the response with its body unread.
+        """Send a GET request, and return the response before its body has been read.
 
-        If `seconds`, a timeout, is given, the request is not retried. The client's CoreV1Api is not used,
-        because importing its models takes 0.4 s of CPU time. Raises ApiException for a status other than 2xx,
-        and urllib3's HTTPError if there is no response.
+        A request with a timeout (`seconds`) is not retried. The client's CoreV1Api is not used, because
+        importing its models takes 0.4 s of CPU time. Raises ApiException for a status other than 2xx, and
+        urllib3's HTTPError if there is no response.
         """
         asked = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
@@ -193,7 +199,7 @@ class Kube:
         response: HTTPResponse = answer.response
         return response
 
-    # -- write -----------------------------------------------------------------------------------------
+    # -- create, update and delete objects -------------------------------------------------------------
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
         """Apply an object using server-side apply, and return the result."""
         metadata = document["metadata"]
@@ -211,10 +217,10 @@ class Kube:
         return body_of(applied)
 
     def dry_run(self, document: Object, *, update: bool = False, user: str | None = None) -> None:
-        """Send a dry-run create request or, with `update`, a dry-run patch request. Nothing is stored.
+        """Send a create request or, with `update`, a patch request as a dry run, so that nothing is stored.
 
-        `user` is a user to impersonate, which requires permission to do so. Raises ApiException if the server
-        rejects the request.
+        If `user` is given, the request impersonates this user, which requires the permission to impersonate.
+        Raises ApiException if the server rejects the request.
         """
         metadata, dynamic = document["metadata"], self.dynamic
         resource = self.resource(document["apiVersion"], document["kind"])
@@ -236,14 +242,17 @@ class Kube:
             return
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """Return the dynamic client's resource for a kind. Discovery is repeated if the kind is unknown."""
+        """Return the dynamic client's resource for a kind.
+
+        If the kind is unknown, the API's resources are discovered again.
+        """
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
             self.dynamic.resources.invalidate_cache()
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
 
-    # -- read ------------------------------------------------------------------------------------------
+    # -- read and watch objects ------------------------------------------------------------------------
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """Return the object, or None if it does not exist or the cluster does not serve its kind."""
         try:
@@ -272,10 +281,10 @@ class Kube:
         selector: str = "",
         cause: CauseId | None = None,
     ) -> dict[str, Object]:
-        """Watch objects until `unmet` returns None.
+        """Watch objects until `unmet` returns None, and return them by name.
 
-        `unmet` is called with the objects by name, and returns a description of what is missing. After
-        `seconds`, WaitError is raised with the last description.
+        `unmet` is called with the objects by name. It returns a description of what is still missing, or
+        None. After `seconds`, WaitError is raised with the last description.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
@@ -316,7 +325,7 @@ class Kube:
         ):
             yield {"type": event["type"], "object": event["raw_object"]}
 
-    # -- nodes -----------------------------------------------------------------------------------------
+    # -- read nodes ------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
         """Return the nodes whose Ready condition is True. The request has a timeout of 5 s."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
@@ -324,17 +333,17 @@ class Kube:
 
 
 def body_of(answer: HTTPResponse) -> Object:
-    """Return the object in the dynamic client's response to a request with `serialize=False`.
+    """Return the object in the response to a request that the dynamic client sent with `serialize=False`.
 
-    If serialization were enabled, the client would convert every field to a Python object and back to a
-    dictionary.
+    With serialization, the client would convert every field to a Python object, which then has to be
+    converted back.
     """
     found: Object = json.loads(answer.data)
     return found
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list object for a dynamic resource. Its `items` is always a list, possibly empty."""
+    """List the objects of a dynamic resource, and return the response. Its `items` is always a list."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 
@@ -342,8 +351,8 @@ def listed(resource: Any, **query: Any) -> Object:
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
     """Yield watch events for a dynamic resource.
 
-    Raises ProtocolError if the connection ends in the middle of a line, which the client itself does not
-    handle.
+    Raises ProtocolError if the connection ends in the middle of a line. The Kubernetes client does not handle
+    this case.
     """
     stream = watcher or watch.Watch()
     for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
@@ -353,7 +362,7 @@ def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, *
 
 
 def condition(item: Object, kind: str) -> Object:
-    """Return the condition of type `kind`, or {} if the object does not have this condition yet."""
+    """Return an object's condition of type `kind`, or {} if the object does not have this condition yet."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
@@ -391,9 +400,9 @@ def request_error(error: Exception) -> HarnessError | None:
 
 @contextmanager
 def reached() -> Iterator[None]:
-    """Wrap a block that needs the API server.
+    """Return a context manager for a block that sends requests to the API server.
 
-    Raises HarnessError (cause cluster.unreachable) if the server does not respond.
+    If the server does not respond, HarnessError (cause cluster.unreachable) is raised.
     """
     try:
         yield

@@ -11,14 +11,13 @@ from itertools import islice
 from typing import Any, Final
 
 MAX_NODES: Final = 10_000
-"""Maximum number of pods in a launch, as in the TorchrunJob CRD.
-
-Kubernetes is tested with 5,000 nodes.
+"""The maximum number of pods in a launch, which is also the limit in the TorchrunJob CRD. Kubernetes itself
+is tested with up to 5,000 nodes.
 """
 MAX_KONDUKTOR_NODES: Final = 1_000
 """Maximum number of pods in a konduktor job.
 
-All host names are passed in a single environment variable, which Linux limits to 128 KiB.
+The host names of all pods are passed in one environment variable, which Linux limits to 128 KiB.
 """
 MAX_PROCESSES: Final = 1_024
 """Maximum number of ranks per pod."""
@@ -43,13 +42,16 @@ def shown(value: Any) -> str:
     """Return the repr of a value for a message, truncated to 60 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not print integers with more than 4300 digits
+    except ValueError:  # Python refuses to print integers with more than 4300 digits.
         return "a number of more than 4300 digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def listed(problems: Iterable[str]) -> str:
-    """Join the first MAX_PROBLEMS errors for a message. Returns "" if there are none."""
+    """Join error messages with semicolons.
+
+    Messages after the first MAX_PROBLEMS are replaced by "and more". Returns "" if there are none.
+    """
     first = list(islice(problems, MAX_PROBLEMS + 1))
     return "; ".join(first[:MAX_PROBLEMS]) + ("; and more" if len(first) > MAX_PROBLEMS else "")
 
@@ -57,13 +59,13 @@ def listed(problems: Iterable[str]) -> str:
 def bounded_int(digits: str) -> int:
     """Return the integer represented by `digits`, capped at 10^18.
 
-    Python itself rejects strings with more than 4300 digits.
+    The limit is needed because int() rejects strings with more than 4300 digits.
     """
     return int(digits) if len(digits) <= 18 else 10**18
 
 
 def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return a message if the value is not an integer from 1 to `most`, otherwise None.
+    """Return an error message if the value is not an integer from 1 to `most`, and otherwise None.
 
     `unit` is a plural noun for the message, such as "nodes".
     """
@@ -75,7 +77,7 @@ def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
-    """Return a message if there are too many ranks per node or in total, otherwise None."""
+    """Return an error message if a launch has too many ranks per node or in total, and otherwise None."""
     if per_node > MAX_PROCESSES:
         return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; found {shown(per_node)}"
     if nodes * per_node > MAX_RANKS:
@@ -87,13 +89,14 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
 
 
 def text_problem(field: str, text: str, most: int) -> str | None:
-    """Return a message if the text has more than `most` bytes in UTF-8, otherwise None."""
+    """Return an error message if the text has more than `most` bytes in UTF-8, and otherwise None."""
     size = len(text.encode(errors="replace"))
     return f"{field}: at most {most} bytes; found {size}" if size > most else None
 
 
 def image_problem(field: str, image: str) -> str | None:
-    """Return a message if the image name is too long or contains invalid characters, otherwise None."""
+    """Return an error message if the image name is too long or contains invalid characters, and otherwise
+    None."""
     if len(image) > MAX_IMAGE:
         return f"{field}: at most {MAX_IMAGE} characters; found {len(image)}"
     if not _IMAGE.fullmatch(image):
@@ -104,9 +107,8 @@ def image_problem(field: str, image: str) -> str | None:
 
 
 def environment_problems(field: str, variables: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield a message for each environment variable that is too long, and one if the total size is too large.
-
-    `field` is the name of the field that sets the variables.
+    """Yield an error message for each environment variable that is too long, and one if all variables
+    together are too large. `field` is the name of the field that sets the variables.
     """
     for name, value in variables:
         if len(name) > MAX_VARIABLE_NAME:

@@ -1,6 +1,6 @@
-"""Acquire exclusive or shared locks on files and folders.
+"""Acquire exclusive or shared locks on files and directories.
 
-The kernel releases a lock when the process that holds it ends. Child processes inherit the lock, so it
+The kernel releases a lock when all processes that hold it have ended. Child processes inherit the lock, so it
 protects their work even after their parent has been killed.
 """
 
@@ -14,12 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 changing = threading.Lock()
-"""Held while a child process is started, so that the descriptors that it inherits are not closed."""
+"""A mutex that is held while a child process is started, so that no other thread closes a lock's file
+descriptor that the child inherits."""
 _descriptors: set[int] = set()
 
 
 class Hold:
-    """A lock held by this process until `release`, or until the process and its children have ended."""
+    """A lock on a file or directory.
+
+    It is held until `release` is called, or until this process and all child processes that inherited the
+    lock have ended.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -69,7 +74,7 @@ def _is(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock `path` exclusively during the block."""
+    """Return a context manager that holds an exclusive lock on `path` during its block."""
     hold = take(path, waiting=waiting)
     try:
         yield
@@ -93,5 +98,6 @@ def in_use(path: Path) -> bool:
 
 
 def inherited() -> tuple[int, ...]:
-    """Return the file descriptors of all locks held by this process, to pass them to child processes."""
+    """Return the file descriptors of all locks that this process holds, so that child processes can inherit
+    them."""
     return tuple(_descriptors)

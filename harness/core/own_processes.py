@@ -1,4 +1,4 @@
-"""Shell functions that find a container's own processes, for scripts that run in containers."""
+"""Shell functions with which a script in a container finds the container's own processes."""
 
 from __future__ import annotations
 
@@ -14,4 +14,5 @@ def without_comments(script: str) -> str:
 
 
 OWN_PROCESSES = without_comments(_FILE.read_text())
-"""The shell functions own_has, own_runs and own_each, and the variables own and own_cgroups."""
+"""The definitions of the shell functions own_has, own_runs and own_each, and of the shell variables own and
+own_cgroups."""

@@ -2,8 +2,8 @@
 
 The pods comply with the "restricted" Pod Security Standard: they run as a non-root user, with the container
 runtime's seccomp profile, without capabilities, and with a read-only root filesystem where their image
-permits it. `harden` only sets these values as defaults. It never changes a field set in the user's `--pod`
-file.
+permits it. `harden` sets these values only as defaults. It never changes a field that the user's `--pod` file
+sets.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any, Final, Literal
 
 Object = dict[str, Any]
 Standard = Literal["privileged", "baseline", "restricted"]
-"""A Pod Security Standard."""
+"""The levels of the Pod Security Standards."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-"""The label that selects the Pod Security Standard enforced in a namespace."""
+"""The namespace label that selects the Pod Security Standard to enforce."""
 RESTRICTED: Final = {ENFORCE: "restricted"}
 USER: Final = 65532
-"""The user and group ID for the harness's own pods."""
+"""The user ID and group ID with which the harness's own pods run."""
 TMP: Final = "/tmp"  # noqa: S108 - in a container
 _FILES_OF_OTHERS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
-"""The capabilities that allow root to read and write other users' files. "baseline" permits them."""
+"""The capabilities that allow root to read and write other users' files. The Pod Security Standard "baseline"
+permits them."""
 _SECCOMP: Final = {"type": "RuntimeDefault"}
 
 
@@ -31,7 +32,7 @@ def pod_context(*, fs_group: bool = False) -> Object:
 
 
 def container_context() -> Object:
-    """Return the securityContext for a container that only writes to its volumes."""
+    """Return the securityContext for a container that writes only to its volumes."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -40,12 +41,13 @@ def container_context() -> Object:
 
 
 def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group: bool = False) -> None:
-    """Set security defaults in a pod spec and its first container. Other containers belong to the user.
+    """Set security defaults in a pod spec and its first container.
 
-    With `root`, the container runs as the image's user and keeps the capabilities that allow root to use
-    other users' files. With `read_only`, its root filesystem is read-only, except for /tmp. With `fs_group`,
-    the volumes belong to the pod's group. Set it only for the launch's own volumes, because Kubernetes
-    changes the group of all files on them.
+    Other containers are the user's and are not changed. With `root`, the container runs as the image's user
+    and keeps the capabilities that allow root to use other users' files. With `read_only`, its root
+    filesystem is read-only, and /tmp is a writable volume. With `fs_group`, the volumes belong to the pod's
+    group. Use `fs_group` only if all volumes were created for this launch, because Kubernetes changes the
+    group of all files on them.
     """
     container = spec["containers"][0]
     own = dict(container.get("securityContext") or {})
@@ -66,12 +68,13 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
     _make_writable(spec, container)
-    if not spec.get("serviceAccountName"):  # A service account set by the user needs its token.
+    if not spec.get("serviceAccountName"):  # A service account that the user chose needs its token.
         spec.setdefault("automountServiceAccountToken", False)
 
 
 def _confine(own: Object, given: Object) -> None:
-    """Set an unprivileged container's defaults for seccomp, capabilities and privilege escalation."""
+    """Set the security defaults of an unprivileged container: seccomp profile, capabilities and privilege
+    escalation."""
     if "seccompProfile" not in given:
         own["seccompProfile"] = dict(_SECCOMP)
     non_root = own.get("runAsNonRoot") or given.get("runAsNonRoot")
@@ -83,9 +86,9 @@ def _confine(own: Object, given: Object) -> None:
 
 
 def _make_writable(spec: Object, container: Object) -> None:
-    """Add a writable /tmp and home directory, and a user name.
+    """Give a container a writable /tmp and home directory, and a user name.
 
-    The user is not in the image's /etc/passwd, and torch needs a user name for its cache directory.
+    The user ID is not in the image's /etc/passwd, and torch needs a user name for its cache directory.
     """
     context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
     mounts = container.get("volumeMounts") or []

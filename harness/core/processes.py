@@ -1,7 +1,7 @@
 """Run external programs in their own process groups, with a time limit and captured output.
 
-Programs do not outlive their caller. A signal interrupts only the main thread, so `interrupt_all` kills the
-programs that other threads are waiting for.
+A program never outlives the call that started it. A signal interrupts only the main thread, so
+`interrupt_all` kills the programs that other threads are waiting for.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from harness.core.errors import HarnessError, ToolError
 from harness.core.proxies import with_exceptions
 
 _running: dict[subprocess.Popen[str], str | None] = {}
-"""The name of the signal that interrupted each running program, or None.
-
-All changes are atomic operations without a lock, because a signal handler cannot wait for a lock.
+"""Maps each running program to the name of the signal that interrupted it, or to None. All changes are atomic
+operations without a lock, because a signal handler cannot wait for a lock.
 """
 _interruptions: list[str] = []
-"""The names of the signals received so far.
-
-A program that was being started at the time is killed once it is running.
+"""The names of the signals that this process has received so far. If a signal arrives while a program is
+being started, the program is killed as soon as it is running.
 """
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
-"""Prefixes of environment variables by which a user chooses a cluster, a run or a tracker."""
+"""Prefixes of the environment variables with which users choose a cluster, a run or a tracker."""
 
 
 def environment(
@@ -47,9 +45,9 @@ def environment(
 ) -> dict[str, str]:
     """Return a copy of this process's environment, with `changes` applied, to pass to another program.
 
-    The value None removes a variable. `only` limits the inherited variables to the given names. `without`
-    excludes names that start with the given prefixes. If a proxy is set, the loopback addresses are added to
-    NO_PROXY.
+    In `changes`, the value None removes a variable. If `only` is given, only variables with these names are
+    inherited. `without` excludes names that start with the given prefixes. If a proxy is set, the loopback
+    addresses are added to NO_PROXY.
     """
     kept = {
         name: value
@@ -110,7 +108,7 @@ def communicated(
 def checked(
     result: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `result` unchanged. Raises ToolError for a nonzero exit code.
+    """Return a completed process unchanged. Raises ToolError if its exit code is not zero.
 
     Call this after the `started` block, which raises KeyboardInterrupt if an interruption killed the program.
     """
@@ -168,10 +166,10 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Defer signals until the end of the block, in which a program is started.
+    """Return a context manager for a block that starts a program.
 
-    A signal handler that runs while the program is being started cannot kill it, because the process is not
-    yet in `_running`.
+    Signals are deferred until the end of the block. A signal handler that ran while the program is being
+    started could not kill it, because the program is not yet in `_running`.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}
@@ -203,9 +201,9 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, killing programs that threads are waiting for.
-
-    Ignored signals stay ignored. Outside the main thread, this function does nothing.
+    """Return a context manager in whose block SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
+    for which threads are waiting. Ignored signals stay ignored. Outside the main thread, the context manager
+    has no effect.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -243,7 +241,10 @@ def alive(pid: int | str) -> bool:
 
 
 def started_with(text: str) -> list[psutil.Process]:
-    """Return the processes that have `text` in an environment variable and that this user can inspect."""
+    """Return the processes that have `text` in an environment variable.
+
+    Processes that this user cannot inspect are left out.
+    """
     found = []
     for process in psutil.process_iter(["environ", "cmdline"]):
         if any(text in value for value in (process.info["environ"] or {}).values()):

@@ -46,7 +46,9 @@ class Proxy:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Proxy:
-        """Parse a proxy's URL. `source` says where the URL was found, for messages.
+        """Parse a proxy's URL.
+
+        `source` is where the URL was found, such as the name of a variable, and is used in messages.
 
         A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, with a message that
         omits the URL's credentials, if the harness does not support the proxy.
@@ -82,7 +84,10 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the Proxy-Authorization header, in lower case as in urllib3, or {}."""
+        """Return the header Proxy-Authorization, or {} if the proxy needs no credentials.
+
+        Its name is in lower case, as in urllib3.
+        """
         if self.credentials is None:
             return {}
         encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -94,8 +99,8 @@ def proxy_of(
 ) -> Proxy | None:
     """Return the proxy for a request to a URL, or None for a direct connection.
 
-    If the variable for the URL's scheme is not set, `fallback` is read. Raises UsageError for a proxy that
-    the harness does not support.
+    If the proxy variable for the URL's scheme is not set, the variable `fallback` is read. Raises UsageError
+    for a proxy that the harness does not support.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
@@ -119,7 +124,7 @@ def proxy_of_cluster(
 
 
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests to a host bypass the proxy, even if one is set."""
+    """Return whether requests to a host bypass the proxy even if a proxy is set."""
     name = host.lower().rstrip(".")
     if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
         return True
@@ -127,13 +132,13 @@ def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) 
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is one of this machine's loopback addresses."""
+    """Return whether a host name or address refers to this machine's loopback interface."""
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def with_exceptions(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which all programs connect directly to loopback addresses.
+    """Return a copy of an environment in which all programs connect directly to loopback addresses.
 
     If a proxy is set, NO_PROXY and no_proxy both contain the entries from both variables and the loopback
     addresses.
@@ -141,7 +146,7 @@ def with_exceptions(environment: Mapping[str, str]) -> dict[str, str]:
     if not any(_value(name, environment) for name in VARIABLES):
         return dict(environment)
     entries = [*_exceptions(environment)]
-    # curl and urllib support * only if it is the whole value.
+    # curl and urllib support `*` only if it is the whole value.
     text = "*" if "*" in entries else ",".join(dict.fromkeys([*entries, *LOOPBACK]))
     return {**environment, EXCEPTIONS: text, EXCEPTIONS.lower(): text}
 
@@ -157,7 +162,7 @@ def for_containers(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def unreachable_from_containers(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables whose proxy is on one of this machine's loopback addresses."""
+    """Return the names of the proxy variables whose proxy is on one of this machine's loopback addresses."""
     return [
         name for name in names(environment) if name.upper() in VARIABLES and _on_loopback(environment[name])
     ]
@@ -170,20 +175,21 @@ def names(environment: Mapping[str, str]) -> list[str]:
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the passwords in the proxy variables, both verbatim and decoded."""
+    """Yield the passwords in the proxy variables, each as it is written and, if it is percent-encoded, also
+    decoded."""
     for name in VARIABLES:
         for text in filter(None, (environment.get(name), environment.get(name.lower()))):
             yield from passwords(text)
 
 
 def passwords(url: str) -> Iterator[str]:
-    """Yield the password in a URL, both verbatim and decoded."""
+    """Yield the password in a URL as it is written and, if it is percent-encoded, also decoded."""
     if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
         yield from dict.fromkeys((found[1], unquote(found[1])))
 
 
 def shown(url: str) -> str:
-    """Return a URL for a message, without its user name and password."""
+    """Return a URL for use in a message, without its user name and password."""
     return re.sub(r"^(\s*(?:\w+://)?).*@", r"\1***@", url)
 
 
@@ -203,8 +209,8 @@ def _exceptions(environment: Mapping[str, str]) -> Iterable[str]:
 def _matches(entry: str, host: str, port: int) -> bool:
     """Return whether a NO_PROXY entry matches a host.
 
-    An entry is *, a name, an address or a range, optionally with a port. A name, with or without a leading
-    dot or `*.`, also matches its subdomains.
+    An entry is `*`, a name, an address or an address range, optionally with a port. A name, with or without a
+    leading dot or `*.`, also matches its subdomains.
     """
     if entry == "*":
         return True

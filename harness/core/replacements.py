@@ -1,4 +1,4 @@
-"""Parse the user's replacements for parts of the stack, written as NAME=SPEC."""
+"""Parse the user's replacements for components of the stack, given as NAME=SPEC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ELSEWHERE: Final = {
     "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
-"""Controllers that can be replaced with another version."""
+"""The controllers whose version the user can replace."""
 _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(
     r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@#]+)(?:#subdirectory=(?P<subdirectory>[^#]+))?"
@@ -46,10 +46,9 @@ _OF_DAY: Final = {
     "<": "<{0}000000",
     ">": ">{0}235959",
 }
-"""For each operator before a day, such as dev20261001, the version specifiers for all builds on that day.
-
-Nightly versions end with their build time, such as dev20261001031956. According to PEP 440, dev20261001 would
-precede all nightly versions, because it is a smaller number.
+"""Maps an operator before a day, as in >=dev20261001, to the version specifiers for all builds of that day. A
+nightly version ends with its build time, as in dev20261001031956. By PEP 440, dev20261001 would precede all
+nightly versions, because it is a smaller number.
 """
 
 Kind = Literal["versions", "wheel", "source", "git"]
@@ -57,21 +56,21 @@ Kind = Literal["versions", "wheel", "source", "git"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replacement for a Python package in a lock file, or for the version of JobSet or Kueue."""
+    """The user's replacement for a Python package in a lock file, or for the version of JobSet or Kueue."""
 
     name: str
-    """The package's normalized name."""
+    """The normalized name of the package or controller."""
     spec: str
     """The spec as written by the user, except that paths are absolute."""
     kind: Kind
     versions: str = ""
-    """For `versions`: the version specifiers, such as `==0.0.28`, or the release tag of a controller. Empty
-    means the latest version."""
+    """For the kind "versions": the version specifiers, such as `==0.0.28`, or the release tag of a
+    controller. Empty means the latest version."""
     path: Path = Path()
-    """For the other kinds: the wheel, sdist, directory, or Git repository. A package can also be in a
-    subdirectory of the repository."""
+    """For the other kinds: the path of the wheel, sdist, directory or Git repository. For a package in a
+    subdirectory of a repository, the path includes the subdirectory."""
     ref: str = ""
-    """For `git`: the branch, tag or commit."""
+    """For the kind "git": the branch, tag or commit."""
 
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
@@ -88,14 +87,18 @@ def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
 
 
 def normalized(specs: Mapping[str, str]) -> dict[str, str]:
-    """Return the specs by normalized name, with absolute paths. Raises UsageError like `parse`."""
+    """Return the specs, keyed by normalized name, with absolute paths.
+
+    Raises UsageError if a spec is not valid.
+    """
     return {(one := parse(name, spec)).name: one.spec for name, spec in specs.items()}
 
 
 def python_package(name: str) -> str:
     """Return the normalized name of a Python package that can be replaced.
 
-    Raises UsageError as `parse`, also for JobSet and Kueue, whose versions the package index does not list.
+    Raises UsageError for an invalid name, and for JobSet and Kueue, whose versions the package index does not
+    list.
     """
     if str(canonicalize_name(name)) in CONTROLLERS:
         raise UsageError(
@@ -138,14 +141,18 @@ def parse(name: str, spec: str) -> Replacement:
 
 
 def _release(name: str, spec: str) -> str:
-    """Return the tag of a JobSet or Kueue release, such as `v0.11.1`. Raises UsageError."""
+    """Return the tag of a JobSet or Kueue release, such as `v0.11.1`.
+
+    Raises UsageError if the spec is not a version.
+    """
     if (matched := _RELEASE.fullmatch(spec.strip())) is None:
         raise UsageError(f"--replace {name}: expected a version such as v0.11.1, found {shown(spec)}")
     return f"v{matched['version']}"
 
 
 def controller_version(name: str, specs: Mapping[str, str]) -> str | None:
-    """Return the release tag with which JobSet or Kueue is replaced, or None if it is not replaced."""
+    """Return the release tag of the version that replaces JobSet or Kueue, or None if the user does not
+    replace it."""
     return parse(name, specs[name]).versions if name in specs else None
 
 
@@ -161,7 +168,10 @@ def _versions(spec: str) -> str | None:
 
 
 def _of_day(specifier: str) -> str:
-    """Return a specifier. If it ends with a day, replace the day with all builds on that day."""
+    """Return a version specifier.
+
+    A day at its end, such as dev20261001, is replaced by a range of all builds of that day.
+    """
     operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
     day = _DAY.fullmatch(specifier.removeprefix(operator))
     return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])

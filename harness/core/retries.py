@@ -1,4 +1,4 @@
-"""Set a default timeout for API server requests, and retry requests that did not get a response."""
+"""A REST client for the API server that sets a default timeout and retries requests without a response."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""For how many seconds requests without a response are retried, as the API server may be restarting."""
+"""The number of seconds for which a request without a response is retried, because the API server might be
+restarting."""
 PAUSE_SECONDS = 0.5
-"""Seconds to wait before the next attempt."""
+"""The number of seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]
 Answered = Callable[[str, str, int], None]
 
@@ -34,13 +35,13 @@ def _nobody(*told: object) -> None:
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
     """A REST client with a default timeout.
 
-    It retries requests that are safe to repeat, and then calls `retried`. It does not retry watches, log
-    streams or requests with their own timeout, because their callers handle errors.
+    The client retries requests that are safe to repeat, and calls `retried` if a retry succeeded. It does not
+    retry watches, log streams and requests with their own timeout, because their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # Each connection reports an unreadable certificate file.
+        with suppress(OSError):  # An unreadable certificate file raises an error for each connection.
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -82,8 +83,8 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 def _share_context(options: dict[str, Any]) -> None:
     """Make all of a client's connections use the same SSL context.
 
-    Otherwise, each connection with a client certificate would read the files and check the key again, which
-    takes 4 ms of CPU time. Connections that use a token still read the certificate authority each time,
+    Otherwise, each connection that uses a client certificate would read the files and check the key again,
+    which takes 4 ms of CPU time. Connections that use a token still read the certificate authority each time,
     because its file can change while the process is running.
     """
     context = as_kubectl(create_urllib3_context(cert_reqs=options["cert_reqs"]))
@@ -101,19 +102,22 @@ def _share_context(options: dict[str, Any]) -> None:
 
 
 def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Make the context accept the same certificates as kubectl, and return it.
+    """Make an SSL context accept the same certificates as kubectl, and return it.
 
-    Since Python 3.13, contexts also require extensions that the EKS and MicroK8s certificate authorities do
-    not have (kubernetes-client/python#2394).
+    Since Python 3.13, SSL contexts by default require extensions that the certificate authorities of EKS and
+    MicroK8s do not have (kubernetes-client/python#2394).
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the API server's error message, or urllib3's reason without the connection pool and URL."""
+    """Return the error message of the API server.
+
+    Without a response, return urllib3's reason, without the connection pool and URL.
+    """
     if isinstance(error, ApiException):
-        if not error.status:  # how the client reports a failed TLS handshake
+        if not error.status:  # For a failed TLS handshake, the client sets no status.
             return " ".join(str(error.reason).split())
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
@@ -125,6 +129,6 @@ def reason_of(error: ApiException | HTTPError) -> str:
 def pause(deadline: Deadline) -> None:
     """Sleep between two attempts to reach an API server, but not beyond the deadline.
 
-    Polling is necessary, because an unresponsive server cannot be watched.
+    The harness has to poll here, because a server that does not respond cannot be watched.
     """
     time.sleep(min(PAUSE_SECONDS, deadline.remaining))

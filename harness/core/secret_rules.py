@@ -23,50 +23,55 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""A line prefix written by the kubelet or a program: a time, rank or log level. Also valid in RE2."""
+"""Matches the prefix of a log line written by the kubelet or a program: a time, rank or log level. Also valid
+in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
-"""A line ending, including as an escape sequence in a string literal."""
+"""Matches a line ending, also as an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
-"""A sequence of backslashes, from its first one. Without the check, a search would try each backslash of a
-long sequence and take quadratic time. RE2 does not support the check and does not need it."""
+"""Matches a sequence of backslashes, but only from its first backslash. Without the lookbehind, a search
+would start at each backslash of a long sequence and take quadratic time. RE2 does not support lookbehinds and
+does not need this one."""
 FULL_LINE_END = LINE_END.replace(r"\\\\*", FIRST)
-"""`LINE_END` for Python's regular expressions."""
+"""A variant of `LINE_END` for Python's regular expressions, which takes linear time."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
 _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
     r"|@sum1 (?:-|\d{1,6}) [0-9a-z]{8} \d{1,6} \d{1,3}/\d{1,3} [A-Za-z0-9+/]+={0,2} [\w-]{16}(?![\w-])"
 )
-"""A line that a rank writes for the harness (truth_frames.py, admitted_lines.py, netcheck/frames.py). Its
-base64 text can end like the name of a secret, for example with "token=". The frame's signature does not count
-as the value of such a secret.
+"""Matches a frame, which is text in a log line that a rank writes for the harness (truth_frames.py,
+admitted_lines.py, netcheck/frames.py). The base64 text of a frame can end like the name of a secret, for
+example with "token=". The signature that follows must not be taken for the value of such a secret.
 """
 
-# -- names -------------------------------------------------------------------------------------------------
+# -- names that denote a secret ----------------------------------------------------------------------------
 _KEYS = (
     "api|access|secret|private|client|account|storage|shared|signing|encryption|ssh|master|auth|session|license"
     "|deploy|webhook|hmac|consumer"
 )
 _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
-"""Endings of names whose values are secrets even if they are numbers."""
+"""Matches the ends of names whose values are secrets even if they are numbers."""
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&](?:sig|token)|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Endings of names whose values are secrets if the name has another part or the value looks random."""
+"""Matches the ends of names whose values are secrets only if the name has another part, such as in hf_token,
+or the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
-"""Last words of names. In a document, words in the second group denote a secret only after another word."""
+"""Last words of names that denote a secret. In a document's keys, words in the second group denote a secret
+only if another word precedes them."""
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
     rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
     rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth|Dsn|Jwt|Pwd))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
     r"|\w*(?:auth|api|access)_?token"
 )
-"""Document keys that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
+"""Matches document keys that denote a secret. The bare key "key" does not match, because Kubernetes uses it
+for labels and taints."""
 VARIABLE = rf"{SETTING}|{_WITH_OTHERS}|[-.\w]*(?:cookies|session[-_]?id|webhook[-_]?url)"
-"""Names of environment variables and headers that denote a secret."""
+"""Matches names of environment variables and headers that denote a secret."""
 _SETTING = re.compile(rf"(?ai){SETTING}")
 _SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
 _STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
@@ -74,25 +79,28 @@ _REFERENCE = re.compile(
     r"(?ai)(?:.*[-._])?(?:topology|label|taint|partition|primary|foreign|sort|cache|public)[-_]?key"
     r"|.*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
 )
-"""Names that contain a word for a secret but denote a location, a number or an object, such as secretName."""
+"""Matches names that contain a word for a secret but denote a location, a number or an object, such as
+secretName."""
 _PULL_SECRET = re.compile(r"(?ai)pull[-_.]?secrets?$")
-"""Names of settings that contain the name of a Kubernetes Secret, such as HARNESS_IMAGE_PULL_SECRET."""
+"""Matches settings whose value is the name of a Kubernetes Secret, such as HARNESS_IMAGE_PULL_SECRET."""
 _LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
 _OBJECT = re.compile(rf"{_LABEL}(?:/{_LABEL})?|[A-Z]+/[A-Z]+")
-"""The name of a Kubernetes object, possibly with its namespace, or a placeholder for both."""
+"""Matches the name of a Kubernetes object, possibly with its namespace, or a placeholder for both
+(NAMESPACE/NAME)."""
 _WORD_OF_NAME = r"(?:[a-z]{1,16}|[a-z]{1,3}\d{1,2})"
 _WORDS = rf"{_WORD_OF_NAME}(?:[-.](?:{_WORD_OF_NAME}|\d{{1,3}}))*"
 _CAPITALS = r"[A-Z]+(?:_[A-Z]+)*"
 _SECRET_OBJECT = re.compile(rf"(?a)(?:{_WORDS}|{_CAPITALS})(?:/(?:{_WORDS}|{_CAPITALS}))?(?:={_CAPITALS})?")
-"""The name of a Secret that consists of words, possibly with a namespace, a key or a variable: hf-token,
-team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The option --secret of `harness` has this form."""
+"""Matches a Secret's name that consists of words, possibly with a namespace, a key or a variable: hf-token,
+team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of the option --secret of `harness` have
+this form."""
 _PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here")
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
     r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?\Z"
 )
-"""Text before "token" where this word refers to a language model's or a parser's token."""
+"""Matches the text before the word "token" if the word refers to a token of a language model or a parser."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
 _DIGIT = re.compile(r"(?a)\d")
 _LITERAL = re.compile(
@@ -120,7 +128,7 @@ def redact(name: str, value: Any) -> Any:
     """Return a setting's value for display, with secrets replaced by ***.
 
     The whole value is replaced if its name denotes a secret. Otherwise, secrets inside a text are replaced.
-    This function's interface is stable, because the tracker's pages call it with (name, value). `name` can be
+    The tracker's pages call this function with (name, value), so its interface must not change. `name` can be
     a path such as "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word
     such as "password" or "api_key". The result has the same type as `value`, unless a number is replaced. The
     caller must handle lists and mappings.
@@ -142,11 +150,12 @@ def hidden(name: str, text: str) -> bool:
     return not _NUMBER.fullmatch(text) or bool(_STRONG_NAME.fullmatch(name))
 
 
-# -- values ------------------------------------------------------------------------------------------------
+# -- values that are secrets -------------------------------------------------------------------------------
 _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
-"""Any name with a value. _END then checks the name. One pattern for both would be several times slower."""
+"""Matches any name that is followed by a value. _END then checks the name. A single pattern for both steps
+would be several times slower."""
 _END = re.compile(rf"(?ais).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
 _TAILS = (
     *(
@@ -164,12 +173,14 @@ _TAILS = (
     ),
     *("authorization", "cookie", "dsn", "jwt", "string", "auth", "pass", "json", "signature", "sig"),
 )
-"""The last words of the names that _END matches."""
+"""The last words of all names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""How many characters of a name, and before it, are checked. A name can be two words ("api key")."""
+"""The maximum number of characters of a name that are checked, and the number of characters checked before
+the name, because a name can consist of two words ("api key")."""
 _OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
 _OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
-"""An option whose next word, or next list item in JSON, Python or YAML, is a secret."""
+"""Matches an option whose value is a secret. The value is the next word, or the next item of a JSON, Python
+or YAML list."""
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
 _ONLY_OPTION = re.compile(rf"(?ai){_OPTION_NAME}")
 _OTHER_OPTION = re.compile(
@@ -177,7 +188,8 @@ _OTHER_OPTION = re.compile(
     r"|input|output|target|primary|foreign|partition|cache|public)[-_]key"
     r"|(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|stop)[-_]token)(?![a-z0-9_-])"
 )
-"""Options of trainings that name a column of the data or a token of a vocabulary."""
+"""Matches options of training scripts that name a column of the data or a token of a vocabulary. Their values
+are not secrets."""
 _YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
 _OPENED = re.compile(r"(?a)[bBrRuU]{0,2}(\\*)([\"'`])")
 _BARE = re.compile(r"(?a)(?:[^\s\"',;&<>)}\]\\]|\\[^\sA-Za-z0-9\"'\\])+")
@@ -186,7 +198,8 @@ _SCHEME = re.compile(r"(?ai)(?:bearer|basic|token|apikey|negotiate|digest|aws4-h
 
 
 def _pair(name: str) -> str:
-    """Return a pattern for a name and the text between it and its value, in YAML or JSON."""
+    """Return a pattern for an environment variable in YAML or JSON: its name, and the text up to its
+    value."""
     return (
         rf"name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}(?:\\*[\"'])?({name})(?:\\*[\"'])?,?"
         rf"(?:[ \t]*\n{PREFIX}[ \t]*|{_BLANK})(?:\\*[\"'])?value(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}"
@@ -194,7 +207,7 @@ def _pair(name: str) -> str:
 
 
 _PAIR = re.compile("(?ai)" + _pair(r"[-.\w]{1,200}"))
-"""An environment variable in YAML or JSON: its name, and the text up to its value."""
+"""Matches an environment variable in YAML or JSON, up to the beginning of its value."""
 
 _BEFORE = r"(?<![A-Za-z0-9])"
 _TOKENS = (
@@ -215,7 +228,8 @@ _URLS = (
     r"\.webhook\.office\.com/webhookb2/([\w@./-]{20,})",
     r"api\.telegram\.org/(?:file/)?bot([0-9]{6,}:[\w-]{30,})",
 )
-"""URLs that contain a password, possibly with escape sequences, or that are themselves secret."""
+"""Patterns for URLs that contain a password, possibly with escape sequences, or that are themselves
+secret."""
 _ARGUMENTS = r"[^\r\n;|&]{0,200}?[ \t]"
 _COMMANDS = (
     r"sshpass[ \t]+-p[ \t]*([^\s-]\S*)",
@@ -226,7 +240,7 @@ _COMMANDS = (
     r"wandb[ \t]+login[ \t]+(?:--\w+[ \t]+){0,3}([0-9a-f]{40})",
     r"machine[ \t\r\n]+\S{1,200}[ \t\r\n]+login[ \t\r\n]+\S{1,200}[ \t\r\n]+password[ \t\r\n]+(\S+)",
 )
-"""Commands with a password as an argument, and the entries of a .netrc file."""
+"""Patterns for commands with a password as an argument, and for the entries of a .netrc file."""
 _JWT = r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w.-]*"
 _SHAPES = tuple(
     re.compile(pattern)
@@ -242,12 +256,13 @@ _MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
-"""The maximum length of a private key with its prefixes. A 16,384-bit key has 13,000 characters."""
+"""The maximum number of characters in a private key, including line prefixes. A 16,384-bit key has 13,000
+characters."""
 _KEY_LINE = re.compile(
     rf"{FULL_LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
     r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
 )
-"""A line of a private key whose last line is missing."""
+"""Matches a line of a private key, for keys whose last line is missing."""
 
 _NO_NUMBER = r"(?:[\"'`\\]*[0-9.,_+%-]*[^0-9.,_+%\s-]|[bru]{0,2}\\*[\"'`]+[0-9.,_+%-]+ )"
 _SECRET_PAIR = _pair(rf"[-.\w]*(?:{_LAST}|{_ANYWHERE})[-.\w]*")
@@ -260,25 +275,29 @@ HINTS = (
     rf"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{{6}}|{'|'.join((*_URLS, *_COMMANDS))}"
     rf"|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
-"""An RE2 pattern that matches every text in which `spans` finds a secret, and a few texts without one."""
+"""An RE2 pattern that matches every text in which `spans` finds a secret, and some texts that contain
+none."""
 
 
 def spans(text: str) -> list[Span]:
-    """Return the positions of the secrets that the rules find in a text.
+    """Return the (start, end) of the secrets that the rules find in a text.
 
-    Lines that ranks write for the harness do not contain secrets.
+    The parts of lines that ranks write for the harness are left out.
     """
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the positions of frames that ranks write for the harness."""
+    """Return the (start, end) of the frames in a text, which ranks write for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
 def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
-    """Return the parts of the spans that are outside the spans in `kept`, which must be in order."""
+    """Return the parts of the spans in `found` that are outside the spans in `kept`.
+
+    The spans in `kept` must be in order.
+    """
     parts, first = [], 0
     for start, end in merged(found):
         while first < len(kept) and kept[first][1] <= start:
@@ -294,7 +313,8 @@ def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
 
 
 def masked(text: str, found: Iterable[Span]) -> str:
-    """Return the text with each line of each span replaced by ***, except for line prefixes and endings."""
+    """Return the text with each span replaced by ***. In a span of several lines, each line is replaced
+    separately, and line prefixes and line endings are kept."""
     parts, at = [], 0
     for start, end in merged(found):
         low = start
@@ -308,7 +328,7 @@ def masked(text: str, found: Iterable[Span]) -> str:
 
 
 def merged(found: Iterable[Span]) -> list[Span]:
-    """Return the spans in text order, with overlapping spans merged."""
+    """Return the spans in the order of the text. Spans that overlap are merged."""
     result: list[Span] = []
     for start, end in sorted(found):
         if result and start < result[-1][1]:
@@ -343,7 +363,7 @@ def _named(text: str) -> Iterator[Span]:
 
 
 def _value(text: str, at: int) -> Span | None:
-    """Return the span of the value at a position: the content of a quoted string, or a word."""
+    """Return the span of the value that begins at a position: the content of a quoted string, or a word."""
     block = _YAML_BLOCK.match(text, at)
     at = block.end() if block else at
     opened = _OPENED.match(text, at)
@@ -359,9 +379,9 @@ def _value(text: str, at: int) -> Span | None:
 
 
 def _header(text: str, at: int, name: str) -> Span | None:
-    """Return the span of a header's credentials, or None if there is no such header at the position.
-
-    Credentials extend to the end of the line or string. For some schemes, they are only the next word.
+    """Return the span of the credentials in a header Authorization or Cookie, or None if there is no such
+    header at the position. The credentials extend to the end of the line or string. For some authentication
+    schemes, they are only the next word.
     """
     if name not in ("authorization", "cookie"):
         return None
@@ -382,7 +402,8 @@ def _header(text: str, at: int, name: str) -> Span | None:
 
 
 def argument(option: object, value: object) -> bool:
-    """Return whether `value` is a secret because it follows `option` in a list of arguments."""
+    """Return whether the argument `value` is a secret because it follows the option `option` in a command
+    line."""
     if not (isinstance(option, str) and isinstance(value, str)) or not _ONLY_OPTION.fullmatch(option):
         return False
     if option.lstrip("-").lower() == "secret" and _SECRET_OBJECT.fullmatch(value.rstrip("`:.,;)")):
@@ -395,7 +416,8 @@ def _is_argument(value: str) -> bool:
 
 
 def _harmless(value: str) -> bool:
-    """Return whether a value is a number, literal, reference, placeholder or code, and so not a secret."""
+    """Return whether a value cannot be a secret because it is a number, literal, reference, placeholder or
+    code."""
     if not value or value.startswith(_REFERENCES):
         return True
     patterns = _NUMBER, _LITERAL, _PLACEHOLDER
@@ -403,7 +425,10 @@ def _harmless(value: str) -> bool:
 
 
 def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bool:
-    """Return whether the value after a name is a secret. `start` is the position of the name's last word."""
+    """Return whether the value at `place`, which follows a name, is a secret.
+
+    `start` is the position of the name's last word.
+    """
     value, quoted = text[slice(*place)], text[place[0] - 1] in "\"'`"
     before = text[max(0, start - 24) : start]
     if _PLACEHOLDER.fullmatch(value) or _is_object(before + name, value):
@@ -423,7 +448,8 @@ def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bo
 
 
 def _is_object(name: str, value: str) -> bool:
-    """Return whether a value is the name of a Secret, by its own name and its form."""
+    """Return whether a value is the name of a Kubernetes Secret, judged by the setting's name and the form of
+    the value."""
     return bool(_PULL_SECRET.search(name) and _OBJECT.fullmatch(value.rstrip("`:.;)")))
 
 
@@ -438,9 +464,9 @@ def _shaped(text: str) -> Iterator[Span]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the spans of private keys, between their first and last lines.
+    """Yield the spans of private keys, without their first and last lines.
 
-    If the last line is missing, yield the following lines that look like part of a key.
+    If a key's last line is missing, yield each following line that looks like part of a key.
     """
     end: int | None = None
     begin = _KEY_BEGIN.search(text)

@@ -1,4 +1,5 @@
-"""Reach a Service of the cluster through the proxy of the API server, wherever the kubeconfig works."""
+"""Reach a Service in the cluster through the API server's proxy, which works wherever the kubeconfig
+works."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from harness.core.retries import as_kubectl
 
 _NAME = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SERVICE = re.compile(rf"({_NAME})(?:\.({_NAME})\.svc(?:\.[-a-z0-9.]+)?)?\.?")
-"""A host that only the DNS of the cluster resolves. A name without a dot is in the namespace of the pod."""
+"""Matches a host name that only the cluster's DNS resolves. A name without a dot is a Service in the pod's
+own namespace."""
 _LOCAL = ("localhost",)
 
 
 @dataclass(frozen=True)
 class Service:
-    """A port of a Service, as a URL names it."""
+    """A port of a Service, as given in a URL."""
 
     namespace: str
     name: str
@@ -30,14 +32,15 @@ class Service:
 
     @property
     def proxied(self) -> str:
-        """Return the name of the Service in paths and roles of the API server's proxy."""
+        """Return the Service's name in the form that the API server's proxy uses in paths, and RBAC in
+        resourceNames."""
         return f"{'https:' if self.scheme == 'https' else ''}{self.name}:{self.port}"
 
 
 def service_of(url: str, namespace: str) -> Service | None:
-    """Return the Service that a URL names, or None if its host is not one of the cluster's DNS.
+    """Return the Service to which a URL refers, or None if its host is not a name in the cluster's DNS.
 
-    `namespace` is that of the pods that use the URL.
+    `namespace` is the namespace of the pods that use the URL.
     """
     parts = urlsplit(url)
     found = _SERVICE.fullmatch(parts.hostname or "")
@@ -50,11 +53,12 @@ def service_of(url: str, namespace: str) -> Service | None:
 def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Client:
     """Return an HTTP client for a Service.
 
-    The proxy strips the header Authorization, so the key is sent in another header.
+    `headers` must not contain Authorization, because the API server's proxy does not forward it to the
+    Service.
     """
     c = kube.configuration
     context = as_kubectl(ssl.create_default_context(cafile=c.ssl_ca_cert))
-    if not c.verify_ssl:  # insecure-skip-tls-verify in the kubeconfig
+    if not c.verify_ssl:  # The kubeconfig sets insecure-skip-tls-verify.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)

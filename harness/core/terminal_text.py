@@ -1,8 +1,8 @@
 """Compute the lines that a terminal would show for a program's output, without control characters.
 
-The terminal has COLUMNS columns and ROWS rows within which the cursor can move. Rows that scroll off this
-screen are returned and never change again. Memory is bounded by the screen size, and time is linear in the
-input size.
+The terminal is a screen of COLUMNS columns and ROWS rows, in which the cursor can move. Rows that scroll off
+this screen are returned and never change again. Memory is bounded by the screen size, and time is linear in
+the input size.
 
 The result contains two things that a terminal's screen does not show:
 
@@ -27,16 +27,17 @@ Mark = TypeVar("Mark")
 COLUMNS = 1024
 ROWS = 100
 LONGEST = 1 << 20
-"""The maximum length of a returned line. Longer lines are returned in parts."""
+"""The maximum length of a returned line in characters. A longer line is returned in several parts."""
 MAX_REPLACED = 50
-"""Maximum number of replaced texts kept per row."""
+"""The maximum number of replaced texts that are kept for each row."""
 _MAX_SEQUENCE = 1 << 20
 _WORD_END = 64
-"""How many characters around a replaced text are searched for the rest of its first and last words."""
+"""The number of characters before and after a replaced text that are searched for the rest of its first and
+last words."""
 _MAX_COMBINED = 16
 _CONTROLS = r"\x00-\x1f\x7f-\x9f"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
-"""The introducer of a control string, such as a title: OSC, DCS, SOS, PM or APC."""
+"""Matches the introducer of a control string, such as a window title: OSC, DCS, SOS, PM or APC."""
 _TOKEN = re.compile(
     rf"(?P<text>[^{_CONTROLS}]+)"
     r"|(?:\x1b\[|\x9b)(?P<values>[0-?]*+)[ -/]*+(?P<final>[@-~]?)"
@@ -54,13 +55,13 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as shown by a terminal, with the marks of the first and the last input that changed it."""
+    """A line as a terminal shows it, with the marks of the first and the last output that changed it."""
 
     text: str
     first: Mark
     last: Mark
     updates: int = 0
-    """How many times text in the row was replaced by other text."""
+    """The number of times that text in the row was replaced by other text."""
     replaced: bool = False
     """Whether the terminal no longer shows this text, because other text replaced it."""
 
@@ -82,14 +83,15 @@ _HIDDEN = {
     0x7F: 0x2421,
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
 }
-"""Control characters, except tab and newline, and characters that reverse the text → a visible character."""
+"""Maps control characters, except tab and newline, and characters that reverse the text to a visible
+character."""
 
 
 def printable(text: str) -> str:
     """Return the text with a visible character for each control character.
 
-    Messages quote what pods, their logs and the API server's Events contain. Whoever writes these could
-    otherwise clear the screen or fake a verdict in the terminal of the reader (CVE-2021-25743 in kubectl).
+    Messages quote text from pods, logs and Events. Without this function, such text could clear the screen or
+    fake a verdict in the reader's terminal (as in CVE-2021-25743 in kubectl).
     """
     return text if text.isascii() and text.isprintable() else text.translate(_HIDDEN)
 
@@ -103,9 +105,9 @@ def rows(text: str) -> list[Row[None]]:
 
 
 class Terminal(Generic[Mark]):
-    """Processes output incrementally, and returns the rows that can no longer change.
+    """Processes a program's output incrementally, and returns the rows that can no longer change.
 
-    If `live` is set, a row is returned as soon as it is complete. If it changes afterwards, it is returned
+    If `live` is set, a row is returned as soon as it is complete. If a returned row changes, it is returned
     again once it can no longer change.
     """
 
@@ -114,17 +116,22 @@ class Terminal(Generic[Mark]):
         self._rows: list[_Row[Mark]] = []
         self._at = self._column = 0
         self._home: int | None = None
-        """The index of the row that is the cursor's home position."""
+        """The index of the row in which the cursor's home position is, or None before the first move to an
+        absolute position."""
         self._kept = (0, 0)
         self._jumps = 0
-        """The number of cursor movements so far. Text replaced between two of them is one update."""
+        """The number of cursor movements so far. All text that is replaced between two movements counts as
+        one update."""
         self._rest = ""
         self._joined: list[_Row[Mark]] = []
         """The rows of a line that is wider than the screen."""
         self._before = ""
 
     def write(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process output. `mark` is any value that the caller associates with it, such as its time."""
+        """Process a piece of output.
+
+        `mark` is any value that the caller associates with this piece, such as its time.
+        """
         if self._is_simple(text):
             yield from self._simple(text[:-1], mark)
             return
@@ -135,7 +142,7 @@ class Terminal(Generic[Mark]):
             yield from self._write_line(line, mark)
 
     def flush(self) -> Iterator[Row[Mark]]:
-        """Return the remaining rows."""
+        """Return the remaining rows. Call this at the end of the output."""
         rest, self._rest = self._rest, ""
         if rest and self._rows:
             yield from self._write_line(rest, self._rows[-1].last)
@@ -147,7 +154,8 @@ class Terminal(Generic[Mark]):
         self._home = None
 
     def _is_simple(self, text: str) -> bool:
-        """Return whether the text is a short line without control characters for a new row at the end."""
+        """Return whether a text is a short line without control characters that only fills a new row at the
+        end."""
         return (
             text.endswith("\n")
             and len(text) <= COLUMNS
@@ -158,7 +166,10 @@ class Terminal(Generic[Mark]):
         )
 
     def _simple(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Do the same as `_write_line`, but several times faster. Most lines in most logs are simple."""
+        """Process a simple line like `_write_line`, but several times faster.
+
+        In most logs, most lines are simple.
+        """
         self._rows[-1].begin(text, mark)
         self._rows.append(_Row("", mark))
         self._at, self._jumps = self._at + 1, self._jumps + 1
@@ -174,7 +185,7 @@ class Terminal(Generic[Mark]):
         self._before = row.text()
         yield Row(self._before, row.first, row.last)
 
-    # -- lines -----------------------------------------------------------------------------------------------
+    # -- process lines of output -----------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
         """Process a line with its line ending, or part of a line."""
         ended = line.endswith("\n")
@@ -240,7 +251,10 @@ class Terminal(Generic[Mark]):
                 pass
 
     def _line_feed(self, mark: Mark, column: int) -> Iterator[Row[Mark]]:
-        """Move to the next row. A new row at the end scrolls the first row off the screen."""
+        """Move the cursor to the next row.
+
+        If a row must be added at the end, the first row scrolls off the screen.
+        """
         row = self._row(mark)
         if self._live and not (row.wrapped or self._joined) and (complete := row.complete()) is not None:
             yield complete
@@ -256,7 +270,7 @@ class Terminal(Generic[Mark]):
         return self._rows[self._at]
 
     def _scrolled(self, count: int) -> Iterator[Row[Mark]]:
-        """Return the first `count` rows, which scroll off the screen."""
+        """Remove and return the first `count` rows, which scroll off the screen."""
         for at in range(count):
             yield from self._commit(self._rows[at], self._rows[at + 1 : at + 3])
         if count > 0:
@@ -281,7 +295,7 @@ class Terminal(Generic[Mark]):
         if rows[0].shown != text:
             yield Row(text, rows[0].first, rows[-1].last, updates)
 
-    # -- control sequences -----------------------------------------------------------------------------------
+    # -- process control sequences ---------------------------------------------------------------------------
     def _jump(self, at: int, column: int) -> None:
         self._at = min(max(0, at), max(0, len(self._rows) - 1))
         self._column = min(max(0, column), COLUMNS - 1)
@@ -341,7 +355,10 @@ class Terminal(Generic[Mark]):
             row.erase(0, COLUMNS, self._jumps, mark)
 
     def _clear_screen(self, mark: Mark, move: bool = True) -> None:
-        """Erase text written since the first move to an absolute position. Earlier text is kept."""
+        """Erase the text written since the first cursor movement to an absolute position.
+
+        Earlier text is kept.
+        """
         if self._home is None:
             self._move_to(0, 0, mark)
             return
@@ -351,7 +368,10 @@ class Terminal(Generic[Mark]):
             self._jump(self._home, 0)
 
     def _move_to(self, row: int, column: int, mark: Mark) -> None:
-        """Move to an absolute position. The first such move begins a new screen below the output so far."""
+        """Move the cursor to an absolute position.
+
+        The first such move begins a new screen below all previous output.
+        """
         if self._home is None:
             if not self._row(mark).blank or self._at != len(self._rows) - 1:
                 self._rows.append(_Row("", mark))
@@ -361,12 +381,12 @@ class Terminal(Generic[Mark]):
         self._jump(at, column)
 
     def _extend(self, at: int, most: int, mark: Mark) -> None:
-        """Append blank rows until there is a row `at`, or until there are `most` rows."""
+        """Append blank rows until there is a row with the index `at`, or until there are `most` rows."""
         self._rows += [_Row("", mark) for _ in range(len(self._rows), min(at + 1, most))]
 
 
 class _Row(Generic[Mark]):
-    """A row of the screen. A wide character is followed by an empty cell."""
+    """A row of the screen, as one string per column. A wide character is followed by an empty string."""
 
     __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "cells", "first", "last", "shown", "updates",
                  "wrapped")  # fmt: skip
@@ -376,16 +396,16 @@ class _Row(Generic[Mark]):
         self.first = self.last = mark
         self.updates = 0
         self.wrapped = False
-        """Whether the line continues in the next row."""
+        """Whether the line was wider than the screen and continues in the next row."""
         self.shown: str | None = None
-        """The text that has already been returned."""
+        """The text of this row that `complete` has already returned, or None."""
         self._jump = -1
         self._piece = ""
         self._start = self._end = 0
         self._lost: list[str] = []
 
     def begin(self, text: str, mark: Mark) -> None:
-        """Write the first text into a blank row."""
+        """Write text into a row that is still blank."""
         self.cells, self.last = text, mark
         self.first = self.first if self.updates else mark
 
@@ -406,7 +426,8 @@ class _Row(Generic[Mark]):
         return text if self._jump < 0 else text.rstrip(" ")
 
     def complete(self) -> Row[Mark] | None:
-        """Return the row if it has not been returned yet or now contains different words, otherwise None."""
+        """Return the row if it has not been returned yet or its words have changed since then, and otherwise
+        None."""
         text = self.text()
         if self.shown is None or not _similar(_words(text), _words(self.shown)):
             self.shown = text
@@ -414,7 +435,7 @@ class _Row(Generic[Mark]):
         return None
 
     def put(self, column: int, cells: list[str], jump: int, mark: Mark) -> None:
-        """Write cells, starting at a column."""
+        """Write cells into the row, starting at a column."""
         own = self._list()
         if not own and not self.updates:
             self.first = mark
@@ -458,7 +479,7 @@ class _Row(Generic[Mark]):
             self.last = mark
 
     def lost(self, before: str, following: list[_Row[Mark]]) -> list[str]:
-        """Return the replaced texts whose words appear neither in this row nor in neighbouring rows."""
+        """Return the replaced texts whose words appear neither in this row nor in the neighbouring rows."""
         self._settle()
         if not self._lost:
             return []
@@ -488,7 +509,7 @@ class _Row(Generic[Mark]):
         return self.cells
 
     def _replace(self, start: int, end: int, jump: int) -> None:
-        """Record that the cells from `start` to `end` are about to be replaced."""
+        """Record the text in the cells from `start` to `end`, which are about to be replaced."""
         own = self._list()
         text = "".join(own[start:end])
         if not text.strip():
@@ -505,7 +526,7 @@ class _Row(Generic[Mark]):
         self._end = end
 
     def _settle(self) -> None:
-        """Keep the last replaced text if its words do not appear in the text that replaced it."""
+        """Keep the last replaced text, unless its words also appear in the text that replaced it."""
         if not self._piece:
             return
         own = self._list()
@@ -532,7 +553,8 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _unfinished(text: str) -> int:
-    """Return the position of an incomplete escape sequence at the end of the text, or the text's length."""
+    """Return the position of an incomplete escape sequence at the end of the text, or the text's length if
+    there is none."""
     last = max(text.rfind(one) for one in "\x1b\x90\x98\x9b\x9d\x9e\x9f")
     for start in (text.rfind("\x1b", 0, max(0, last)), last):  # The last ESC can also end a control string.
         if start >= max(0, len(text) - _MAX_SEQUENCE) and _UNFINISHED.match(text, start):
@@ -541,12 +563,16 @@ def _unfinished(text: str) -> int:
 
 
 def _range(kind: int, column: int) -> tuple[int, int]:
-    """Return the column range erased by an erase sequence with this parameter."""
+    """Return the range of columns that an erase sequence with this parameter erases.
+
+    `column` is the cursor's column.
+    """
     return (column, COLUMNS) if kind == 0 else (0, min(column + 1, COLUMNS) if kind == 1 else COLUMNS)
 
 
 def _cells(text: str) -> list[str]:
-    """Return one string per column: a character with its combining marks, or "" after a wide character."""
+    """Return one string per column: a character with its combining marks, or "" for the second column of a
+    wide character."""
     if text.isascii():
         return list(text)
     cells: list[str] = []
@@ -567,5 +593,5 @@ def _words(text: str) -> set[str]:
 
 
 def _similar(words: set[str], others: set[str]) -> bool:
-    """Return whether at least half of the words are in `others`."""
+    """Return whether at least half of the words in `words` are in `others`."""
     return len(words & others) * 2 >= len(words)

@@ -1,7 +1,8 @@
 """Remember which kubeconfigs the user has used with the harness on this machine.
 
-A bundle names a kubeconfig. A kubeconfig can run programs (`exec`) and send files to a server (`tokenFile`),
-so a command that opens a bundle uses only a kubeconfig that a launch or an attach on this machine has used.
+A bundle contains the path of a kubeconfig. A kubeconfig can run programs (`exec`) and send files to a server
+(`tokenFile`). A command that opens a bundle therefore uses only a kubeconfig that `harness run` or `harness
+attach` has used on this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ FOLDER = "kubeconfigs"
 
 
 def remember(state_dir: Path, kubeconfig: Path) -> None:
-    """Record that the user has used a kubeconfig."""
+    """Record in `state_dir` that the user has used a kubeconfig."""
     mark = _mark(state_dir, kubeconfig)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()

@@ -30,7 +30,8 @@ _BOMS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}""")
-"""A dotted TOML key with more than MAX_DEPTH parts. tomllib takes quadratic time in the number of parts."""
+"""Matches a dotted TOML key with more than MAX_DEPTH parts. tomllib takes quadratic time in the number of
+parts."""
 
 
 class NotRegularError(OSError):
@@ -88,18 +89,18 @@ def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -
 
 
 def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dict[str, Any]:
-    """Parse a TOML file. Raises UsageError."""
+    """Read and parse a TOML file. Raises UsageError if the file cannot be read or is not valid TOML."""
     text = read_text(path, what, hint=hint, most=most)
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # imported here, because most directories do not have a settings file
+    import tomllib  # Imported here because most commands do not read a settings file.
 
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{what} {path} has too many nested brackets", hint=hint) from None
-    except ValueError as error:  # TOMLDecodeError, or a date or number that Python cannot represent
+    except ValueError as error:  # A TOMLDecodeError, or a date or number that Python cannot represent.
         raise UsageError(f"{what} {path} is not valid TOML: {error}", hint=hint) from None
 
 

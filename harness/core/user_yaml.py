@@ -1,6 +1,6 @@
-"""Parse users' YAML, with limits on its depth and number of values.
+"""Parse users' YAML files, with limits on nesting and on the number of values.
 
-YAML is parsed as in Kubernetes: there are only JSON values, and dates are strings. Duplicate keys are
+YAML is parsed as in Kubernetes: it can contain only JSON values, and dates are strings. Duplicate keys are
 rejected, because PyYAML would silently use the last one.
 """
 
@@ -18,7 +18,7 @@ from harness.core.user_files import MAX_BYTES, MAX_DEPTH, read_text
 MAX_VALUES: Final = 50_000
 """Maximum number of keys, strings, numbers and collections in a file.
 
-Each alias counts all of its values again.
+For each alias, all values to which it refers are counted again.
 """
 MAX_ALIASES: Final = 1_000
 MAX_KEY: Final = 1_024
@@ -36,9 +36,9 @@ class _Wrong(Exception):
 
 
 class _Loader(yaml.CSafeLoader):
-    """A loader that constructs only JSON values.
+    """A YAML loader that constructs only JSON values.
 
-    Dates and a lone `=` become strings, and the size of integers is limited.
+    Dates and a lone `=` become strings, and integers that do not fit in 64 bits are rejected.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -95,9 +95,10 @@ def _events(text: str) -> None:
     """Check the limits on depth, values and aliases before constructing any values. Raises _Wrong."""
     values = aliases = 0
     sizes: dict[str, int] = {}
-    """The number of values for each anchor."""
+    """The number of values to which each anchor refers."""
     open_: list[tuple[str | None, int]] = []
-    """The anchor of each open collection, and the number of values before the collection."""
+    """For each collection that has been opened and not closed: its anchor, and the number of values before
+    it."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
@@ -135,7 +136,10 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
-    """Check a node and its children. A node with several aliases is checked only once. Raises _Wrong."""
+    """Check a YAML node and its children.
+
+    A node to which several aliases refer is checked only once. Raises _Wrong.
+    """
     if id(node) in done:
         return
     done.add(id(node))
@@ -164,7 +168,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
 
 
 def _place(text: str, mark: Any) -> str:
-    """Format a position. A position beyond the last line is reported as the end of the last line."""
+    """Format a position in a text. A position after the last line is reported as the end of the last line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

@@ -20,5 +20,6 @@ class DirectWebSocket(WebSocket):
 
 
 def refuse_redirects() -> None:
-    """Make the Kubernetes client use DirectWebSocket. It has no option for redirects."""
+    """Make the Kubernetes client use DirectWebSocket, because the client has no option that disables
+    redirects."""
     ws_client.WebSocket = DirectWebSocket

@@ -1,4 +1,5 @@
-"""Check that directories are writable before the harness creates objects that it must record there."""
+"""Check that a directory is writable before the harness creates objects that it must record in this
+directory."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from harness.core.errors import HarnessError, UsageError
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists. Unlike Path.exists(), raises OSError if that cannot be determined."""
+    """Return whether a path exists.
+
+    Unlike Path.exists(), this function raises OSError if it cannot find out.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

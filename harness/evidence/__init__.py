@@ -36,7 +36,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name's module on first access, because importing pydantic (reader, writer) is slow."""
+    """Import a public name from its module on first access.
+
+    Importing the reader or the writer is slow, because both import pydantic.
+    """
     if name in _HOME:
         return getattr(import_module(f"harness.evidence.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""Read from the log of a pod which ranks were in a process group. No torchrun is needed for these lines.
+"""Read from a pod's log which ranks formed a process group.
 
-Newer versions of gloo print a line for each rank of a group that they have connected. NCCL prints one with
-NCCL_DEBUG=INFO, and older versions of PyTorch with Python's logging at INFO.
+The messages come from gloo, NCCL and PyTorch, so they appear even if the job does not use torchrun. Newer
+versions of gloo print one line for each rank that has connected to its whole group. NCCL prints one with
+NCCL_DEBUG=INFO, and older versions of PyTorch print one if Python's logging level is INFO.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _BARRIER = re.compile(
 def logged(log: Iterable[bytes]) -> LoggedRanks | None:
     """Return the ranks of the largest process group in a log, or None if the log shows no group.
 
-    Only a group of the job's size is that of all ranks. In a smaller one, ranks have other numbers. `log`
-    yields the lines of the log.
+    The result describes the job's global ranks only if the group has as many ranks as the job. In a smaller
+    group, ranks have other numbers. `log` yields the lines of the log.
     """
     groups: dict[int, set[int]] = {}
     for line in log:
@@ -39,7 +40,7 @@ def logged(log: Iterable[bytes]) -> LoggedRanks | None:
 
 
 def _members(line: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the rank and the size of its group for each message in a line about a complete group."""
+    """Yield (rank, size of its group) for each message in a line that reports a fully connected group."""
     if b"rank" not in line and b"Rank" not in line:
         return
     for rank, peers, wanted in _GLOO.findall(line):

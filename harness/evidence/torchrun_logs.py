@@ -1,4 +1,4 @@
-"""Read from torchrun's log which ranks a pod has (LOGLEVEL=INFO)."""
+"""Read from torchrun's log which ranks run in a pod. torchrun logs them with LOGLEVEL=INFO."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _GROUP = re.compile(r"\bgroup_rank=(\d{1,18})\b")
 
 @dataclass(frozen=True)
 class LoggedRanks:
-    """The ranks of a pod as torchrun logged them at the end of its rendezvous (LOGLEVEL=INFO)."""
+    """The ranks of a pod, as logged by torchrun at the end of its rendezvous or by the pod's process
+    group."""
 
     group_rank: int
     ranks: tuple[int, ...]
@@ -23,7 +24,8 @@ class LoggedRanks:
 
 
 def logged(log: Iterable[bytes]) -> LoggedRanks | None:
-    """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none.
+    """Return the pod's ranks in the last rendezvous that torchrun logged, or None if no rendezvous was
+    logged.
 
     `log` yields the lines of the log.
     """

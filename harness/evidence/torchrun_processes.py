@@ -15,16 +15,17 @@ from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT, C10D_PORT = "29500", "29400"
-"""torchrun's ports without --master_port, and without a port in --rdzv_endpoint."""
+"""The ports that torchrun uses without --master_port (DEFAULT_PORT), and without a port in --rdzv_endpoint
+(C10D_PORT)."""
 IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 
-In measurements, a waiting agent, which polls, used 0 to 3 ticks, and several times as many on a slower core.
-A starting agent uses all available CPU.
+In measurements, an agent that polled while it waited used 0 to 3 ticks, and several times as many on slower
+cores. A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""If an agent's terminated child processes used more CPU ticks than this, they were ranks. Agents that only
-waited for other agents were measured at 0 ticks."""
+"""If the terminated child processes of an agent used more CPU ticks than this, they were ranks. In
+measurements, the child processes of agents that only waited for other agents used 0 ticks."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def _arguments(command: list[str]) -> list[str] | None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """Parse the options before the script, such as `--master-port=1` or `--master_port 1`."""
+    """Parse the options before the script in a torchrun command line, such as `--master-port=1` or
+    `--master_port 1`."""
     found: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -99,12 +101,12 @@ def options(command: list[str]) -> dict[str, str] | None:
 
 
 def is_agent(process: Process) -> bool:
-    """Return whether a process is a torchrun agent or a fork of one."""
+    """Return whether a process is a torchrun agent, or a fork of an agent that still has its command line."""
     return _arguments(process.command) is not None
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
-    """Return the torchrun agents in a container, without their forks."""
+    """Return the torchrun agents among a container's processes. Forks of agents are left out."""
     result = []
     ours = {
         process.pid: arguments
@@ -121,5 +123,8 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Map each pod whose agent has not started its ranks to whether the agent is busy."""
+    """Return the pods whose torchrun agent has not started its ranks.
+
+    The value for each pod is whether the agent is busy.
+    """
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

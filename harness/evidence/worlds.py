@@ -1,7 +1,8 @@
 """Determine which ranks ran in which pod, their worlds, and how each rank ended, using processes.jsonl.
 
-A rank's world is the one with which it initialised torch.distributed. If it did not do so, its world is the
-one assigned by torchrun's rendezvous. A process without either trains in a world of size 1.
+A rank's world is the process group with which it initialised torch.distributed. If it did not initialise
+torch.distributed, its world is the one that torchrun's rendezvous assigned. A process with neither trains in
+a world of size 1.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ PATH = "processes.jsonl"
 
 @dataclass
 class ProcessRecord:
-    """All events from one process. A process that called exec has two starts and two ends."""
+    """All recorded events of one process. A process that called exec has two starts and two ends."""
 
     id: str
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """For an agent: each time that it started ranks. Partial events for one start are merged."""
+    """For a torchrun agent: each start of its ranks. Events that each describe part of the same start are
+    merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     stacks: list[tuple[int, RankStack]] = field(default_factory=list)
-    """For an agent: the stacks of its ranks, with line numbers in processes.jsonl."""
+    """For a torchrun agent: the recorded stacks of its ranks, with line numbers in processes.jsonl."""
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
     line: int = 0
@@ -52,7 +54,7 @@ class ProcessRecord:
 
     @property
     def began(self) -> int:
-        """Return when the first event occurred, in milliseconds since the epoch."""
+        """Return the time of the process's first event, in milliseconds since the epoch."""
         known = [*self.starts, *self.rounds, *self.ends, *([self.group] if self.group else [])]
         return min((event.time_ms for event in known), default=0)
 
@@ -63,13 +65,13 @@ class ProcessRecord:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return the process's last recorded end, or None if it was killed or called exec."""
+        """Return the process's last recorded end, or None if none was recorded or the process called exec."""
         last = self.ends[-1] if self.ends else None
         return last if last is not None and last.how != "exec" else None
 
     @property
     def last_ms(self) -> int:
-        """Return when the last event occurred, in milliseconds since the epoch."""
+        """Return the time of the process's last event, in milliseconds since the epoch."""
         events = [*self.rounds, *self.failures, *self.ends, *([self.result] if self.result else [])]
         return max((event.time_ms for event in events), default=self.began)
 
@@ -78,20 +80,22 @@ class ProcessRecord:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return one of the process's environment variables as a number, or None if it is not a number."""
+        """Return the value of an environment variable of the process as a number, or None if it is not a
+        number."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
 class RankLife:
-    """One lifetime of a rank, as a process started by torchrun or training without torchrun."""
+    """One lifetime of a rank, from start to end, with or without torchrun."""
 
     pod: str
     rank: int
     world: int
     by: str
-    """The source of `rank` and `world`: "group" (torch.distributed), "torchrun", or "" for assumed values."""
+    """The source of `rank` and `world`: "group" (torch.distributed), "torchrun", or "" if they are
+    assumed."""
     restart: int
     processes: tuple[ProcessRecord, ...]
     """The recorded processes that ran as this rank."""
@@ -106,7 +110,8 @@ class RankLife:
 
     @property
     def stack(self) -> tuple[str, str] | None:
-        """Return the rank's stack when it got SIGTERM, and its reference, or None."""
+        """Return the rank's stack at SIGTERM and a reference to its line in the bundle, or None if it was not
+        recorded."""
         recorded = self.agent.stacks if self.agent else []
         own = [(event.text, f"{PATH}:{line}") for line, event in recorded if event.pid == self.pid]
         return own[-1] if own else None
@@ -119,7 +124,7 @@ class RankLife:
 
 @dataclass(frozen=True)
 class PodProcesses:
-    """The processes in one pod."""
+    """The recorded processes in one pod."""
 
     pod: str
     processes: dict[str, ProcessRecord]
@@ -143,7 +148,7 @@ class PodProcesses:
     def lives(self) -> list[RankLife]:
         """Return the last lifetime of each rank in the pod.
 
-        These are the ranks that each torchrun agent started last, and the ranks that run without torchrun.
+        These are the ranks in each torchrun agent's last start, and the ranks that run without torchrun.
         """
         lives: list[RankLife] = []
         taken: set[str] = set()
@@ -170,7 +175,10 @@ class PodProcesses:
         return lives + self._without_torchrun(taken)
 
     def _of_worker(self, agent: ProcessRecord, pid: int, local: int, restart: int) -> list[ProcessRecord]:
-        """Return a list with the rank's process, started by torchrun directly or through a wrapper, or []."""
+        """Return the recorded process of a rank that torchrun started directly or through a wrapper.
+
+        The list contains at most one process.
+        """
         here = [process for process in self._ordered if process.pid == pid and process.began >= agent.began]
         if here:
             return here[-1:]
@@ -187,7 +195,7 @@ class PodProcesses:
     def _without_torchrun(self, in_rounds: set[str]) -> list[RankLife]:
         """Return the ranks that were started without torchrun.
 
-        If some of the pod's processes belong to a process group, the others are their helper processes.
+        If some processes belong to a process group, all other processes are their helpers and not ranks.
         """
         grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in in_rounds]
         others = grouped if in_rounds or self.agents or grouped else self.commands
@@ -207,14 +215,14 @@ class PodProcesses:
         ]
 
     def last_with(self, pid: int) -> ProcessRecord | None:
-        """Return the latest process with the given process id, or None."""
+        """Return the latest process that had this process id, or None."""
         return next((process for process in reversed(self._ordered) if process.pid == pid), None)
 
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that were not started by another recorded process."""
-        # If a shell execs its last command, that process has the shell's pid but did not start the other
-        # processes.
+        # If a shell calls exec for its last command, that command has the shell's pid, but did not start the
+        # shell's earlier child processes.
         others = self._outside_torchrun
         began = {process.pid: process.began for process in reversed(others)}
         return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
@@ -244,7 +252,10 @@ class PodProcesses:
 
 
 def pods(events: Iterable[tuple[int, ProcessLine]]) -> dict[str, PodProcesses]:
-    """Map each pod's uid, or its name if the uid is not known, to the pod's processes."""
+    """Group recorded events by pod and process.
+
+    The keys are the pods' uids, or their names if the uid is not known.
+    """
     found: dict[str, PodProcesses] = {}
     for number, event in events:
         pod = found.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
@@ -276,12 +287,18 @@ def _add(process: ProcessRecord, event: ProcessLine, number: int) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two events share a local rank. If they do, they belong to different starts."""
+    """Return whether two events contain the same local rank.
+
+    If they do, they belong to different starts of the agent's ranks.
+    """
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
 
 def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]) -> dict[int, PodProcesses]:
-    """Map each node index to its pod's recorded processes. Nodes without recorded processes are absent."""
+    """Map each node index to the recorded processes of its pod.
+
+    Nodes without recorded processes are absent.
+    """
     found = pods(events)
     return {
         index: found[key] for index, pod in nodes.items() for key in (pod.last.uid, pod.name) if key in found
@@ -300,7 +317,7 @@ class World:
 def lives_from_ground_truth(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to its ranks' last lifetimes, for workers that write their own ground truth.
+    """Map each node index to the last lifetimes of its ranks, for workers that write their own ground truth.
 
     `starts` maps each rank to its attempts' start records. `nodes` maps each pod name to its node index.
     """
@@ -314,7 +331,10 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world, and its size matches the job file if the file contains the size."""
+    """Return whether there is a world and its size is the number of ranks in the job file.
+
+    The size is not checked if the job file does not contain the number of ranks.
+    """
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 
@@ -324,11 +344,11 @@ def is_each(size: int, ranks: Collection[int]) -> bool:
 
 
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
-    """Return the world that spans all nodes, or None if the ranks do not form one.
+    """Return the world that spans all nodes, or None if the ranks do not form such a world.
 
-    `lives` maps each node index to its ranks' lifetimes. All sizes must agree, each rank must be on exactly
-    one node, and each node must have at least one rank. Ranks in other worlds, such as those of a second
-    command on a node, are ignored.
+    `lives` maps each node index to the lifetimes of its ranks. The world must contain each of its ranks
+    exactly once, and at least one rank on each node. Ranks in other worlds, such as those of a second command
+    on a node, are ignored.
     """
     sizes = {life.world for of_node in lives.values() for life in of_node}
     for size in sorted(sizes, reverse=True):

@@ -32,7 +32,7 @@ class Cluster(Protocol):
     context: str
     kubeconfig: Path
     dir: Path
-    """The folder on this machine that contains the cluster's state and the launch locks."""
+    """The directory on this machine that contains the cluster's state and the launch locks."""
 
     @property
     def owns_namespaces(self) -> bool:
@@ -51,26 +51,27 @@ class Cluster(Protocol):
         """Return the folder that the cluster's nodes share with this machine, or None if there is none."""
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Load a local image into the nodes of a cluster that the harness created.
+        """Load an image from this machine's Docker into the nodes of a cluster that the harness created.
 
-        Nodes pull an image that this machine does not have. If `everywhere` is true, the image is also loaded
-        into nodes that accept no pods.
+        If Docker does not have the image, nothing is loaded, and the nodes pull the image. If `everywhere` is
+        true, the image is also loaded into nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Delete a launch's shared folder and its large finished pods, to free disk space on this machine.
 
-        Call this only after their evidence is in the bundle.
+        Call this only after the bundle contains their evidence.
         """
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster is known to have been deleted since it became ready, else None."""
+        """Return a message if the cluster is known to have been deleted since it became ready, and otherwise
+        None."""
 
     def stopped(self) -> str | None:
-        """Return a message if the machine of the control plane is known to be stopped, else None."""
+        """Return a message if the machine of the control plane is known to be stopped, and otherwise None."""
 
     def kube(self) -> Kube:
-        """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
+        """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 
     def use(self) -> Hold:
         """Mark the cluster as used.
@@ -81,19 +82,19 @@ class Cluster(Protocol):
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded with its cause in the bundle's stages. If the failed call was creating the
-        cluster, it also deletes the cluster, unless the cluster is to be kept.
+        A failure is recorded with its cause in the bundle's stages. If creating the cluster fails, the
+        cluster is deleted, unless it is to be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether `leave` removes the cluster once no process uses it."""
+        """Return whether `leave` will remove the cluster as soon as no process uses it."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. The last process that uses it removes it, unless it should be kept.
+        """Release the cluster.
 
-        Return whether the cluster was removed. If `ready` is None, the run never used the cluster. The
-        cluster is then removed only if the run `owner` began to create it. This method can be called again
-        after an interruption.
+        The last process to release the cluster also removes it, unless it is to be kept. Return whether the
+        cluster was removed. If `ready` is None, the run never used the cluster. The cluster is then removed
+        only if the run `owner` began to create it. This method can be called again after an interruption.
         """
 
     def owned(self) -> OwnedCluster:
@@ -104,7 +105,10 @@ class Cluster(Protocol):
 
 
 class OwnedCluster(Cluster, Protocol):
-    """A cluster that the harness created. Its nodes can be inspected, stopped and loaded with images."""
+    """A cluster that the harness created.
+
+    The harness can inspect and stop its nodes, and load images into them.
+    """
 
     def exists(self) -> bool:
         """Return whether the cluster has nodes, running or stopped."""
@@ -119,7 +123,7 @@ class OwnedCluster(Cluster, Protocol):
         """Return whether the cluster has nodes and all of them are stopped."""
 
     def pause(self, progress: Progress) -> bool:
-        """Stop all nodes and keep their contents. Return False if all were already stopped."""
+        """Stop all nodes and keep their contents. Return False if all nodes were already stopped."""
 
     def resume(self, progress: Progress) -> bool:
         """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""

@@ -1,4 +1,4 @@
-"""Find what uses the most space on a full disk, and the commands that free this space."""
+"""Find out what uses the most space on a full disk, and which commands free that space."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""Causes that indicate a full disk on this machine."""
+"""The causes that mean that a disk of this machine is full."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def largest(settings: Settings) -> list[DiskUse]:
-    """Return what uses the most disk space, largest first.
+    """Return the largest users of disk space, largest first.
 
-    Failed queries are skipped, because many fail on a full disk.
+    A query that fails is skipped, because many queries fail on a full disk.
     """
     uses: list[DiskUse] = []
     sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]
@@ -33,7 +33,7 @@ def largest(settings: Settings) -> list[DiskUse]:
 
 
 def _pods(settings: Settings) -> Iterator[DiskUse]:
-    """Yield the disk usage of launches' pods, for every cluster that the harness created on this machine."""
+    """Yield the disk usage of the pods in each cluster that the harness created on this machine."""
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
         for pod in pod_disk_use.pods(kind.kube()):
@@ -73,7 +73,7 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
 
 
 def size(text: str) -> int:
-    """Return a size in bytes, given its text in Docker's format, such as "6.451GB (100%)"."""
+    """Parse a size in Docker's format, such as "6.451GB (100%)", and return it in bytes."""
     amount = text.partition(" ")[0]
     number = amount.rstrip("BkMGT")
     return int(float(number) * _UNITS[amount.removeprefix(number)])

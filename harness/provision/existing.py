@@ -1,7 +1,8 @@
-"""A user's own cluster, given by --kubeconfig and --context. The harness never creates or deletes it.
+"""Use a cluster of the user, given by --kubeconfig and --context.
 
-The requirements of a launch are checked first, and nothing is installed unless requested. On this machine,
-the harness stores only its locks for the cluster and a discovery cache, in <state>/existing/.
+The harness never creates or deletes such a cluster. It checks the requirements of a launch first, and
+installs nothing unless requested. On this machine, it stores only its locks for the cluster and a discovery
+cache, in <state>/existing/.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ HINT = "`harness preflight` shows all requirements, and with --install it instal
 
 
 class ExistingCluster:
-    """A cluster that the harness did not create. Launches report missing requirements and install nothing."""
+    """A cluster that the harness did not create.
+
+    A launch on this cluster reports missing requirements and installs nothing.
+    """
 
     owns_namespaces = False
-    """Other machines also launch on the cluster, so a namespace without a lock on this machine is theirs."""
+    """False, because other machines may also launch on the cluster. A namespace without a lock on this
+    machine may belong to one of them."""
     ephemeral_storage = None
-    """The harness sets no limit, because the cluster's administrators set the limits."""
+    """The harness sets no default limit, because limits are up to the cluster's administrators."""
     shared_folder = None
-    """There is no shared folder. Users can set --storage-class or --claims-namespace."""
+    """None, because this machine and the nodes do not share a folder. Users can set --storage-class or
+    --claims-namespace instead."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the kubeconfig. Raises UsageError if the file or its context does not exist."""
@@ -59,32 +65,35 @@ class ExistingCluster:
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
-        """Return None, because an API server that does not respond does not prove a deletion."""
+        """Return None, because the cluster may still exist even if its API server does not respond."""
 
     def stopped(self) -> None:
-        """Return None, because the harness does not know the machine of the control plane."""
+        """Return None, because the harness cannot inspect the machine of the control plane."""
 
     def kube(self) -> Kube:
-        """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
+        """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
         """Do nothing, because the nodes pull their images."""
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Do nothing, because the namespace and its pods are deleted after the launch."""
+        """Do nothing, because the launch's namespace is deleted with its pods after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as in use, like a cluster that the harness created. This one is never removed."""
+        """Mark the cluster as used until the returned lock is released.
+
+        The harness never removes a user's cluster.
+        """
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return False, because the cluster is never removed."""
+        """Return False, because the harness never removes a user's cluster."""
         del ready, owner
         return False
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. Return False, because it is never removed."""
+        """Release the cluster. Return False, because the harness never removes a user's cluster."""
         del context, owner
         if ready is not None:
             ready.use.release()
@@ -99,7 +108,8 @@ class ExistingCluster:
     def ready(self, context: RecordedContext) -> Ready:
         """Check the launch requirements, and return the cluster without changing it.
 
-        If requirements are missing, raises one HarnessError that lists them all, with the cause of the first.
+        If requirements are missing, raises one HarnessError that lists all of them. Its cause is that of the
+        first missing requirement.
         """
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():
@@ -132,7 +142,10 @@ class ExistingCluster:
         )
 
     def _refuse_lacks(self, needs: list[Requirement]) -> None:
-        """Raise HarnessError for missing requirements, except for the image, which the job file sets."""
+        """Raise HarnessError for missing requirements.
+
+        A missing image is not an error here, because the job file can set the image.
+        """
         lacks = [requirement for requirement in missing(needs) if requirement.what != "image"]
         if lacks:
             text = "; ".join(f"{requirement.what}: {requirement.state}" for requirement in lacks)
@@ -163,7 +176,7 @@ class ExistingCluster:
                 stack = resolve(context)
                 if stack.way != "registry":
                     raise UsageError(
-                        "JobSet and Kueue can only be installed where container registries are reached",
+                        "JobSet and Kueue can only be installed if container registries can be reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",
                     )
                 manifests = {"jobset": stack.jobset_manifest, "kueue": stack.kueue_manifest}
@@ -186,7 +199,7 @@ class ExistingCluster:
 def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     """Raise UsageError if a component in `lacks` exists on the cluster but was not applied by the harness.
 
-    If `queue` is true, the harness's own ResourceFlavor and ClusterQueue are checked too.
+    The ResourceFlavor and the ClusterQueue are checked too if `queue` is true.
     """
     there = [
         each
@@ -202,7 +215,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not applied_by_us(each)]
     if foreign:
         raise UsageError(
-            f"{', '.join(foreign)}: not created by the harness, exists on this cluster, and does not serve",
+            f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "
+            "serve",
             hint="repair it: --install changes no existing objects; `harness doctor` shows what is wrong",
         )
 

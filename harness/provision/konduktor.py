@@ -1,8 +1,8 @@
 """Install konduktor in its own virtual environment, from its own lock file.
 
-konduktor-nightly requires older library versions than the harness, e.g. kubernetes < 31. A nightly build can
-also break silently. Therefore the lock file pins one nightly build and every dependency by hash. The harness
-runs konduktor as a program and never imports it.
+konduktor-nightly requires older library versions than the harness, e.g. kubernetes < 31. A new nightly build
+can also break without notice. Therefore the lock file pins one nightly build and every dependency by hash.
+The harness runs konduktor as a program and never imports it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from harness.core.processes import environment, run
 from harness.provision.uv import uv
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # konduktor's process starts before most of the harness is imported
+if TYPE_CHECKING:  # Not imported at run time, because konduktor's process starts early.
     from harness.context import RunContext
     from harness.evidence.schema.bundle import Replaced
 
-# Package data, so that an installed harness includes it. Written by `make lock`.
+# The lock file is package data, so that an installed harness includes it. `make lock` writes it.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
 MARKER = "complete"
 KONDUKTOR: Final = "konduktor-nightly"
 MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
 _REPLACED: dict[str, Path] = {}
-"""The program that was last installed for each `--replace konduktor` spec."""
+"""Maps each `--replace konduktor` spec to the program that was last installed for it."""
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
@@ -57,11 +57,12 @@ def installed(settings: Settings) -> Path | None:
 
 
 def konduktor_bin(context: RunContext) -> Path:
-    """Return the path of the `konduktor` program. The first call creates its environment (10–60 s).
+    """Return the path of the `konduktor` program.
 
-    Later calls return immediately. One process creates the environment, while other processes wait. An
-    incomplete environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing)
-    if a package cannot be installed.
+    The first call creates the program's environment, which takes 10 to 60 s. Later calls return immediately.
+    Only one process at a time creates the environment, and other processes wait for it. An incomplete
+    environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing) if a
+    package cannot be installed.
     """
     if (spec := context.settings.replace.get(KONDUKTOR)) is not None:
         return _REPLACED.get(spec) or replaced_konduktor(context)[0]
@@ -87,17 +88,16 @@ def konduktor_bin(context: RunContext) -> Path:
 
 
 def target_options() -> list[str]:
-    """Return uv's options for the Python version of konduktor's environment."""
+    """Return the options that make uv resolve for the Python version of konduktor's environment."""
     return ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
 
 
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
-    """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
-
-    The program's environment contains the locked packages, except for those that the replacement changes.
-    `konduktor_bin` then returns this program, so that a launch runs the version that its evidence records,
-    even if a checkout is edited meanwhile. Raises UsageError if konduktor cannot be resolved, built or
-    installed.
+    """Install the konduktor that the user chose (`--replace`), and return its program and the replaced
+    packages. The program's environment contains the locked packages, except for those that the replacement
+    changes. After this call, `konduktor_bin` returns this program, so that a launch runs the version that its
+    evidence records, even if a checkout is edited in the meantime. Raises UsageError if konduktor cannot be
+    resolved, built or installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install
@@ -120,9 +120,10 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
 
 
 def _complete(home: Path) -> bool:
-    """Return whether the environment is complete.
+    """Return whether konduktor's environment is complete.
 
-    The marker file is written last. bin/python is a broken link if the Python installation was removed.
+    The marker file is written last. If the Python installation was removed, bin/python is a broken link, and
+    the environment is incomplete.
     """
     return (home / MARKER).is_file() and (home / "bin" / "python").exists()
 
@@ -143,7 +144,8 @@ def _install(home: Path) -> None:
         return
     _run(sys.executable, "-m", "venv", str(home))
     python = str(home / "bin" / "python")
-    # --no-user: pip refuses to install into an environment if the user's pip.conf has `user = true`.
+    # --no-user is needed, because pip refuses to install into an environment if the user's pip.conf has `user
+    # = true`.
     options = ["--quiet", "--no-user", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     _run(python, "-m", "pip", "install", *options, "-r", str(LOCK))
 

@@ -10,7 +10,7 @@ from harness.settings import Settings
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Return the user's own cluster if a kubeconfig is set, otherwise the harness's kind cluster.
+    """Return the user's own cluster if a kubeconfig is set, and otherwise the harness's kind cluster.
 
     Raises UsageError if the kubeconfig cannot be used.
     """
@@ -34,7 +34,10 @@ class ClusterUse:
         return self._ready
 
     def leave(self) -> None:
-        """Leave the cluster without recording a stage. Only a second Ctrl-C stops the cluster's deletion.
+        """Leave the cluster without recording a stage.
+
+        A first Ctrl-C during the deletion is reported and the deletion continues, and only a second one stops
+        it.
 
         If the cluster cannot be deleted, its state file is kept, so that `harness down` finds the cluster.
         """

@@ -10,11 +10,14 @@ from harness.core.errors import ToolError, UsageError
 
 SECONDS: Final = 60
 _REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
-"""Environment variables that would select another repository."""
+"""Environment variables that would make Git use another repository."""
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a Git command: messages in English, and no locks that are not needed."""
+    """Return the environment for a Git command.
+
+    Its messages are in English, and it takes no optional locks.
+    """
     changes = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "LANGUAGE": None}
     return processes.environment(changes, without=_REPOSITORY)
 
@@ -34,9 +37,10 @@ def output(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, ref: str, option: str) -> str:
-    """Return the SHA of the commit that `ref` names.
+    """Return the SHA of the commit to which `ref` refers.
 
-    Raises UsageError if there is none. Its message begins with `option`, by which the user gave the ref.
+    Raises UsageError if there is no such commit. The message begins with `option`, the option with which the
+    user gave the ref.
     """
     try:
         return output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -50,7 +54,10 @@ def commit(folder: Path, ref: str, option: str) -> str:
 
 
 def shallow(folder: Path) -> bool:
-    """Return whether a repository lacks a part of its history. False for a folder without a repository."""
+    """Return whether a repository lacks part of its history (a shallow clone).
+
+    Returns False for a folder without a repository.
+    """
     try:
         return output(folder, "rev-parse", "--is-shallow-repository") == "true"
     except UsageError:

@@ -29,19 +29,19 @@ LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"
 BEFORE = "pluto-e2e-harness/before-acceptance"
 PATIENCE_SECONDS = 60
-"""Maximum time in seconds for which a change is retried after conflicts.
-
-Every write by another client causes a conflict. Kubelets often write their nodes' status, and other clients
-might write labels in a loop.
+"""The maximum number of seconds for which a change is retried after conflicts. Every concurrent write by
+another client causes a conflict. Kubelets often write the status of their nodes, and another client might
+write labels in a loop.
 """
 
 Wanted = Callable[[Object], Object | None]
-"""A function that returns the merge patch for a node, or None if the node needs no change."""
+"""A function that returns the merge patch for a node, or None if the node does not need to be changed."""
 
 
 @dataclass
 class Marked:
-    """The names of changed, unchanged and absent nodes. Absent nodes do not exist in the cluster."""
+    """The result of a change: the names of changed nodes, of unchanged nodes, and of nodes that do not exist
+    in the cluster."""
 
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -65,7 +65,10 @@ def mark(
 
 
 def undo(kube: Kube) -> Marked:
-    """Restore all marked nodes. Raises HarnessError if a node cannot be changed."""
+    """Remove the marks from all marked nodes and restore their earlier labels and taints.
+
+    Raises HarnessError if a node cannot be changed.
+    """
     marked = Marked()
     for node in kube.objects("v1", "Node"):
         if BEFORE in mapping(node, "metadata", "annotations"):
@@ -121,7 +124,10 @@ def _taint(verdict: Verdict) -> dict[str, str] | None:
 
 
 def _with_taint(taints: list[dict[str, Any]], wanted: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Return the taints with the harness's taint set to `wanted`. Other taints keep their order."""
+    """Return a node's taints, with the harness's own taint added or removed as given by `wanted`.
+
+    Other taints keep their order.
+    """
     return [one for one in taints if one.get("key") != TAINT] + ([wanted] if wanted else [])
 
 
@@ -152,7 +158,10 @@ def _change(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
 
 
 def _change_once(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
-    """Read the node and change it. Raises ConflictError after a concurrent write."""
+    """Read the node, and send its patch.
+
+    Raises ConflictError if another client has changed the node in the meantime.
+    """
     node = kube.get("v1", "Node", name)
     if node is None:
         marked.absent.append(name)

@@ -22,11 +22,11 @@ _NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
 class Placed(Protocol):
-    """The properties of a workload that determine the nodes for its pods."""
+    """The properties of a workload that determine on which nodes its pods can run."""
 
     @property
     def name(self) -> str:
-        """Return the workload's name in its file."""
+        """Return the workload's name in its job file."""
 
     @property
     def kind(self) -> str:
@@ -37,7 +37,8 @@ class Placed(Protocol):
         """Return the name of the workload's LocalQueue, or None."""
 
     def placed(self, settings: Settings, /) -> Object:
-        """Return a pod with the fields that the scheduler reads: node selector, affinity and tolerations."""
+        """Return a pod with the fields that determine its placement: node selector, affinity and
+        tolerations."""
 
 
 def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
@@ -46,9 +47,10 @@ def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str
 
 
 def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return `eligible_nodes`. Raise HarnessError (cause scheduling.unschedulable) if there are none.
+    """Return the same nodes as `eligible_nodes`.
 
-    No error is raised for a workload with a queue, because Kueue's ResourceFlavors can add tolerations.
+    Raises HarnessError (cause scheduling.unschedulable) if there are none. For a workload with a queue, no
+    error is raised, because Kueue's ResourceFlavors can add tolerations.
     """
     obstacles = _obstacles(kube, workload, settings)
     if workload.queue is None and obstacles and all(obstacles.values()):
@@ -74,7 +76,8 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return why a node accepts only DaemonSet pods: it is cordoned, or its kubelet is not ready."""
+    """Return why a node accepts no pods except those of DaemonSets: because it is cordoned, or because its
+    kubelet is not ready."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

@@ -1,4 +1,5 @@
-"""Determine the images' target platform (that of the Docker server), and its name in each tool."""
+"""Determine the platform for which images are built, which is that of the Docker server, and its name in each
+tool."""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from harness.core.errors import HarnessError, UsageError
 
 CAUSE: Final = "docker.unsupported"
 DEFAULT = "DOCKER_DEFAULT_PLATFORM"
-"""Docker's own variable, which selects the platform of `docker build`, `docker run` and `docker pull`."""
+"""The environment variable with which Docker selects the platform of `docker build`, `docker run` and `docker
+pull`."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A Linux platform."""
+    """A Linux platform for which images can be built."""
 
     architecture: Literal["amd64", "arm64"]
-    """The name that Docker, Go and Debian use: amd64 or arm64."""
+    """The architecture's name in Docker, Go and Debian: amd64 or arm64."""
     machine: Literal["x86_64", "aarch64"]
-    """The name that the kernel and wheels use: x86_64 or aarch64."""
+    """The architecture's name in the kernel and in wheels: x86_64 or aarch64."""
 
     @property
     def docker(self) -> str:
@@ -42,9 +44,10 @@ SUPPORTED = {each.docker: each for each in (AMD64, ARM64)}
 
 
 def parse(name: str) -> Platform:
-    """Return the platform for Docker's name, such as linux/arm64/v8. Raises UsageError for other platforms.
+    """Return the platform for a name in Docker's format, such as linux/arm64/v8.
 
-    `docker info` reports the kernel's name, such as linux/aarch64, which is also accepted.
+    The kernel's name, as in linux/aarch64, is accepted too, because `docker info` reports it. Raises
+    UsageError for other platforms.
     """
     system, _, rest = name.strip().lower().partition("/")
     architecture = rest.partition("/")[0]
@@ -64,7 +67,8 @@ def here() -> Platform:
 
 
 def target() -> Platform:
-    """Return the images' platform: DOCKER_DEFAULT_PLATFORM, otherwise the Docker server's platform.
+    """Return the platform of the images: DOCKER_DEFAULT_PLATFORM if it is set, and otherwise the Docker
+    server's platform.
 
     Raises UsageError if there are no images for the platform, and ToolError if Docker does not respond.
     """
@@ -87,8 +91,8 @@ def require_native(target: Platform) -> None:
     """
     if not target.native:
         raise HarnessError(
-            f"node images for {target.docker} are built from source only on such a machine; this one is "
-            f"{platform.machine()}",
+            f"node images for {target.docker} can be built from source only on such a machine; this machine "
+            f"is {platform.machine()}",
             hint=f"set HARNESS_IMAGES=registry, or use the Docker server of this machine and unset {DEFAULT}",
             cause=CAUSE,
         )

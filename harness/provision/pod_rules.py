@@ -1,6 +1,6 @@
-"""Check whether the API server would admit a job's pods, with a dry run in a temporary namespace.
+"""Check with a dry run in a temporary namespace whether the API server would admit a job's pods.
 
-Policies, quotas, limits and webhooks reject pods, and not the job that creates them. Without this check, a
+Policies, quotas, limits and webhooks reject the pods of a job, but not the job itself. Without this check, a
 launch would fail only after the job was created.
 """
 
@@ -20,12 +20,12 @@ from harness.provision.controllers.queues import MANAGED
 
 ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label {ENFORCE}=privileged"
 NAMESPACE = "e2e-preflight-"
-"""Prefix of the namespace's name.
-
-Launch namespaces have the same beginning, so policies that select namespaces by name apply to this one too.
+"""The prefix of the temporary namespace's name. The names of launch namespaces begin in the same way, so
+policies that select them by name also apply to the temporary namespace.
 """
 SECONDS = 10.0
-"""Maximum time in seconds until Kubernetes creates the namespace's default objects, e.g. its ServiceAccount.
+"""The maximum number of seconds until Kubernetes has created the default objects of a new namespace, such as
+its ServiceAccount.
 """
 
 

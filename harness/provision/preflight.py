@@ -42,18 +42,18 @@ _RIGHTS = (
     ("kueue.x-k8s.io", "clusterqueues", "get"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
 )
-"""Required permissions as (API group, resource, verb).
+"""The permissions that launches need, as (API group, resource, verb).
 
 The permissions are cluster-wide, because each launch has its own namespace.
 """
 
 
 class JobProperties(Placed, Protocol):
-    """The properties of a job file that determine its requirements on a cluster."""
+    """The properties of a job file that determine what the job requires of a cluster."""
 
     @property
     def image(self) -> str:
-        """Return the ranks' image."""
+        """Return the image that the ranks run."""
 
     @property
     def uses_worker_image(self) -> bool:
@@ -70,7 +70,8 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A launch requirement, the cluster's actual state, and the problem if the requirement is not met."""
+    """A requirement of a launch, the cluster's actual state, and the problem if the cluster does not meet the
+    requirement."""
 
     what: str
     state: str
@@ -87,8 +88,8 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user lacks permission for a check, the requirement has a
-    problem, and no error is raised.
+    checks the cluster's admission rules. If the user may not perform a check, its requirement gets a problem,
+    and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -132,7 +133,7 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     if job is not None:
         return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
-    free = f"{len(open_) - len(tainted)} take pods"
+    free = f"{len(open_) - len(tainted)} accept pods"
     return f"{free}; more with a toleration: {by_reason(tainted.items())}" if tainted else free
 
 
@@ -207,16 +208,16 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
         wanted = image(job, settings.worker_image)
     except HarnessError as error:
         if others := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
-            error.hint = f"nodes have {', '.join(others)}: HARNESS_WORKER_IMAGE names one of them"
+            error.hint = f"the nodes have {', '.join(others)}: set HARNESS_WORKER_IMAGE to one of these"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
     return f"{wanted}{secret}; it is pulled only when the pods start"
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
-    """Return the user's pull secret, or None if none is set.
+    """Return the Secret with the user's image pull credentials, or None if none is set.
 
-    Raises HarnessError (cause image.pull_failed).
+    Raises HarnessError (cause image.pull_failed) if the Secret does not exist.
     """
     if settings.image_pull_secret is None:
         return None
@@ -263,7 +264,7 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     if job is None:
-        pod_security.harden(spec)  # Harden this pod in the same way as the harness's own pods.
+        pod_security.harden(spec)  # This pod is hardened in the same way as the harness's own pods.
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")

@@ -1,6 +1,7 @@
-"""Resolve and install the packages that the user replaces (`--replace`), with the lock as a constraint.
+"""Resolve and install the packages that the user replaces (`--replace`).
 
-A checkout is copied before its wheel is built, because build backends write into the source folder.
+The lock file constrains all other packages. A checkout is copied before its wheel is built, because build
+backends write into the source folder.
 """
 
 from __future__ import annotations
@@ -46,24 +47,27 @@ _IGNORED: Final = (
     ".ruff_cache",
 )
 _MAX_BYTES: Final = 512 << 20
-"""Maximum size of a checkout. Larger checkouts contain data or environments that are not part of the package.
+"""The maximum size of a checkout in bytes. Larger checkouts contain data or environments that are not part of
+the package.
 """
 _NEVER: Final = "; sys_platform == 'never'"
 PYTHON: Final = ("--python", sys.executable)
-"""Options that choose uv's interpreter. Otherwise uv queries all interpreters on PATH, for up to 10 s."""
+"""Options that select the Python interpreter for uv. Without them, uv inspects all interpreters on PATH,
+which takes up to 10 s."""
 BASE: Final = ("torch",)
-"""Packages in the base image, which are neither installed nor resolved."""
+"""Packages that the base image contains. They are neither installed nor resolved."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The packages that differ from the lock, ready to be installed."""
+    """A change to a lock file: the resolved packages that differ from the lock, ready to be installed."""
 
     pins: str
-    """A requirements file that gives each package's version and hashes, or the path of its wheel."""
+    """A requirements file with each package's version and hashes, or with the path of its wheel."""
     replaced: tuple[Replaced, ...]
     changed: tuple[str, ...]
-    """Names of all packages that differ from the lock: the replaced packages and their new dependencies."""
+    """The names of all packages that differ from the lock: the replaced packages, and dependencies that are
+    new or have another version."""
 
     @property
     def key(self) -> str:
@@ -76,7 +80,7 @@ class Change:
 def change(
     replacements: Sequence[Replacement], lock: Path, options: Sequence[str], context: RunContext
 ) -> Change:
-    """Return the change that the replacements make to a lock.
+    """Resolve the replacements, and return the change that they make to a lock file.
 
     `options` contains uv's options for the Python version and the platform. A path or a Git reference is
     first built into a wheel in the cache. Raises UsageError if a version does not exist, a package cannot be
@@ -100,7 +104,9 @@ def change(
 
 
 def install(change: Change, options: Sequence[str]) -> None:
-    """Install a change's packages with `uv pip install`. `options` specifies the target.
+    """Install a change's packages with `uv pip install`.
+
+    `options` contains uv's options for the target of the installation.
 
     Raises UsageError if a package has no wheel for the target.
     """
@@ -119,7 +125,7 @@ def install(change: Change, options: Sequence[str]) -> None:
 
 
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
-    """Return the replaced packages as entries for the manifest's versions."""
+    """Return the replaced packages as entries for `versions` in the bundle's manifest."""
     return {
         f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
         + (f", sha256 {each.digest[:12]}" if each.digest else "")
@@ -137,7 +143,10 @@ def _newest(each: Replacement, options: Sequence[str]) -> str:
 
 
 def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) -> str:
-    """Return pins for the requirements. Raises UsageError, in which `text` describes the replacements."""
+    """Resolve the requirements, and return pins with hashes.
+
+    Raises UsageError if they cannot be resolved. `text` describes the replacements in the message.
+    """
     with tempfile.TemporaryDirectory(prefix="replace-") as folder:
         wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
         wanted.write_text("\n".join([*requirements, ""]))
@@ -182,7 +191,7 @@ def _replaced(
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the lines of each package in the output of `uv pip compile`."""
+    """Split the output of `uv pip compile` into packages. Yield (name, lines) of each package."""
     for block in re.split(r"\n(?=\S)", text.strip()):
         if name := re.match(r"[A-Za-z0-9._-]+", block):
             yield str(canonicalize_name(name[0])), block
@@ -227,9 +236,8 @@ def _source(each: Replacement) -> Iterator[Path]:
 
 
 def _clone(each: Replacement, folder: Path) -> Path:
-    """Clone the repository into `folder`, check out the ref, and return the package's path in the clone.
-
-    The ref is resolved in the original repository.
+    """Clone the repository of a replacement into `folder`, check out its ref, and return the package's path
+    in the clone. The ref is resolved in the original repository.
     """
     existing = next(path for path in (each.path, *each.path.parents) if path.is_dir())
     commit = local_git.commit(existing, each.ref, f"--replace {each.name}")
@@ -253,8 +261,9 @@ def _copy(each: Replacement, folder: Path) -> Path:
     """Copy a checkout into `folder`, and return the package's path in the copy.
 
     If the package is in a folder of a larger work tree, the whole tree is copied, because the build may use
-    files outside of the package. Environments and caches are left out, and other files if the tree is too
-    large. The copy's .git is a link, because build backends derive versions from it.
+    files outside of the package. Virtual environments and caches are not copied. If the tree is too large,
+    files outside the package are not copied either. The copy's .git is a link to the original, because build
+    backends derive the version from it.
     """
     package = each.path.resolve()
     root = package
@@ -277,7 +286,7 @@ def _work_tree(package: Path) -> Path | None:
     try:
         if local_git.output(package, "ls-files", "pyproject.toml", "setup.py"):
             return Path(local_git.output(package, "rev-parse", "--show-toplevel"))
-    except HarnessError:  # No repository, or one that git does not trust.
+    except HarnessError:  # There is no repository, or git does not trust it.
         return None
     return None
 
@@ -293,7 +302,7 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def _fits(root: Path) -> bool:
-    """Return whether the files that would be copied have at most _MAX_BYTES together."""
+    """Return whether the files in `root` that would be copied have at most _MAX_BYTES in total."""
     size = 0
     for folder, folders, files in os.walk(root):
         left_out = _left_out(folder, [*folders, *files])
@@ -315,7 +324,7 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         (built,) = out.glob("*.whl")
         target = out.parent / digest_of(built)[:12] / built.name
         target.parent.mkdir(exist_ok=True)
-        if not target.exists():  # another process may be installing it, and checks its hash
+        if not target.exists():  # Another process may be installing this wheel and checking its hash.
             built.replace(target)
         return target
     except ToolError as error:
@@ -329,9 +338,9 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
 
 
 def _build_environment() -> dict[str, str]:
-    """Return the environment of a build, which runs the checkout's code.
+    """Return the environment of a build, in which code of the checkout runs.
 
-    It has no secrets except those of uv's package indexes, and no settings of the harness.
+    It contains no secrets except those of uv's package indexes, and no settings of the harness.
     """
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH", *CHOOSING, "AWS_"))
     needed = proxies.names(env)
@@ -341,7 +350,10 @@ def _build_environment() -> dict[str, str]:
 
 
 def digest_of(wheel: Path) -> str:
-    """Return the SHA-256 of the files in a wheel, without their timestamps, which differ in each build."""
+    """Return a SHA-256 of the files in a wheel.
+
+    Their timestamps, which differ in each build, are not included.
+    """
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
@@ -350,7 +362,8 @@ def digest_of(wheel: Path) -> str:
 
 
 def reason(output: str) -> str:
-    """Return a build's exception, uv's explanation, or the end of the output, in at most 600 characters."""
+    """Return the reason for a failed build in at most 600 characters: the exception, uv's explanation, or the
+    end of the output."""
     raised = re.findall(
         r"^[\w.]*(?:Error|Exception)\b: .*(?:\n(?!error: |Traceback).*)*", output, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Find uv, an installer that is several times faster than pip."""
+"""Find uv, a package installer that is several times faster than pip."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 
 def uv() -> str | None:
-    """Return the path of uv in this interpreter's folder or on PATH, or None if uv is not installed."""
+    """Return the path of uv, or None if it is not installed. uv is searched for next to this Python
+    interpreter, and then on PATH."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")

@@ -32,7 +32,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def own_kubeconfig(folder: Path) -> Path:
     """Write a kubeconfig for the pod's service account and return its path.
 
-    Raises HarnessError outside a pod.
+    Raises HarnessError if this process does not run in a pod with a service account.
     """
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not (ACCOUNT / "token").exists():
@@ -77,7 +77,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the Lease's namespace: `asked`, else the pod's namespace, else torchrun-system."""
+    """Return the namespace of the Lease: `asked` if it is set, or else the pod's namespace, or else
+    torchrun-system."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
@@ -119,12 +120,12 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def _lead(
     asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait for the Lease, and reconcile while this process holds it. Return the exit code."""
+    """Wait for the Lease, and reconcile objects while this process holds it. Return the exit code."""
     lost, watching = threading.Event(), threading.Event()
 
     def tried(answered: bool) -> None:
         health.moves("lease")
-        # A standby is ready as soon as it can take over; the leader is ready once its caches are synced.
+        # A standby is ready as soon as it can take over. The leader is ready once its caches are synced.
         if answered and (not metrics.leads or watching.is_set()):
             health.ready.set()
 

@@ -55,14 +55,14 @@ def _packed(modules: Sequence[str], shared: str = SHARED) -> bytes:
 
 
 def _source(*path: str) -> str:
-    """Return the source of one of the harness's modules, without importing the module."""
+    """Return the source text of one of the harness's modules. The module is not imported."""
     return files("harness").joinpath(*path[:-1], f"{path[-1]}.py").read_text()
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
-    """Return a receiver's command, and the packed modules to send first on the command's stdin.
+    """Return the command that starts a receiver, and the packed modules to send first on the command's stdin.
 
-    The command contains the packed modules' length and digest. Therefore it does not have to wait until stdin
+    The command contains the length and the digest of the packed modules. Therefore it can start before stdin
     is closed, and never runs incomplete code.
     """
     program = _packed(RECEIVER)
@@ -71,15 +71,15 @@ def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
 
 
 def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
-    """Return a container command that runs `command` in the current tree, and restarts it for each new tree.
-
-    The container waits up to `start_seconds` for its first tree. It exits with the exit code of `command`.
+    """Return a container command that runs `command` in the pod's current tree, and restarts it after each
+    switch to another tree. The container waits up to `start_seconds` for its first tree. It exits with the
+    exit code of `command`.
     """
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
 
 def init_command(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
-    """Return the command that waits for a pod's first tree.
+    """Return the command of an init container that waits for the pod's first tree.
 
     The tree comes from the mounted Secrets in `folder`, from the pod at `holder` (HOST:PORT, or an empty
     string), or from a sync. `ready` is the expected content of the file ROOT/ready. After `seconds`, the
@@ -89,14 +89,13 @@ def init_command(folder: str, holder: str, root: str, control: str, ready: str, 
 
 
 def holder_command(folder: str, root: str, ready: str, port: int) -> list[str]:
-    """Return the command for the pod that stores a job's code and serves it on `port`."""
+    """Return the command of the pod that stores a job's code and serves it on `port`."""
     return [*_carried(ARCHIVE_SERVER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
-    """Return the command that downloads a workspace from S3 to `root`.
-
-    The command prints a digest of the workspace's listing.
+    """Return the command that downloads a workspace from S3 to `root`, and prints a digest of the listing of
+    the downloaded objects.
     """
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 

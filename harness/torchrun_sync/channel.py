@@ -1,4 +1,4 @@
-"""The channel between a sender and a pod's receiver, and its errors."""
+"""The interface of the channel between a sender and a pod's receiver, and its exceptions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ class PodRefused(HarnessError):
 
 
 class ContainerGone(HarnessError):
-    """Raised if the container does not run yet, or no longer runs. The pod's status may not show this yet."""
+    """Raised if the container is not running yet or no longer running, which the pod's status may not show
+    yet."""
 
 
 class Channel(Protocol):
-    """An ordered byte stream to and from a receiver.
+    """An ordered byte stream in both directions between a sender and a receiver.
 
-    The end of the stream may be lost, so the protocol does not depend on it.
+    The protocol does not depend on the end of the stream, because it may be lost.
     """
 
     def send(self, data: bytes, deadline: Deadline) -> None:
-        """Send the data. Raises Cut if the connection ends, or at the deadline."""
+        """Send the data. Raises Cut if the connection ends or the deadline passes."""
 
     def receive(self, deadline: Deadline) -> bytes:
-        """Return at least one received byte. Raises Cut if the connection ends, or at the deadline."""
+        """Wait for data and return it, at least one byte.
+
+        Raises Cut if the connection ends or the deadline passes.
+        """
 
     def close(self) -> None:
         """Close the channel without waiting for the receiver."""
 
 
 Open = Callable[[str, Deadline], Channel]
-"""A function that starts a receiver for the given session. Raises ContainerGone, Cut, PodRefused."""
+"""A function that starts a receiver in a pod for the given session, and returns a channel to the receiver.
+Raises ContainerGone, Cut or PodRefused."""

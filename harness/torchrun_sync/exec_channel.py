@@ -1,4 +1,7 @@
-"""A channel to a command in a container. The command runs in a Kubernetes exec over a WebSocket."""
+"""A channel to a command in a container.
+
+The command runs in a Kubernetes exec, and the channel uses the WebSocket of this exec.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,20 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
-"""The maximum number of stderr bytes to keep. The last lines explain why the command ended."""
+"""The maximum number of bytes that are kept of the command's stderr. Its last lines explain why the command
+ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
     r"|CONTAINER_(?:EXITED|CREATED)"
     r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
 )
-"""Error messages from the API server, the kubelet and containerd when the container is not running."""
+"""Matches error messages of the API server, the kubelet and containerd that mean that the container is not
+running."""
 
 
 class ExecChannel:
-    """stdin and stdout of a command in a container."""
+    """A channel to the stdin and stdout of a command in a container."""
 
     def __init__(self, name: str, socket: WebSocket) -> None:
         self._name, self._socket = name, socket
@@ -79,7 +84,7 @@ class ExecChannel:
         return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise the error that matches the exec status of a finished command, from the API server.
+        """Raise the exception for the exec status that the API server sent after the command ended.
 
         Raises ContainerGone if the container is not running, PodRefused if the receiver cannot start there,
         and Cut otherwise.
@@ -136,12 +141,12 @@ def _socket(
             raise Cut(text) from None
         raise PodRefused(text, hint="check that you may `create` pods/exec and that the pod runs") from None
     except (WebSocketException, OSError) as error:
-        raise Cut(f"{pod}: no exec stream: {error or type(error).__name__}") from None
+        raise Cut(f"{pod}: the exec stream could not be opened: {error or type(error).__name__}") from None
     return socket
 
 
 def _tls(configuration: client.Configuration) -> dict[str, Any]:
-    """Return the kubeconfig's TLS options.
+    """Return the TLS options for a WebSocket, according to the kubeconfig.
 
     The Kubernetes client's own create_websocket is not used, because it connects without a timeout.
     """

@@ -24,9 +24,8 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""How many seconds a failed command does not end its pod during a switch.
-
-The commands do not all stop at the same moment, so a rank may fail because another rank has already stopped.
+"""The number of seconds during a switch for which the failure of a command does not end its pod. The commands
+in the pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
 """
 _Answer = TypeVar("_Answer")
 
@@ -44,14 +43,17 @@ class Synced:
     """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The number of bytes sent. Like `files`, it is summed over all pods."""
+    """The number of bytes of file content that were sent. `files` and `sent` are totals over all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """One job's pods. A connection stays open between syncs, until its pod closes it."""
+    """The pods of one job, with a sender for each.
+
+    A connection to a pod stays open between syncs until the pod closes it.
+    """
 
     def __init__(
         self,
@@ -80,8 +82,9 @@ class Fleet:
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
         """Sync the folder into all pods. Pods that already run its content are not changed.
 
-        After a command fails, its pod waits `patience` seconds for the next sync. `generation` is the
-        generation to run; by default, it is computed from the pods' states. Raises HarnessError.
+        If a command fails, its pod waits for another sync until `patience` seconds after this sync.
+        `generation` is the generation to run. By default, it is computed from the states of the pods. Raises
+        HarnessError if the sync fails.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -117,12 +120,18 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """Let failed commands wait `seconds` for new code. Return each supervisor's state, keyed by pod."""
+        """For the next `seconds`, let a failed command wait for new code.
+
+        Return the states of the supervisors, keyed by pod.
+        """
         statuses = self._each(list(self._senders), lambda sender: sender.patience(seconds))
         return {name: str(status.get("state", "")) for name, status in statuses.items()}
 
     def _staged(self, walker: Walker, states: Mapping[str, State]) -> Tree:
-        """Stage the same tree in each store. If a file changes while it is read, scan the folder again."""
+        """Scan the folder and stage its tree in each store.
+
+        If a file changes while it is read, scan the folder again.
+        """
         changed = ""
         for _ in range(LOOKS):
             tree = walker.scan()
@@ -157,7 +166,10 @@ class Fleet:
         self._each(rest, switch)
 
     def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
-        """Call `act` for the named pods in parallel. After all calls, raise the first pod's error, if any."""
+        """Call `act` with the senders of the named pods in parallel, and wait for all calls.
+
+        If calls raise, the error of the first of these pods is raised.
+        """
         if not names:
             return {}
         with ThreadPoolExecutor(len(names)) as pool:
@@ -166,7 +178,7 @@ class Fleet:
 
 
 def always_changes(path: str) -> HarnessError:
-    """Return the error for a file that was written to during all LOOKS scans."""
+    """Return the error for a file that was written to during each of LOOKS scans."""
     return HarnessError(
         f"{path} was written to while it was read, {LOOKS} times",
         hint=f"a file that always changes is not code: add it to {OWN}",
@@ -174,7 +186,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod for each store that does not contain the tree, or contains a modified copy of it."""
+    """Return one pod for each store whose current tree is not the requested tree, or was modified."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -190,7 +202,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 def _generation(states: Mapping[str, State], tree: str) -> int:
     """Return the generation to run.
 
-    This is the running generation if only new pods need the tree, otherwise a new generation.
+    This is the running generation if only new pods need the tree, and otherwise a new generation.
     """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]

@@ -18,16 +18,15 @@ from harness.core.errors import UsageError
 from harness.core.processes import environment
 
 SECONDS = 120.0
-"""The timeout of a git command in seconds. Network file systems are slow."""
+"""The timeout of a git command in seconds. It is long, because network file systems are slow."""
 GITLINK = "160000"
-"""The mode of a submodule in git's index."""
+"""The file mode of a submodule in git's index."""
 IGNORED = "git ignores it"
 _REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
 _TRUST = re.compile(r"git config --global --add safe\.directory .*")
 _KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""Prefixes of the environment variables that git may read.
-
-Other variables, such as GIT_DIR in a hook, may point to a different repository.
+"""The prefixes of environment variables that are passed to git. Other variables, such as GIT_DIR in a git
+hook, might make git use another repository.
 """
 
 
@@ -37,14 +36,14 @@ class NoWorkTree(Exception):
 
 @dataclass(frozen=True)
 class GitFiles:
-    """The files in one folder of a work tree. Paths are relative to the folder."""
+    """The files that git lists in one folder of a work tree. Paths are relative to the folder."""
 
     tracked: frozenset[str]
     untracked: frozenset[str]
-    """Untracked files that are not ignored."""
+    """Files that are neither tracked nor ignored."""
     submodules: frozenset[str]
     repositories: frozenset[str]
-    """Folders of untracked repositories inside the work tree."""
+    """Folders inside the work tree that contain another repository and are not submodules."""
     ignored_folders: frozenset[str]
     _tracked_folders: frozenset[str] = field(init=False)
 
@@ -52,7 +51,7 @@ class GitFiles:
         object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
 
     def is_tracked(self, path: str) -> bool:
-        """Return whether git tracks a file, or any file in a folder. Folder paths end with a slash."""
+        """Return whether git tracks a file or, if the path ends with a slash, any file in the folder."""
         if path.endswith("/"):
             return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
         return path in self.tracked
@@ -65,7 +64,7 @@ class GitFiles:
 
 
 def git_files(folder: Path) -> GitFiles:
-    """Return the files in a folder that is part of a work tree.
+    """List the files in a folder with git.
 
     Raises NoWorkTree if the folder is not in a work tree, and UsageError if git cannot list the files.
     """
@@ -84,11 +83,12 @@ def git_files(folder: Path) -> GitFiles:
     listed = tracked or untracked or submodules or repositories
     if not listed and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
-    # If git lists no files, the folder may be inside an ignored folder, for which this command fails.
+    # If git listed no files, the folder may be inside an ignored folder. In such a folder, this command would
+    # fail.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if listed else []
-    # If all files in a folder are ignored, git lists the folder even if the folder itself is not ignored. It
-    # then lists these files too.
+    # Git also lists a folder that is not ignored itself if all files in it are ignored. In this case, git
+    # lists these files too.
     inside = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
     return GitFiles(
@@ -97,7 +97,10 @@ def git_files(folder: Path) -> GitFiles:
 
 
 def is_in_repository(folder: Path) -> Path | None:
-    """Return the nearest `.git` in a folder or the folders above it, or None. It may be invalid."""
+    """Return the path of the nearest `.git` in a folder or in the folders above it, or None.
+
+    The repository may be invalid.
+    """
     top = folder.resolve()
     return next((each / ".git" for each in (top, *top.parents) if os.path.lexists(each / ".git")), None)
 
@@ -107,7 +110,10 @@ def _is_ignored(folder: Path) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> list[str]:
-    """Return the NUL-terminated records that a git command prints. Names may contain any byte but NUL."""
+    """Return the NUL-terminated records that a git command prints.
+
+    Git terminates the records with NUL, because file names can contain any other byte.
+    """
     done = _run(folder, *arguments)
     if done.returncode == 0:
         return [os.fsdecode(each) for each in done.stdout.split(b"\0") if each]
@@ -124,7 +130,7 @@ def _git(folder: Path, *arguments: str) -> list[str]:
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # fsmonitor is a program named in the repository's configuration. Listing files does not need it.
+    # fsmonitor would run a program that the repository's configuration names. It is not needed to list files.
     command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
     others = {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)}
     changes = {**others, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}
@@ -150,7 +156,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _parents(paths: Iterable[str]) -> set[str]:
-    """Return all folders that contain one of the paths."""
+    """Return all folders that contain at least one of the paths."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rstrip("/").rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Ignore rules outside git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
+"""Apply ignore rules without git: .torchrunignore, the .gitignore of each folder, and built-in rules.
 
 The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
 ignored folder cannot be included again. Folder paths end with a slash.
@@ -21,7 +21,8 @@ NEVER_MEANT = (
 )
 """The built-in rules. An ignore file can override them, e.g. `!.git` in .torchrunignore."""
 MAX_RULES = 2000
-"""The maximum number of lines in an ignore file, because each path is compared with every line."""
+"""The maximum number of lines in an ignore file. It is limited, because each path is compared with every
+line."""
 _HINT = "its syntax is that of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
@@ -33,24 +34,32 @@ class OwnRules:
         self._spec = _spec(top / OWN)
 
     def decision(self, path: str) -> bool | None:
-        """Return True if the rules exclude a path, False if they include it again, None if none match."""
+        """Return True if the rules exclude a path, False if they include it again, and None if no rule
+        matches."""
         return _ignored(self._spec, path)
 
 
 class Ignored:
-    """A folder's .gitignore files. Call `enter` for each folder during a walk, outer folders first."""
+    """The .gitignore files in a folder and its subfolders.
+
+    Call `enter` for each folder during a walk, outer folders first.
+    """
 
     def __init__(self, top: Path) -> None:
         self._top = top
         self._by_folder: dict[str, GitIgnoreSpec] = {}
 
     def enter(self, folder: str) -> None:
-        """Read a folder's .gitignore. The path is relative to the top folder, whose own path is ""."""
+        """Read the .gitignore of a folder, given by its path relative to the top folder.
+
+        The path of the top folder itself is "".
+        """
         if spec := _spec(self._top / folder / GIT):
             self._by_folder[folder] = spec
 
     def decision(self, path: str) -> bool | None:
-        """Return whether the nearest .gitignore with a matching rule ignores a path, or None without one."""
+        """Return whether the nearest .gitignore that has a matching rule ignores a path, or None if no rule
+        matches."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])
@@ -61,7 +70,8 @@ class Ignored:
 
 
 def is_never_meant(path: str) -> bool:
-    """Return whether a built-in rule excludes a path: caches, virtual environments, git's own files."""
+    """Return whether a built-in rule excludes a path, such as a cache, a virtual environment or git's own
+    files."""
     return bool(_ignored(_BUILT_IN, path))
 
 
@@ -69,8 +79,8 @@ def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     """Return whether the last matching rule in an ignore file ignores the path, or None if no rule matches.
 
     pathspec also applies the rule `a/` to everything inside `a`, and the rule `a/**` to `a` itself. This
-    function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its content.
-    Each path in a walk is checked separately.
+    function behaves like git instead: `a/` applies only to the folder, and `a/**` only to its content. This
+    is sufficient, because a walk checks each path separately.
     """
     for rule in reversed(list(spec.patterns) if spec else []):
         result = rule.match_file(path) if isinstance(rule, RegexPattern) else None

@@ -1,4 +1,4 @@
-"""Pack a folder's code into one byte string, to be stored in the cluster for pods that start later."""
+"""Pack the code in a folder into one archive, which is stored in the cluster for pods that start later."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the tree in the format of pod/stored_archive.py, or None if this takes more than `limit` bytes.
+    """Return the tree as an archive in the format of pod/stored_archive.py.
 
-    Raises Changed if a file was written to after the scan.
+    Returns None if the archive is larger than `limit` bytes. Raises Changed if a file was written to after the
+    scan.
     """
     head = {"entries": tree.entries, "tree": tree.digest, "generation": generation}
     pieces: list[bytes] = []

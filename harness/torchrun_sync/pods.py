@@ -1,4 +1,4 @@
-"""Find the pods of a job that can receive a sync, and each pod's container."""
+"""Find the pods of a job to which code can be sent, and the container in each pod that receives it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""Container names: `workspace` waits for the code or stores it for other pods, `trainer` runs it."""
+"""The names of the containers that receive code. `workspace` waits for the code, or stores it for other pods.
+`trainer` runs the code."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""The control folder, which pods never share. It is writable even if the root filesystem is read-only."""
+"""The folder with a pod's control files. Pods never share it, and it is writable even if the container's root
+filesystem is read-only."""
 STORE = ".torchrun"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A running container in a pod."""
+    """A running container in a pod to which code can be sent."""
 
     pod: str
     uid: str
@@ -31,7 +33,8 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the pod's running container to sync into. None if there is none, e.g. in a terminating pod."""
+    """Return the running container in a pod to which code can be sent, or None if there is none, as in a
+    terminating pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -58,9 +61,9 @@ def _mount(pod: Object, container: Object) -> str:
 def wait(
     kube: Kube, namespace: str, selector: str, count: int, seconds: float, over: Callable[[], str | None]
 ) -> list[Target]:
-    """Wait until the containers in `count` pods are running, and return these containers.
+    """Wait until `count` pods have a running container that can receive code, and return these containers.
 
-    `over` returns the reason if the containers will never run, otherwise None. Raises WaitError, or
+    `over` returns the reason why the containers will never run, or None if they may run. Raises WaitError, or
     UsageError with that reason.
     """
 
@@ -70,7 +73,7 @@ def wait(
         ready = [each for each in map(target, pods.values()) if each]
         return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"
 
-    awaited = f"{count} pods that take code"
+    awaited = f"{count} pods that can receive code"
     pods = kube.wait(awaited, "v1", "Pod", done, seconds=seconds, namespace=namespace, selector=selector)
     return [each for each in map(target, pods.values()) if each]
 

@@ -26,11 +26,11 @@ _KINDS = (stat.S_ISDIR, stat.S_ISREG, stat.S_ISLNK)
 
 
 class _Rules(Protocol):
-    """The rules for one part of the folder. Folder paths end with a slash."""
+    """The rules for a part of the folder. The paths of folders end with a slash."""
 
     def enter(self, folder: str) -> None: ...
     def excluded(self, path: str) -> str:
-        """Return the reason why a path is not sent, or ""."""
+        """Return the reason why a path is not sent, or "" if it is sent."""
         ...
 
 
@@ -64,7 +64,8 @@ class _ByFiles:
 
 
 class _Whole:
-    """The rules for a folder that .torchrunignore includes again: all of its content is sent."""
+    """The rules for a folder that .torchrunignore includes again: all of its content is sent, except for
+    caches and virtual environments."""
 
     def enter(self, folder: str) -> None:
         pass
@@ -75,23 +76,29 @@ class _Whole:
 
 @dataclass
 class Selection:
-    """A single walk through a folder. The lists are complete at the end of the walk."""
+    """Selects files during a single walk through a folder. The lists are complete when the walk has ended."""
 
     top: Path
     excluded: list[tuple[str, str]] = field(default_factory=list)
-    """Paths that are not sent, with the reasons. Folder paths end with a slash."""
+    """(path, reason) for each path that is not sent. Paths of folders end with a slash."""
     skipped: list[str] = field(default_factory=list)
-    """Paths of sockets, pipes and devices, which have no content to send."""
+    """The paths of sockets, pipes and devices, which have no content to send."""
     notices: list[str] = field(default_factory=list)
-    """One sentence for each effect of the rules that the user might not expect."""
+    """A sentence for each effect of the rules that users might not expect."""
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield each selected file, folder and link, with its status. Raises UsageError."""
+        """Yield (path, status) of each selected file, folder and link.
+
+        Raises UsageError if a file cannot be read.
+        """
         self._own = OwnRules(self.top)
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Walk through a folder to which `rules` apply. The paths in the rules are relative to `base`."""
+        """Walk through one folder, to which `rules` apply.
+
+        The rules refer to paths relative to the folder `base`.
+        """
         rules.enter(_below(folder, base))
         try:
             inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
@@ -114,7 +121,7 @@ class Selection:
                 rules.excluded(_below(named, base)) if own is None else f"{OWN} excludes it" if own else ""
             )
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                # Git does not list sockets, pipes and devices, so they look ignored.
+                # Git lists no sockets, pipes and devices, so they seem to be ignored.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:
@@ -125,7 +132,8 @@ class Selection:
                     yield from self._folder(path, *self._inner(path, rules, base, own is False))
 
     def _inner(self, path: str, rules: _Rules, base: str, included: bool) -> tuple[_Rules, str]:
-        """Return the rules for a folder's content, and the folder to which their paths are relative."""
+        """Return the rules for the content of a folder, and the folder to which the paths in these rules are
+        relative."""
         if os.path.lexists(self.top / path / ".git"):
             return self._rules(path), path
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
@@ -137,7 +145,8 @@ class Selection:
         return (_Whole(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder that may be in a git work tree."""
+        """Return the rules for a folder: git's if the folder is in a work tree, and otherwise those of
+        .gitignore files."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:

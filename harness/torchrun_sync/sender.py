@@ -21,43 +21,41 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of unacknowledged bytes. The pod sends four acks for this many bytes."""
+"""The maximum number of sent bytes that the pod has not acknowledged. The pod sends four acks for this many
+bytes."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain a part of a file, uncompressed and compressed."""
 WORTH = 0.9
-"""The maximum ratio of compressed to uncompressed size for sending a piece compressed."""
+"""The maximum ratio of compressed to uncompressed size at which a piece is sent compressed."""
 PROBE = 4096
-"""How many bytes of a piece are compressed first, to find out whether compression is worthwhile.
-
-Images and weights, for example, do not become smaller.
+"""The number of bytes at the beginning of a piece that are compressed on trial. Images and weights, for
+example, do not become smaller.
 """
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The phase timeouts in seconds, and the number of retries after a lost connection."""
+    """The timeouts of the phases of a sync, in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
     answer: float = 30
     lock: float = 15
-    """The timeout for waiting until another sync into the same folder has ended."""
+    """The maximum time to wait for another sync into the same folder."""
     stall: float = 30
-    """The timeout between two acks."""
+    """The maximum time between two acks."""
     stage: float = 180
-    """The timeout for copying the whole tree on the pod's disk."""
+    """The maximum time for building the tree in the pod, which may copy all of it on the pod's disk."""
     hold: float = 60
-    """The timeout for stopping the command.
-
-    It is longer than the receiver's own timeout (pod/control.py), so that the receiver's error message is
-    shown.
+    """The maximum time for stopping the command. It is longer than the receiver's own timeout
+    (pod/control.py), so that the user sees the receiver's error message.
     """
     tries: int = 4
 
 
 @dataclass(frozen=True)
 class State:
-    """The state reported by a pod."""
+    """The state of a pod, as its receiver reports it."""
 
     store: str
     tree: str
@@ -78,7 +76,10 @@ class Changed(Exception):
 
 
 class Sender:
-    """The client's side of the protocol with one pod. After a lost connection, it reconnects and resumes."""
+    """The client's side of the protocol with one pod.
+
+    If the connection is lost, it reconnects and resumes.
+    """
 
     def __init__(self, name: str, open_channel: Open, limits: Limits) -> None:
         self.name, self._open, self._limits = name, open_channel, limits
@@ -86,17 +87,17 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of (compressed) file content bytes sent, including those on lost connections."""
+        """The number of bytes of file content sent, as compressed and including those on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:
-        """Return the state reported by the pod."""
+        """Return the pod's current state."""
         return self._tried(self._hello)
 
     def send(self, tree: Tree) -> str:
-        """Stage the tree in the pod, next to the running tree. Return the digest computed by the pod.
+        """Stage the tree in the pod, next to the running tree.
 
-        Raises Changed, Cut, PodRefused.
+        Return the digest that the pod computed. Raises Changed, Cut or PodRefused.
         """
         return self._tried(lambda: self._send(tree))
 
@@ -108,11 +109,14 @@ class Sender:
         return dict(response["status"])
 
     def hold(self) -> bool:
-        """Stop the command. Return whether the pod has a supervisor that stopped it."""
+        """Make the pod's supervisor stop the command. Return whether the pod has a supervisor."""
         return bool(self._tried(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
 
     def switch(self, tree: str, generation: int, *, patience: float = 0, ready: str = "") -> None:
-        """Switch to the tree and start the command. Raises PodRefused if the pod reports another tree."""
+        """Make the pod switch to the tree and start the command.
+
+        Raises PodRefused if the pod reports another tree.
+        """
         asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
         response = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
         if (response["tree"], response["generation"]) != (tree, generation):
@@ -127,9 +131,12 @@ class Sender:
             self._channel.close()
             self._channel = None
 
-    # -- connections -----------------------------------------------------------------------------------
+    # -- keep a connection to the pod ------------------------------------------------------------------
     def _tried(self, phase: Callable[[], _Answer]) -> _Answer:
-        """Return the phase's result. After a lost connection, repeat the phase with a new connection."""
+        """Run a phase of the protocol and return its result.
+
+        If the connection is lost, repeat the phase with a new connection.
+        """
         for again in range(self._limits.tries, -1, -1):
             try:
                 return phase()
@@ -186,7 +193,7 @@ class Sender:
             raise PodRefused(f"{self.name}: {payload.decode(errors='replace')}")
         return kind, json.loads(payload)
 
-    # -- a tree ----------------------------------------------------------------------------------------
+    # -- send a tree -----------------------------------------------------------------------------------
     def _send(self, tree: Tree) -> str:
         packed = tree.packed()
         channel = self._connected()
@@ -211,7 +218,7 @@ class Sender:
         return str(self._ask("stage", "staged", self._limits.stage)["tree"])
 
     def _acked(self) -> int:
-        """Wait for an ack. Return the number of bytes that the pod has received."""
+        """Wait for an ack. Return the number of bytes that the pod has acknowledged."""
         kind, response = self._take(Deadline.after(self._limits.stall), "an ack")
         if kind != "ack":
             raise PodRefused(f"{self.name}: expected 'ack', but got {kind!r}")
@@ -219,7 +226,10 @@ class Sender:
 
 
 def _content(top: Path, entry: Entry, offset: int) -> Any:
-    """Yield a file's frames, starting at `offset`. If the file has changed, the last frame is `drop`."""
+    """Yield the frames for a file's content from `offset` on.
+
+    If the file has changed, the last frame is `drop`.
+    """
     head = {name: entry[name] for name in ("sha256", "size")}
     yield "file", json.dumps({**head, "offset": offset}).encode()
     digest, done, size = sha256(), 0, entry["size"]

@@ -1,4 +1,4 @@
-"""Scan a folder for a sync, and return the entries of its selected files, with their digests."""
+"""Scan a folder before a sync, and return the entries of its selected files, with their digests."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from harness.torchrun_sync.warnings import warnings
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""A file's size, mtime and ctime in ns, and inode. The stamp changes when the file is written to."""
+"""A file's size, its mtime and ctime in nanoseconds, and its inode. The stamp changes when the file is
+written to."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder's content at a point in time."""
+    """The selected content of a folder at a point in time."""
 
     top: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
-    """Paths of sockets, pipes and devices, which have no content to send."""
+    """The paths of sockets, pipes and devices, which have no content to send."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """Paths that are not sent, with the reasons. Folder paths end with a slash."""
+    """(path, reason) for each path that is not sent. Paths of folders end with a slash."""
 
     @cached_property
     def digest(self) -> str:
@@ -42,7 +43,7 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """Return the total size of all files in bytes."""
+        """Return the total number of bytes in all files."""
         return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
 
     def packed(self) -> bytes:
@@ -58,7 +59,7 @@ class Walker:
 
     top: Path
     warn: Progress = lambda _: None
-    """A function that is called once for each warning about the content."""
+    """A function that is called once for each warning about the folder's content."""
     _warned: set[str] = field(default_factory=set)
     _digests: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
@@ -68,9 +69,10 @@ class Walker:
             raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
 
     def scan(self) -> Tree:
-        """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file.
+        """Scan the folder and return its tree.
 
-        All content is scanned first, so `warn` is called before anything is sent.
+        Raises UsageError for a link that leads out of the folder, or for an unreadable file. `warn` is called
+        during the scan, and therefore before anything is sent.
         """
         selection = Selection(self.top)
         entries: list[Entry] = []
@@ -107,7 +109,7 @@ class Walker:
         return tree
 
     def stamps(self) -> dict[str, Stamp | str]:
-        """Return each file's stamp and each folder's mode, keyed by path. Files are not read.
+        """Return the stamp of each file and the mode of each folder, keyed by path. Files are not read.
 
         The result changes whenever the tree changes.
         """
@@ -126,7 +128,10 @@ class Walker:
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
     def _digest(self, path: str) -> tuple[int, str]:
-        """Return the size and digest of a file. The sender detects changes during the scan."""
+        """Return the size and digest of a file.
+
+        If the file changes during the scan, the sender detects the change later.
+        """
         with (self.top / path).open("rb") as file:
             stamp = _stamp(os.fstat(file.fileno()))
             if (known := self._digests.get(path)) and known[0] == stamp:
@@ -135,7 +140,7 @@ class Walker:
             while piece := file.read(PIECE):
                 digest.update(piece)
                 size += len(piece)
-            # A second write in the same clock tick does not change the stamp. Therefore the digest of a file
+            # A second write in the same tick of the clock would not change the stamp, so the digest of a file
             # that was just written is not cached.
             if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
                 self._digests[path] = (stamp, digest.hexdigest())

@@ -12,7 +12,7 @@ from harness.torchrun_sync.pod.entries import Entry
 from harness.torchrun_sync.selection import BUILT_IN
 
 LARGE_BYTES = 10_000_000
-"""The size in bytes from which a file is considered large."""
+"""The size in bytes from which a warning about a large file is given."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -24,11 +24,11 @@ _SECRETS = (
     *("*client_secret*.json", "*service[-_]account*.json"),
     *(f"*{name}.{end}" for name in ("credentials", "secrets", "secret") for end in _DATA),
 )
-"""Names of files that usually contain a secret, in lower case."""
+"""Patterns for the names of files that usually contain a secret, in lower case."""
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
-"""Suffixes that editors and people append to the names of backup copies."""
+"""Matches the suffixes that editors and people append to the names of backup copies."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
@@ -53,7 +53,8 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def summary(excluded: Sequence[tuple[str, str]]) -> str:
-    """Return one line about the paths that are not sent, without caches and virtual environments, or ""."""
+    """Return one line that names the paths that are not sent, without caches and virtual environments, or ""
+    if there are none."""
     paths = [path for path, reason in excluded if reason != BUILT_IN]
     reasons = sorted({reason for _, reason in excluded if reason != BUILT_IN})
     return f"not sent: {_some(paths)} ({', '.join(reasons)}); `--dry-run` lists all" if paths else ""
@@ -102,5 +103,8 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _printable(path: str) -> str:
-    """Return a path that is safe to print. File names may contain line breaks, escapes and invalid UTF-8."""
+    """Return a path in a form that is safe to print.
+
+    File names can contain line breaks, escape sequences and invalid UTF-8.
+    """
     return path if path.isprintable() else ascii(path)

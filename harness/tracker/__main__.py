@@ -17,17 +17,19 @@ from harness.tracker.storage.run_timeouts import HEARTBEAT_SECONDS
 
 MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75
-"""How long the server keeps an idle connection open, in seconds. All clients close idle connections sooner,
-so the server never closes a connection that a client is about to use."""
+"""The number of seconds for which the server keeps an idle HTTP connection open. The tracker's clients close
+idle connections after a shorter time, so the server never closes a connection on which a client is about to
+send a request."""
 SWITCH_SECONDS = 0.0005
-"""How long a thread can hold the GIL while the event loop waits for it, in seconds. With Python's default of
-5 ms, requests take several times as long while other threads read the database."""
+"""The interpreter's thread switch interval (sys.setswitchinterval), in seconds: how long another thread can
+hold the GIL while the event loop waits for it. With Python's default of 5 ms, requests take several times as
+long while other threads read the database."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser for the command line."""
+    """Return the parser for the command line of `python3 -m harness.tracker`."""
     result = argparse.ArgumentParser(
         prog="harness tracker serve", description="A Pluto-compatible tracker that stores every raw row."
     )
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def key_in(path: Path) -> str:
-    """Return the key in a file. Raises OSError or ValueError if it cannot be read.
+    """Return the API key stored in a file. Raises OSError or ValueError if the key cannot be read.
 
     harness.core.user_files is not used, because the tracker's image does not contain it.
     """
@@ -67,7 +69,10 @@ def key_in(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal arrives. Return 0, or 64 if there is no key, or 2 if the start fails."""
+    """Serve the tracker until SIGTERM or SIGINT, and return the exit code.
+
+    The exit code is 0 after a signal, 64 if there is no usable API key, and 2 if the server cannot start.
+    """
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
@@ -106,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             timeout_graceful_shutdown=5,
         )
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again at its end.
+    signal.signal(signal.SIGTERM, lambda *_: None)  # server.run() raises the signal again when it ends.
     try:
         server.run()
     except KeyboardInterrupt:

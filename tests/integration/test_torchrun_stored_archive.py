@@ -122,7 +122,7 @@ def test_a_part_that_is_not_whole_is_never_unpacked(here: Path, to: Pod, tmp_pat
         path.write_text("what is this?")
     code, said = ended(waiting(folder, to, seconds=2))
     assert code == 1
-    assert "no code came within 2 s" in said
+    assert "no code arrived within 2 s" in said
     assert "kubectl torchrun sync" in said
     assert os.listdir(to.mount) == [".torchrun"]
     assert not os.listdir(to.root / "trees")

@@ -95,7 +95,7 @@ def test_which_was_copied(three: tuple[Made, Made, Made]) -> None:
     created, *copies = three
     assert "no template is used (as asked)" in created.said
     assert all("copying 1 control plane and 1 workers" in copy.said for copy in copies)
-    assert not any("could not be copied" in copy.said for copy in copies)
+    assert not any("could not be started from its template" in copy.said for copy in copies)
 
 
 # -- the containers -----------------------------------------------------------------------------------------
@@ -427,11 +427,11 @@ def test_a_template_that_is_cut_off_is_replaced(three: tuple[Made, Made, Made], 
     subprocess.run(command, input=cut, capture_output=True, text=True, check=True)
     try:
         first = made(name, tmp_path / "first")
-        assert "could not be copied (" in first.said
+        assert "could not be started from its template (" in first.said
         assert "/kind/template/etcd" in first.said
     finally:
         removed(name, tmp_path / "first")
     second = made(name, tmp_path / "second")
     removed(name, tmp_path / "second")
     assert "copying 1 control plane" in second.said
-    assert "could not be copied" not in second.said
+    assert "could not be started from its template" not in second.said

@@ -1,1 +1,2 @@
-"""`harness torchrun`, also `kubectl torchrun`: submit jobs with a folder's code, and manage them."""
+"""The command `harness torchrun`, also available as `kubectl torchrun`: submit jobs with the code in a
+folder, and manage them."""

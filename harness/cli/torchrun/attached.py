@@ -27,23 +27,27 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds for which a supervisor waits for new code after its command has failed. A running `--watch` extends
-this time repeatedly."""
+"""The number of seconds for which a supervisor waits for new code after its command has failed. `sync
+--watch` extends this time again and again."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""Seconds for which a failed sync is retried. The controller lets pods wait for code for the same time."""
+"""The number of seconds for which a failed sync is retried. The controller lets pods wait equally long for
+their code."""
 STATUS_SECONDS = 5.0
-"""Seconds after which a job without a status is assumed to have no controller."""
+"""The number of seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
-"""Maximum seconds to wait for the rest of each log after the job has ended."""
+"""The maximum number of seconds to wait for the rest of each log after the job has ended."""
 DETACHED = 130
-"""The exit code after Ctrl-C, as in a shell. It is not the exit code of the job."""
+"""The exit code after Ctrl-C, as in a shell. It does not mean that the job has failed."""
 
 
 @dataclass
 class Attached:
-    """A job to follow. `walker` reads the folder with the job's code. If it is None, no code is sent."""
+    """Follows a job until it ends.
+
+    `walker` reads the folder with the job's code. If `walker` is None, no code is sent.
+    """
 
     jobs: Jobs
     name: str
@@ -103,9 +107,9 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once to the pods that run it or wait for it. Raises WaitError after `seconds`.
+        """Send the code once, to the pods that run it or wait for it.
 
-        For a job without pods, storing the code in the cluster is enough.
+        Raises WaitError after `seconds`. If the job has no pods, the code is only stored in the cluster.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -133,28 +137,32 @@ class Attached:
             self.progress(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
-        """Return the containers of all pods, or an empty list while a container is missing."""
+        """Return the container to send code to in each pod, or an empty list while a pod or container is
+        missing."""
         count = (job.get("status") or {}).get("numNodes")
         targets = [each for each in map(target, pods) if each]
-        if is_stored(job):  # an init container fetches the stored code and exits
+        if is_stored(job):  # An init container fetches the stored code and exits.
             targets = [each for each in targets if each.container == TRAINER]
         return targets if count and len(targets) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
-        """Send the code to new pods. With --watch, also send it once changed files are completely written."""
+        """Send the code to new pods.
+
+        With --watch, also send it after files have changed and are completely written.
+        """
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}
         ):
             return
         if is_stored(job) and not self.watch:
-            return  # its pods run the submitted code; later edits were not submitted
+            return  # The pods run the submitted code. Later edits are sent only on request.
         targets = self._targets(job, pods)
         if not targets:
             return
         before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
         new = frozenset(each.uid for each in targets) - self._synced
-        # A pod is synced only once, because its trainer already has the code that the init container
-        # received.
+        # A pod is synced only once, even if its init container received the code, because the trainer already
+        # has that code.
         if new:
             self._tried(job, targets)
         elif self.watch and before != self._stamps:
@@ -163,19 +171,22 @@ class Attached:
             self._renew()
 
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
-        """Sync as soon as two successive polls find the same files.
+        """Send the code as soon as two successive polls find the files unchanged.
 
-        An editor may write several files, one after another.
+        An editor may write several files one after another.
         """
         assert self.walker is not None
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
             time.sleep(0.1)
         if self._tried(job, targets) is None:
-            self._stamps = None  # the next poll tries again
+            self._stamps = None  # The next poll tries again.
 
     def _renew(self) -> None:
-        """Ask the supervisors in the pods to wait longer for new code. Pods that have ended are ignored."""
+        """Ask the supervisors in the pods to wait longer for new code.
+
+        A pod that does not respond is only reported.
+        """
         assert self._fleet is not None
         self._renewed = time.monotonic()
         try:
@@ -184,7 +195,7 @@ class Attached:
             self.progress(f"a pod does not respond: {error.message}")
 
     def _store_next(self, job: Object) -> bool:
-        """Store the folder's code in the cluster for pods that start later. Return True if it was stored."""
+        """Store the folder's code in the cluster, for pods that start later. Return whether it was stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)
@@ -197,12 +208,14 @@ class Attached:
             return
         packed = take(self.walker, synced.generation)
         if packed.tree.digest != synced.tree:
-            return  # a file has changed since, so another sync follows
+            return  # A file has changed since the sync, so another sync follows.
         Keeper(self.jobs, self.progress).store(job, packed, synced.generation, self.walker)
         self._stored = synced.generation
 
     def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
-        """Send the code. Return None if a container is gone or cannot be reached, because pods come and go.
+        """Send the code to the pods.
+
+        Return None if a container is gone or cannot be reached, because pods can be replaced at any time.
 
         Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS of failures.
         """
@@ -224,7 +237,8 @@ class Attached:
         return synced
 
     def _changed(self, targets: Sequence[Target]) -> bool:
-        """Return whether the job has ended, or its containers are no longer `targets`."""
+        """Return whether the job has ended, or the containers to which code is sent are no longer
+        `targets`."""
         job = self.jobs.find(self.name)
         return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 
@@ -251,7 +265,7 @@ class Attached:
         return synced
 
     def _follow(self, pods: Sequence[Object]) -> None:
-        """Start printing the log of each trainer that has started."""
+        """Start to print the log of each trainer container that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []

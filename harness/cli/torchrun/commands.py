@@ -171,7 +171,7 @@ def _walker(folder: Path) -> "Walker":
 
 
 def _set_fields(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value. The queue or the controller sets the other fields."""
+    """Return the fields whose values are not None. The queue or the controller sets all other fields."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -213,7 +213,8 @@ def _dry_run(
 
 
 SUBMIT_SECONDS = 3600.0
-"""Maximum seconds that `submit --detach` waits for pods that need the code. The queue can be long."""
+"""The maximum number of seconds for which `submit --detach` waits for pods that need the code. The queue can
+be long."""
 SYNC_SECONDS = 120.0
 
 

@@ -31,11 +31,12 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""The command that started this process. Messages that suggest a command begin with it."""
+"""The command with which this process was started. Messages suggest commands that begin with it."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
-"""The exit code for a failed job whose pods, and so the trainers' exit codes, no longer exist."""
+"""The exit code for a failed job whose pods no longer exist, so that the trainers' exit codes are not
+known."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
@@ -43,25 +44,25 @@ def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     settings = load(kubeconfig=kubeconfig)
     path = settings.kubeconfig or (Path(named) if named else home() / ".kube" / "config")
-    # Each cluster has its own file, because clusters differ in the API resources that they serve.
+    # Each cluster has its own discovery cache, because clusters serve different API resources.
     digest = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
     return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{digest}.json")
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
-    """Return `named` if it is not None, otherwise the namespace of the kubeconfig's context."""
+    """Return the namespace `named`, or the namespace of the kubeconfig's context if `named` is None."""
     return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """The TorchrunJobs in a namespace."""
+    """Creates, reads, changes and deletes the TorchrunJobs in a namespace."""
 
     kube: Kube
     namespace: str
 
     def get(self, name: str) -> Object:
-        """Return the job. Raises UsageError if it does not exist."""
+        """Return the TorchrunJob with this name. Raises UsageError if it does not exist."""
         job = self.find(name)
         if job is None:
             existing = ", ".join(each["metadata"]["name"] for each in self.all()[:5]) or "none"
@@ -86,15 +87,23 @@ class Jobs:
 
     @staticmethod
     def document(name: str, spec: Object, digest: str | None, namespace: str | None) -> Object:
-        """Return a TorchrunJob. If `digest` is not None, its pods wait for the code with this digest."""
+        """Return the manifest of a TorchrunJob.
+
+        If `digest` is not None, the job's pods wait for the code with this digest.
+        """
         metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
         if digest:
-            # Empty means that the code is not stored yet. The controller creates the pods once it is stored.
+            # An empty value means that the code is not stored yet. The controller creates the pods once it is
+            # stored.
             metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
         return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
 
     def create(self, document: Object, *, dry_run: bool = False) -> Object:
-        """Create a TorchrunJob. With `dry_run`, the API server only validates it. Raises UsageError."""
+        """Create a TorchrunJob.
+
+        With `dry_run`, the API server only validates it. Raises UsageError if the job is rejected or already
+        exists.
+        """
         name = document["metadata"]["name"]
         self.all()
         if self.find(name) is not None:
@@ -151,7 +160,7 @@ class Jobs:
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
-        """Return 0 if the job succeeded, otherwise the exit code of the trainer that failed first."""
+        """Return 0 if the job succeeded, and otherwise the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
         ended = [
@@ -165,7 +174,10 @@ class Jobs:
         return int(first["exitCode"]) if first else FAILED
 
     def _written(self, write: Any) -> Object:
-        """Return the result of a write request. Raises UsageError if the API server rejects the object."""
+        """Send a write request and return its result.
+
+        Raises UsageError if the API server rejects the object.
+        """
         try:
             return dict(_repeated(write))
         except ApiException as error:
@@ -175,7 +187,7 @@ class Jobs:
 
 
 def answered(request: Callable[[], _Answer]) -> _Answer:
-    """Return the API server's response.
+    """Send a request and return the API server's response.
 
     Raises HarnessError if the API server does not respond, or responds with an error.
     """
@@ -193,9 +205,9 @@ def _rejected(error: ApiException) -> HarnessError:
 
 
 def _repeated(request: Callable[[], _Answer]) -> _Answer:
-    """Send the request, and repeat it while the API server is not ready.
+    """Send a request, and repeat it while the API server is not ready.
 
-    For example, the API server returns 429 just after a CRD is created.
+    For example, the API server responds with 429 just after a CRD was created.
     """
     later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
     again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
@@ -224,7 +236,7 @@ def finished(job: Object) -> bool:
 
 
 def reason(job: Object) -> str:
-    """Return the controller's message from the job's status, or ""."""
+    """Return the message that the controller wrote to the job's status, or ""."""
     return str((job.get("status") or {}).get("message") or "")
 
 
@@ -235,7 +247,10 @@ def name_of(folder: Path) -> str:
 
 
 def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
-    """Return NAME=VALUE pairs as environment variables for a container. Raises UsageError."""
+    """Convert NAME=VALUE pairs to a container's environment variables.
+
+    Raises UsageError if a pair is invalid.
+    """
     for pair in pairs:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
             raise UsageError(f"expected NAME=VALUE, not {pair!r}", hint="--env NAME=VALUE")
@@ -243,7 +258,10 @@ def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
 
 
 def refused_by_models(spec: Object) -> str:
-    """Return the first error in a job's spec, or "" if the spec is valid. No cluster is needed."""
+    """Return the first error in a job's spec, or "" if the spec is valid.
+
+    This check does not need a cluster.
+    """
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -264,12 +282,12 @@ _Quoting.add_representer(str, _quoted)
 
 
 def yaml_of(document: Object) -> str:
-    """Return an object as YAML that every parser reads the same way."""
+    """Return an object as YAML that all YAML parsers read in the same way."""
     return yaml.dump(document, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
 
 
 def table(jobs: Sequence[Object]) -> str:
-    """Return a table with a line for each job."""
+    """Return a table with one line for each job."""
     rows = [("NAME", "QUEUE", "PHASE", "WORKERS", "RESTARTS", "MESSAGE")]
     for job in jobs:
         status = job.get("status") or {}

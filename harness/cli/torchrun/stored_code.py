@@ -24,20 +24,22 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
-"""Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
+"""The maximum number of seconds until the controller has created the pod that stores a job's code, if the job
+has such a pod."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs, including the time to pull its image and bind its volume claim."""
+"""The maximum number of seconds until the pod that stores the code runs, including the time to pull its image
+and to bind its volume claim."""
 PART_BYTES = 1_000_000
-"""Maximum bytes of code stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
+"""The maximum number of bytes of code in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A snapshot of a folder's code."""
+    """A snapshot of the code in a folder, packed for storage in Secrets."""
 
     tree: Tree
     parts: tuple[bytes, ...] | None
-    """The code, divided into parts for Secrets. None if it is too large for Secrets."""
+    """The packed code, divided into one part per Secret. None if the code is too large for Secrets."""
 
 
 def take(walker: Walker, generation: int) -> Packed:
@@ -56,13 +58,15 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Creates, replaces and deletes the Secrets that contain the code for jobs in one namespace."""
+    """Creates, replaces and deletes the Secrets that contain the code of jobs in one namespace."""
 
     jobs: Jobs
     progress: Progress
 
     def store(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
-        """Create or replace the Secrets, and annotate the job. Return whether the code is stored.
+        """Create or replace the Secrets with a job's code, and annotate the job.
+
+        Return whether the code is stored.
 
         Code that is too large for Secrets is sent to the pod that stores the code, if the job has such a pod.
         If the code cannot be stored, the previously stored code is deleted, so that later pods wait for a
@@ -101,7 +105,10 @@ class Keeper:
         return not why
 
     def _send_to_holder(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
-        """Send the code to the pod that stores it. Return the reason if that failed, or ""."""
+        """Send the code to the pod that stores it.
+
+        Return "", or the reason why the code could not be sent.
+        """
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
         large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _holder(job)
@@ -146,7 +153,7 @@ class Keeper:
             raise UsageError(
                 f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
             )
-        if there is not None and whose != metadata["uid"]:  # the Secret of a deleted job with the same name
+        if there is not None and whose != metadata["uid"]:  # from a deleted job with the same name
             self._delete(job, index)
         owner = {
             "apiVersion": names.API,
@@ -175,7 +182,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # a client that cannot read the Secret did not create it either
+        except HarnessError:  # A client that cannot read a Secret cannot have created it.
             return False
 
     def _delete(self, job: Object, index: int) -> None:
@@ -189,28 +196,28 @@ def _holder(job: Object) -> str:
 
 
 def _largest(tree: Tree) -> str:
-    """Return the largest files in a tree, with their sizes."""
+    """Return the paths and sizes of the largest files in a folder's tree, as text."""
     files = sorted(tree.by_digest().values(), key=lambda entry: -int(entry["size"]))[:SHOWN]
     return ", ".join(f"{entry['path']} {entry['size'] / 1e6:.1f} MB" for entry in files)
 
 
 def _whose(secret: Object | None) -> str | None:
-    """Return the UID of the job whose code is in a Secret, or None if the Secret does not contain code."""
+    """Return the UID of the job whose code a Secret contains, or None if the Secret does not contain code."""
     return ((secret or {}).get("metadata", {}).get("labels") or {}).get(names.PART_LABEL)
 
 
 def parts_of(job: Object) -> int:
-    """Return the number of Secrets that store a job's code."""
+    """Return the number of Secrets in which a job's code is stored."""
     count = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
     return int(count) if count.isdecimal() else 0
 
 
 def is_stored(job: Object) -> bool:
-    """Return whether a job's current code is stored in the cluster, in Secrets or in a pod."""
+    """Return whether a job's current code is stored in the cluster, either in Secrets or in a pod."""
     return (job["metadata"].get("annotations") or {}).get(names.KEPT_ANNOTATION) == "true"
 
 
 def generation_of(job: Object) -> int:
-    """Return the latest generation of the code that was stored in the cluster, or 0."""
+    """Return the number of the latest generation of a job's code that was stored in the cluster, or 0."""
     generation = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
     return int(generation) if generation.isdecimal() else 0

@@ -2,8 +2,8 @@
 
 To show the help for one command, typer imports the modules of all commands. These modules therefore import
 only typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
-also omit `from __future__ import annotations`, which turns 600 annotations into strings. Typer would have to
-compile each string, which would take an eighth of the time for `harness --help`.
+also omit `from __future__ import annotations`, which would turn 600 annotations into strings. Typer would
+have to compile each of them, which would take an eighth of the time of `harness --help`.
 tests/unit/cli/test_startup.py checks these imports.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def load(**flags: Any) -> Settings:
-    """Return the settings (harness/settings.py). Raises UsageError."""
+    """Load the settings (harness/settings.py). Raises UsageError if a setting is invalid."""
     from harness.settings import load as load_settings
 
     return load_settings(**flags)
@@ -39,7 +39,10 @@ def run_context(settings: Settings, progress: Progress) -> RunContext:
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open a bundle by its path or a part of its name (evidence/io/runs_folder.py). Raises UsageError."""
+    """Open a bundle by its path or a part of its name (evidence/io/runs_folder.py).
+
+    Raises UsageError unless exactly one bundle matches.
+    """
     from harness.evidence.io.runs_folder import opened as open_bundle
 
     return open_bundle(path, runs_dir)
@@ -61,7 +64,7 @@ def console() -> Console:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield the progress function and listener for a launch (harness/cli/view/live.py)."""
+    """Yield the progress function and the evidence listener for a launch (harness/cli/view/live.py)."""
     from harness.cli.view.live import watching as live
 
     with live(quiet) as pair:

@@ -1,4 +1,5 @@
-"""Show a running launch on a terminal: its stages with durations, a table of ranks, and what it waits for."""
+"""Show a running launch on a terminal: its stages and their durations, a table of ranks, and what the launch
+is waiting for."""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ from harness.workers.ground_truth import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""Maximum number of characters read from a log line, counted from its end."""
+"""The maximum number of characters that are read from a log line, counted from its end."""
 
 
 @dataclass
 class _Pod:
-    """The latest state of a node's pod."""
+    """The latest state of the pod with a node index."""
 
     name: str = ""
     uid: str = ""
@@ -49,7 +50,7 @@ class _Pod:
 
 @dataclass
 class _Rank:
-    """A rank's progress, according to its ground-truth frames."""
+    """A rank's progress, read from its ground-truth frames."""
 
     step: int = -1
     loss: float | None = None
@@ -58,9 +59,9 @@ class _Rank:
 
 @dataclass
 class Live:
-    """A progress function and a listener in one: `with Live(console) as live: run(…, live, live)`.
-
-    Progress lines stay on the screen. The live part is below them, and disappears when the block ends.
+    """A live view that is both a progress function and an evidence listener: `with Live(console) as live:
+    run(…, live, live)`. Progress lines stay on the screen. The live part is shown below them, and disappears
+    when the block ends.
     """
 
     console: Console
@@ -71,8 +72,8 @@ class Live:
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _events: list[ProcessLine] = field(default_factory=list)
     _recorded: dict[str, list[int]] | None = None
-    """Maps each pod's UID or name to its ranks, based on recorded processes. None means that it must be
-    computed again."""
+    """Maps the UID or name of each pod to its ranks, computed from the recorded processes. None means that
+    the mapping must be computed again."""
     _awaited: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -96,7 +97,7 @@ class Live:
             self._awaited = text
         self.console.print(Text(f"[{time.monotonic() - self._start:6.1f}s] {text}", style="dim"))
 
-    # -- called by the evidence writer -----------------------------------------------------------------
+    # -- methods that the evidence writer calls --------------------------------------------------------
     def manifest(self, manifest: Manifest) -> None:
         with self._lock:
             if self._manifest is None or self._manifest.in_stage != manifest.in_stage:
@@ -117,7 +118,7 @@ class Live:
             pod.phase = _phase(status) if observation.type != "DELETED" else "deleted"
 
     def _index(self, pod: dict[str, Any]) -> int | None:
-        """Return a pod's node index, or None if the pod has no rank."""
+        """Return a pod's node index, or None if the pod does not run ranks."""
         launch = self._manifest.launch if self._manifest else None
         if launch is not None and launch.attached:
             return group_index(launch.pods, pod)
@@ -153,12 +154,12 @@ class Live:
                     rank.step = max(rank.step, int(step))
                     if LOSS in metric:
                         rank.loss = truth_frames.decode_value(value)
-        except (ValueError, KeyError, TypeError):  # the judges report malformed frames
+        except (ValueError, KeyError, TypeError):  # The judges report malformed frames.
             return
 
-    # -- rendering -------------------------------------------------------------------------------------
+    # -- methods that render the view ------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """Return the current state, for display on the screen."""
+        """Return the current state of the launch as a rich renderable."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
@@ -187,9 +188,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks on a node, from its process records if there are any, otherwise by node order.
-
-        -1 stands for an unknown rank, if the rank expected by node order is recorded on another node.
+        """Return the ranks on a node: those in the node's process records or, if there are none, those
+        expected by node order. -1 stands for an unknown rank, if another node's records contain the expected
+        rank.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))
@@ -229,10 +230,10 @@ class Live:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield a progress function and a listener.
+    """Yield a progress function and an evidence listener.
 
-    On a terminal, both are a live view. Otherwise there is no listener, and progress is printed in lines, or
-    not at all if `quiet` is true.
+    On a terminal, both are a live view. Otherwise, there is no listener. Progress is then printed line by
+    line, or not at all if `quiet` is true.
     """
     console = Console(stderr=True)
     if not quiet and console.is_terminal and not console.is_dumb_terminal:
@@ -246,7 +247,7 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """Return a pod's phase, or the reason why one of its containers is waiting."""
+    """Return a pod's phase, or the reason why one of its containers is waiting, given the pod's status."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -22,7 +22,7 @@ PER_SECOND = 2
 def watching(quiet: bool) -> tuple[Progress, Callable[[Matrix], AbstractContextManager[object]]]:
     """Return a progress function, and a function that shows a matrix while its block runs.
 
-    If stderr is not a terminal, only progress is printed, or nothing if `quiet` is true.
+    If stderr is not a terminal, only progress lines are printed, or nothing if `quiet` is true.
     """
     console, start = Console(stderr=True), time.monotonic()
     if quiet or not console.is_terminal or console.is_dumb_terminal:

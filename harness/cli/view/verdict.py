@@ -13,10 +13,10 @@ EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 
 
 def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    """Print a verdict and the paths to its bundle and report. Return the exit code.
+    """Print a verdict and the paths of its bundle and report.
 
-    Paths in JSON are absolute, because the program that reads them can run in another folder. Without a
-    report, `report` is null.
+    Return the exit code. Paths in JSON are absolute, because the program that reads the JSON might run in
+    another folder. If there is no report, `report` is null.
     """
     if as_json:
         path = bundle.resolve()

@@ -1,6 +1,7 @@
 """Write and read column files, which store large numbers of rows.
 
-A rank's ground truth is written when the rank has ended. The tracker's points are written as they arrive.
+A rank's ground truth is written after the rank has ended, and the tracker's points are written as they
+arrive.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ from harness.evidence.schema.record import Record
 from harness.evidence.schema.tracker import Point, PointColumns
 
 TRUTH_LINES = 2_000
-"""If a rank has fewer rows, each row gets its own JSON line, so that people can read it."""
+"""The minimum number of consecutive ground truth rows that are moved to a column file. Shorter sequences get
+one JSON line per row, so that people can read them."""
 POINT_LINES = 10_000
-"""The tracker's first POINT_LINES points get one JSON line each, and the rest go to the column file."""
+"""The number of points for which tracker/points.jsonl contains one JSON line each. All later points are moved
+to the column file."""
 MOST_ROWS = 65_536
-"""The maximum number of rows per record. A damaged byte makes only its own record unreadable."""
+"""The maximum number of rows per column record. If a byte is damaged, only the rows of its record are
+lost."""
 MOST_BUFFERED = 500_000
-"""The maximum number of points in the write buffer, about 20 MB."""
+"""The maximum number of points in the write buffer. This many points take up about 20 MB."""
 Put = Callable[[bytes], int]
 """A function that appends bytes to a file and returns the offset at which they were written."""
 
 
 def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
-    """Write the columns to the file, and return the fields for the record that refers to them."""
+    """Append the columns to the column file at `path`, and return the fields of the JSON record that refers
+    to them."""
     data = columns.packed()
     return {
         "file": path,
@@ -53,7 +58,8 @@ def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
 def in_columns(
     lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
 ) -> Iterator[TruthLine | TruthColumns]:
-    """Yield a rank's lines, with each sequence of `least` or more rows replaced by column records."""
+    """Yield a rank's ground truth lines, with each sequence of `least` or more rows replaced by column
+    records."""
     rows: list[TruthRow] = []
     for line in lines:
         if isinstance(line, TruthRow):
@@ -79,7 +85,7 @@ class _Sender:
 
     rows: list[tuple[str, int, float, int]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
-    """Pairs of (number of points, time at which the tracker received them)."""
+    """Pairs of (number of consecutive points, time at which the tracker received them)."""
 
     def extend(self, rows: PointRows) -> None:
         self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
@@ -100,8 +106,8 @@ class PointWriter:
     """Writes the tracker's first points as JSON lines, and the rest to a column file, grouped by sender.
 
     A metric's points keep their arrival order, because the later of two points with the same step takes
-    precedence. Therefore, if a second sender sends points for a metric, the first sender's points are written
-    before them.
+    precedence. Therefore, if a second sender sends points of the same metric, the first sender's buffered
+    points are written before them.
     """
 
     line: Callable[[Record], None]
@@ -114,7 +120,7 @@ class PointWriter:
     _buffered: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
-    """The sender of the buffered points, per (run, metric)."""
+    """Maps (run, metric) to the sender of the metric's buffered points."""
 
     def add(self, point: Point) -> None:
         """Add the next point. Points must be added in arrival order."""
@@ -133,7 +139,7 @@ class PointWriter:
                 (self._extend if _fit((*one.steps, *one.times_ms)) else self._alone)(one)
 
     def _alone(self, rows: PointRows) -> None:
-        """Write one line per point."""
+        """Write one JSON line per point, after any buffered points."""
         self._count += len(rows)
         self._flush()
         for record in rows.records():
@@ -189,7 +195,8 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A single point, or a record with its columns for many points from one sender."""
+"""One line of tracker/points.jsonl: a single point, or a column record together with the columns to which it
+refers, which contain many points from one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
@@ -203,14 +210,17 @@ def point_record(line: bytes) -> Point | PointColumns:
 
 
 class ColumnFiles:
-    """The column files of one bundle. `damage(ref, reason)` is called for each record that cannot be read."""
+    """Reads the column files of one bundle.
+
+    `damage(ref, reason)` is called for each column record that cannot be read.
+    """
 
     def __init__(self, bundle: Path, damage: Callable[[str, str], None]) -> None:
         self._bundle = bundle
         self._damage = damage
 
     def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
-        """Return the rows of the record at `ref`, or None if they cannot be read."""
+        """Return the columns to which the record at `ref` refers, or None if they cannot be read."""
         try:
             with open_inside(self._bundle, record.file) as file:
                 file.seek(record.offset)
@@ -222,7 +232,7 @@ class ColumnFiles:
 
 
 def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tuple[int, TruthLine]]:
-    """Yield the numbered lines, replacing each Columns by one TruthRow per row."""
+    """Yield the numbered lines of ground truth, with each Columns object replaced by one TruthRow per row."""
     for number, part in parts:
         if isinstance(part, Columns):
             for metric, step, value, time_ms in part.rows():
@@ -232,7 +242,8 @@ def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tu
 
 
 def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]]:
-    """Yield the numbered points, replacing each Columns by one Point per row."""
+    """Yield the tracker's points with line numbers, with each Columns object replaced by one Point per
+    row."""
     for number, part in parts:
         if isinstance(part, Point):
             yield number, part
@@ -242,7 +253,7 @@ def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]
 
 
 def points_of(record: PointColumns, columns: Columns) -> Iterator[Point]:
-    """Yield the points that a record and its columns represent."""
+    """Yield the points that a column record and its columns describe."""
     received = chain.from_iterable(repeat(at, count) for count, at in record.received)
     for (metric, step, value, time_ms), at in zip(columns.rows(), received, strict=False):
         yield Point(

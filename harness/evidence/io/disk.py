@@ -15,11 +15,13 @@ from harness.evidence.io.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 256 * 1024
-"""The size of the reserved space."""
+"""The size of the space reserved for the final manifest and the verdict, in bytes."""
 
 
 class Disk:
-    """The disk that contains a bundle. `full` is the error for the first record that did not fit, or None.
+    """The disk that contains a bundle, with space reserved for the final manifest and the verdict.
+
+    `full` is the error for the first record that did not fit, or None.
 
     If the disk is full, all methods except `last_words` raise HarnessError with the cause
     run.evidence_disk_full.
@@ -41,7 +43,10 @@ class Disk:
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Guard the writing of one record. Once the disk is full, all calls raise the same error."""
+        """Return a context manager for writing one record.
+
+        Once the disk was full, entering it always raises the first error.
+        """
         if self.full is not None:
             raise self.full
         try:
@@ -53,7 +58,7 @@ class Disk:
             raise
 
     def replace(self, path: Path, text: str) -> None:
-        """Replace a file that contains a single document."""
+        """Replace a file that contains a single document, such as a report."""
         with self._lock:
             replace_file(path, text)
 

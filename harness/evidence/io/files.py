@@ -1,4 +1,7 @@
-"""Write files record by record or line by line. A full disk raises HarnessError with its own cause."""
+"""Write files record by record or line by line.
+
+If the disk is full, these functions raise HarnessError with the cause run.evidence_disk_full.
+"""
 
 from __future__ import annotations
 
@@ -87,14 +90,15 @@ class NotInsideError(OSError, ValueError):
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return `folder` joined with a relative path. Raises NotInsideError if the result is outside `folder`.
+    """Return `folder` joined with a relative path.
 
-    Symbolic links are followed, so a link in a bundle can name another file in the same bundle only.
+    Raises NotInsideError if the result is outside `folder`. The check follows symbolic links, so a link in a
+    bundle can only point to a file in the same bundle.
     """
     path = Path(relative_path)
     try:
         within = Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # a NUL character, or one that has no encoding
+    except ValueError:  # a NUL character, or a character that the file system's encoding lacks
         within = False
     if not within or path.is_absolute() or ".." in path.parts:
         raise NotInsideError(errno.EPERM, "is outside the bundle", ascii(relative_path))
@@ -105,7 +109,8 @@ def open_inside(folder: Path, relative_path: str) -> BinaryIO:
     """Open a regular file of a bundle for reading. Everything that reads a bundle's files uses this function.
 
     Raises OSError, NotInsideError for a path outside the bundle, and NotRegularError for a pipe, a device, or
-    a file with more than MAX_RECORD_BYTES in holes: reading it takes long although it uses no disk space.
+    a sparse file with more than MAX_RECORD_BYTES in holes, because such a file is slow to read even if it
+    uses no disk space.
     """
     file = open_regular(inside(folder, relative_path))
     if _bytes_in_holes(file.fileno()) > MAX_RECORD_BYTES:
@@ -115,7 +120,10 @@ def open_inside(folder: Path, relative_path: str) -> BinaryIO:
 
 
 def _bytes_in_holes(descriptor: int) -> int:
-    """Return the number of bytes in a file's holes, which use no disk space. Stop after MAX_RECORD_BYTES."""
+    """Return the number of bytes in a sparse file's holes.
+
+    Counting stops once it exceeds MAX_RECORD_BYTES.
+    """
     size = os.fstat(descriptor).st_size
     total = end = 0
     while end < size and total <= MAX_RECORD_BYTES:
@@ -148,7 +156,7 @@ class Appender:
     def __init__(
         self, path: Path, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     ) -> None:
-        """Open the file. Every write runs inside the context manager that `guard` returns."""
+        """Open the file for appending. Every write runs inside the context manager that `guard` returns."""
         self.path = path
         self._guard = guard
         with guard(), on_disk(path):

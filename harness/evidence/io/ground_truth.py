@@ -29,7 +29,8 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers.ground_truth import truth_frames
 
 OUTSIDE = "outside"
-"""The value of the field "s" in frames written by the recorder around the Pluto client."""
+"""The value of the field "s" in the start frame of an attempt whose ground truth the recorder around the
+Pluto client wrote."""
 
 
 _AsItIs = (
@@ -58,7 +59,8 @@ _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "metrics": TruthMetrics,
     "rewrite": TruthRewrite,
 }
-"""The record type for each kind of frame that has the same fields as its record."""
+"""Maps a frame's kind to its record type, for the kinds whose frames have the same fields as their
+records."""
 
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
@@ -90,7 +92,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
 
 @dataclass
 class _Attempt:
-    """The frames of one attempt, by sequence number, and the pod whose log contains the frames."""
+    """The frames of one attempt, keyed by sequence number, and the pod whose log contains them."""
 
     pod: str = ""
     outside: bool = False
@@ -101,7 +103,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # Frames from the rank's child processes are not part of the sequence.
+            if seq < 0:  # Frames from a rank's child processes have no place in the sequence.
                 lines.extend(decoded)
                 continue
             if seq != last + 1:
@@ -112,7 +114,8 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # If the start frame was lost, add one, so that the rows are not attributed to the previous attempt.
+        # If the attempt's start frame was lost, a start record is added, so that readers do not attribute the
+        # rows to the previous attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._assumed_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
@@ -122,7 +125,8 @@ class _Attempt:
 
     @property
     def began(self) -> int:
-        """Return the earliest recorded time in milliseconds since the epoch, or 0 if there is none."""
+        """Return the earliest time recorded in the attempt, in milliseconds since the epoch, or 0 if there is
+        none."""
         times = [
             line.time_ms
             for lines in self.frames.values()
@@ -133,9 +137,10 @@ class _Attempt:
 
 
 class TruthCollector:
-    """Collects the frames in log lines. Lines can be added in any order, and repeatedly.
+    """Collects the ground truth frames in log lines.
 
-    One frame is kept per rank, attempt and sequence number.
+    Lines can be added in any order, and more than once. For each rank, attempt and sequence number, only one
+    frame is kept.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -162,10 +167,9 @@ class TruthCollector:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Map each rank to its lines, sorted by the attempt's start time and the sequence number.
-
-        A TruthGap marks missing frames, and conflicting frames with the same number. If a worker writes its
-        own ground truth, the recorder's attempts are omitted.
+        """Return each rank's ground truth, sorted by the attempts' start times and the frames' sequence
+        numbers. A TruthGap marks missing frames, and different frames with the same number. If a worker
+        writes its own ground truth, the recorder's attempts are left out.
         """
         return {
             rank: self._of(_recorded_by(attempts, self._outside(rank)))
@@ -173,7 +177,7 @@ class TruthCollector:
         }
 
     def outside(self) -> dict[int, list[TruthLine]]:
-        """Map each rank whose worker writes its own ground truth to the recorder's lines about the rank."""
+        """Return the recorder's ground truth of each rank whose worker also writes its own ground truth."""
         outside = {rank: _recorded_by(attempts, True) for rank, attempts in sorted(self._attempts.items())}
         return {
             rank: self._of(attempts)
@@ -196,9 +200,9 @@ def _recorded_by(attempts: dict[str, _Attempt], outside: bool) -> dict[str, _Att
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:
-    """Map each rank to the ground truth found in log lines from any number of containers.
+    """Return the ground truth of each rank, read from log lines of any number of containers.
 
-    The lines must be unredacted.
+    The lines must not have been redacted.
     """
     collector = TruthCollector(nonce)
     for line in lines:

@@ -37,36 +37,42 @@ from harness.core.secret_rules import (
 MIN_LENGTH = 4
 """The minimum length of a secret. Shorter secrets would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length for searching for a secret in all its forms.
+"""The minimum length of a secret that is searched for in all its forms.
 
 Shorter secrets are searched for only in plain text, base64 and the usual escapes, because their other forms,
 or parts of them, would match ordinary text.
 """
 _SHORT, _LONG = 16, 32
-"""Lengths that determine which part of a form (a secret in one encoding) triggers the exact search.
+"""Lengths, in characters, that determine which part of a form triggers the exact search. A form is a secret
+in one encoding.
 
-A form shorter than _SHORT triggers it as a whole, or with one half at the end of a line. A form of up to
-_LONG characters also triggers it with either half anywhere, and a longer form with any of its blocks.
+A form shorter than _SHORT triggers the search if it occurs as a whole, or with one half at the end or start
+of a line. A form of up to _LONG characters also triggers the search with either of its halves anywhere, and a
+longer form with any of its blocks.
 """
 _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
-"""Block lengths: for forms up to twice _LONG, for longer encoded forms, and for longer plain forms."""
+"""The lengths of the blocks into which forms are divided: for forms of up to 2 * _LONG characters, for longer
+encoded forms, and for longer plain forms."""
 _PART = 2 * _LONG_BLOCK - 1
-"""The minimum length for also replacing part of an encoded form. Each such part contains a block."""
+"""The minimum length of a part of an encoded form that is replaced even without the rest of the form. Each
+part of this length contains a whole block."""
 _DEPTH = 4
-"""How many nested levels of escape sequences are decoded."""
+"""The number of nested levels of escape sequences that are decoded."""
 _MAX_QUOTED = 256
 """The maximum length of a secret whose quoted forms are also searched for in base64 and hex."""
 _MAX_SPLIT = 512
 """The maximum number of encoded forms that are searched for across three or more short lines."""
 _MAX_TWICE = 1024
-"""The maximum number of doubly encoded forms. With more, line endings between the encodings are ignored."""
+"""The maximum number of doubly encoded forms for which line endings between the two encodings are
+considered."""
 _CUT = 9
-"""How many characters on each side of a line ending are encoded to get the doubly encoded text around it."""
+"""The number of characters on each side of a line ending that are encoded to get the doubly encoded text
+around the line ending."""
 _MAX_UNFINISHED = 16_384
 """The maximum number of characters that a stream holds back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
 _SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
-"""The characters around the parts of a string literal that is split across lines."""
+"""Matches the characters between the parts of a string literal that is split across lines, such as quotes."""
 _JOINTS = tuple(
     (re.compile(rf"{end}(?:{end})*"), seams)
     for end, seams in (
@@ -75,9 +81,10 @@ _JOINTS = tuple(
         (rf"{FULL_LINE_END}{PREFIX}{_SEAMS}", _SEAM_CHARACTERS),
     )
 )
-"""Patterns for line endings, and the characters that are removed before each of them. Each removes more of
-the surrounding text than the previous one. Removing too much would remove part of the secret, so all patterns
-are tried. All alternatives begin with a literal character, so Python's search is several times faster."""
+"""Patterns for line endings, each with the characters that are also removed before a match. Each pattern
+removes more of the surrounding text than the previous one. Removing too much would remove part of a secret,
+so all patterns are tried. All alternatives begin with a literal character, which makes Python's search
+several times faster."""
 _TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|%[89A-Fa-f][0-9A-Fa-f](?:%[89A-Fa-f][0-9A-Fa-f]){1,3}"
@@ -92,10 +99,10 @@ _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(FIRST, r"\\"))
 _RUN, _HEX_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"[0-9A-Fa-f]{16,}")
 _STANDARD = str.maketrans("-_", "+/")
 _WRAPPED = re.compile(r"[A-Za-z0-9+/_=-]\r?\n[A-Za-z0-9+/_-]")
-"""A line ending inside base64 or hex."""
+"""Matches a line ending inside base64 or hex."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters that often follow a backslash in logs and therefore do not indicate a quoted secret. `_quoted`
-covers secrets that contain them."""
+"""Characters that often follow a backslash in logs. A backslash before one of them does not trigger the exact
+search. `_quoted` yields the forms of secrets that contain these characters."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 
@@ -124,9 +131,9 @@ class _View:
     text: str
     source: _View | None = None
     at: list[int] = field(default_factory=list)
-    """Positions in `text` before and after each replaced sequence, in order."""
+    """The positions before and after each replaced sequence in `text`, in order."""
     origin: list[int] = field(default_factory=list)
-    """The corresponding positions in the text of `source`."""
+    """The positions in the text of `source` that correspond to the positions in `at`."""
 
     def replaced(self, pattern: re.Pattern[str], replacement: Any, before: str = "") -> _View:
         """Return a view with the pattern's matches replaced, or this view if there are none.
@@ -150,7 +157,7 @@ class _View:
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
     def place(self, start: int, end: int) -> Span:
-        """Return the position in the original text of a part of this view."""
+        """Return the (start, end) in the original text that corresponds to a range in this view."""
         view = self
         while view.source is not None:
             before = bisect_right(view.at, start) - 1
@@ -164,7 +171,8 @@ class _View:
 
 
 def _encodings(raw: bytes) -> Iterator[str]:
-    """Yield the part of each base64 and hex encoding that does not depend on the bytes around `raw`."""
+    """Yield the base64 and hex encodings of `raw`, each without characters that depend on the bytes around
+    it."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for offset in range(3):
             text = encode(b"\0" * offset + raw).decode().rstrip("=")
@@ -175,7 +183,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret as escaped in URLs, JSON, HTML, Python and the shell."""
+    """Yield a secret in the forms in which URLs, JSON, HTML, Python and the shell escape it."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)
@@ -200,7 +208,8 @@ def _quoted(secret: str) -> Iterator[str]:
 
 
 def _one_line(secret: str) -> Iterator[str]:
-    """Yield a multi-line secret as it appears after a shell has replaced or removed the line endings."""
+    """Yield a multi-line secret in the forms it has after a shell has replaced or removed the line
+    endings."""
     for joint in ("", " "):
         yield re.sub(r"\s*\n\s*", joint, secret)
         yield secret.replace("\n", joint)
@@ -211,7 +220,7 @@ def _raw(text: str) -> bytes:
 
 
 class KnownSecrets:
-    """The search for a fixed set of secrets."""
+    """Searches text for a fixed set of secrets, in all their forms. A form is a secret in one encoding."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._short: set[str] = set()
@@ -222,7 +231,8 @@ class KnownSecrets:
         """The forms in `_encoded` that are encoded only once."""
         self._twice: set[str] = set()
         self._wrapped: set[str] = set()
-        """The forms in `_once` that are searched for in a second encoding after being split over lines."""
+        """The forms in `_once` that are also searched for after they were split across lines and encoded
+        again."""
         for secret in secrets:
             quoted = {*_quoted(secret), *_one_line(secret)} - {""}
             if len(secret) < MIN_ENCODED:
@@ -247,13 +257,14 @@ class KnownSecrets:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest form."""
+        """Return the number of characters in the longest form of a secret."""
         return max(map(len, (*self._short, *self._plain, *self._encoded)), default=0)
 
-    # -- the first step --------------------------------------------------------------------------------
+    # -- first step: find lines that might contain a secret --------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
-        """Return an RE2 pattern, in Latin-1, that matches wherever a form, or part of one, might be."""
+        """Return an RE2 pattern, in Latin-1, that matches wherever a secret's form, or part of it, might
+        be."""
         special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
         anywhere, ends, starts, middles = [], [], [], []
         if self._plain:
@@ -287,10 +298,10 @@ class KnownSecrets:
 
     @cached_property
     def _twice_parts(self) -> list[str]:
-        """Return RE2 patterns for the parts of forms that are encoded, split over lines and encoded again.
+        """Return RE2 patterns for parts of secrets that were encoded, split across lines and encoded again.
 
-        A long form always contains one of its blocks. In a short one, the line ending changes most blocks, so
-        there is a pattern for each half with each position of the line ending.
+        In a long form, the line ending leaves at least one block unchanged. In a short form, it changes most
+        blocks, so there is a pattern for each half and each position of the line ending.
         """
         parts: list[str] = []
         for form in sorted(self._twice) if self._wrapped else ():
@@ -301,9 +312,9 @@ class KnownSecrets:
                 parts += [_literal(cut[: len(cut) // 2]), _literal(cut[-(len(cut) // 2) :])]
         return list(dict.fromkeys(parts))
 
-    # -- the second step -------------------------------------------------------------------------------
+    # -- second step: search these lines exactly -------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
-        """Return the positions of all secrets in the text, in order."""
+        """Return the (start, end) of all secrets in the text, in order."""
         found: list[Span] = []
         short = self._short_pattern
         if short is not None:
@@ -332,7 +343,7 @@ class KnownSecrets:
             yield from self._parts(text)
 
     def _in_decoded(self, text: str) -> Iterator[Span]:
-        """Yield the positions of secrets that were encoded, split over lines and encoded again."""
+        """Yield the (start, end) of secrets that were encoded, split across lines and encoded again."""
         for start, characters, size, decoded in _decodings(text):
             if _WRAPPED.search(decoded) is None:
                 continue
@@ -344,7 +355,7 @@ class KnownSecrets:
                 )
 
     def _parts(self, text: str) -> Iterator[Span]:
-        """Yield the positions of parts of long encoded forms."""
+        """Yield the (start, end) of parts of long encoded forms. Each part has at least _PART characters."""
         data, at = text.encode("latin-1", "replace"), 0
         while (match := self._block_pattern.search(data, at)) is not None:
             low, high = match.start(), match.end()
@@ -375,7 +386,8 @@ class KnownSecrets:
 
     @cached_property
     def _blocks(self) -> dict[str, list[tuple[str, int]]]:
-        """Map each block in the long encoded forms to the forms that contain it, with its positions."""
+        """Map each block of the long encoded forms to (form, position in the form) for the forms that contain
+        it."""
         blocks: dict[str, list[tuple[str, int]]] = {}
         for form in sorted(self._encoded):
             if len(form) > _LONG:
@@ -391,7 +403,10 @@ class KnownSecrets:
 
     @cached_property
     def _beginnings(self) -> set[str]:
-        """Return all substrings of the forms with MIN_LENGTH characters. Incomplete text can end with one."""
+        """Return all substrings of MIN_LENGTH characters in the forms.
+
+        A text that ends with one of them might end with an incomplete secret.
+        """
         cuts = {cut for form in self._wrapped for cut in _cuts(form, _CUT)}
         return {
             form[at : at + MIN_LENGTH]
@@ -400,10 +415,10 @@ class KnownSecrets:
         }
 
     def unfinished(self, text: str, end: int) -> int:
-        """Return the position at which an incomplete secret at the end of `text[:end]` may begin, or `end`.
+        """Return the position at which an incomplete secret at the end of `text[:end]` might begin, or `end`.
 
-        The beginning of a secret can be split across several lines. All of these lines except the first then
-        contain nothing else.
+        An incomplete secret can be split across several lines. All of these lines except the first then
+        contain only parts of the secret.
         """
         hold = at = end
         while self._plain and end - at < _MAX_UNFINISHED:
@@ -423,7 +438,10 @@ class KnownSecrets:
         return hold
 
     def _can_end(self, word: str, whole: bool) -> bool:
-        """Return whether a word, or a `whole` line, might end with the beginning of a form."""
+        """Return whether a word might end with the beginning of a secret's form.
+
+        If `whole` is true, the word is a whole line and may also lie within a form.
+        """
         last = word[-MIN_LENGTH:]
         if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
             return True
@@ -446,14 +464,15 @@ def _nothing(_: re.Match[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return an RE2 pattern in Latin-1 that matches the UTF-8 encoding of a text."""
+    """Return an RE2 pattern, to be compiled for Latin-1, that matches the UTF-8 encoding of a text."""
     return "".join(
         chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in _raw(text)
     )
 
 
 def _nested(parts: list[str], reverse: bool = False) -> str:
-    """Return a pattern that matches any prefix of a sequence, or any suffix if `reverse` is set."""
+    """Return a pattern that matches any prefix of a sequence of patterns, or any suffix if `reverse` is
+    true."""
     pattern = ""
     for part in parts if reverse else reversed(parts):
         pattern = f"(?:{pattern}{part})?" if reverse else f"(?:{part}{pattern})?"
@@ -464,7 +483,7 @@ def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
     """Yield the position and length of each block in a long form.
 
     Any part of the form that is twice as long as a block contains a whole block. In the forms of long
-    secrets, such as private keys, every full line of 64 characters contains one.
+    secrets, such as private keys, every full line of 64 characters contains a block.
     """
     long = _LONG_BLOCK if encoded else _LONG_PLAIN_BLOCK
     size = _BLOCK if len(form) <= 2 * _LONG else long
@@ -473,16 +492,19 @@ def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
 
 
 def _cuts(form: str, length: int) -> Iterator[str]:
-    """Yield the encodings of a form with a line ending inside and up to `length` characters on each side."""
+    """Yield encodings of a form with an inserted line ending.
+
+    Each contains up to `length` characters of the form on each side of the line ending.
+    """
     for at in range(1, len(form)):
         yield from _encodings(f"{form[max(0, at - length) : at]}\n{form[at : at + length]}".encode())
 
 
 def _decodings(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield decodings of the base64 and hex in a text.
+    """Decode all base64 and hex in a text, at every alignment.
 
-    Each is the position where it starts, how many characters encode how many bytes, and the decoded bytes as
-    Latin-1.
+    Yield (start position in the text, number of characters per group, number of bytes that a group encodes,
+    decoded bytes as Latin-1 text).
     """
     for run in _RUN.finditer(text):
         encoded = run[0].translate(_STANDARD)
@@ -505,7 +527,8 @@ def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _grown(text: str, form: str, at: int, offset: int) -> Span:
-    """Return the longest span of text around `at` that equals the part of the form around `offset`."""
+    """Return the longest span of text around the position `at` that equals the part of the form around the
+    position `offset`."""
     start, low = at, offset
     while start > 0 and low > 0 and text[start - 1] == form[low - 1]:
         start, low = start - 1, low - 1

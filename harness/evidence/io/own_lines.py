@@ -1,4 +1,7 @@
-"""Recognise log lines that ranks write for the harness. These lines are never shown to users."""
+"""Recognise the log lines that a rank's container writes for the harness to read.
+
+These lines are never shown to users.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
     *(admitted_lines.LINE_MARK, admitted_lines.REPORTED_MARK, admitted_lines.SUMMARY_MARK),
 )
-"""The marks for lines that contain logged points, processes, a command's exit code, netcheck diagnoses,
-acceptance test results, and an injected recorder's digests."""
+"""The strings that mark log lines for the harness: lines with logged points, processes, a command's exit
+code, netcheck diagnoses, acceptance test results, or an injected recorder's digests."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
 def is_own(line: str) -> bool:
-    """Return whether a log line was written for the harness."""
+    """Return whether a log line, or its end, was written for the harness to read."""
     return "@" in line and any(mark in line for mark in MARKS)
 
 
 def without_own(line: str) -> str | None:
     """Return a log line without the part that was written for the harness, or None if nothing remains.
 
-    A line contains other text if a program printed it without a line ending. A prefix such as "[rank0]: " is
-    ignored.
+    A line can start with other text if a program printed that text without a line ending. A prefix such as
+    "[rank0]: " is ignored.
     """
     if not is_own(line):
         return line

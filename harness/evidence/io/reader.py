@@ -102,11 +102,14 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "file:line reason" for each record read so far that could not be parsed."""
+        """Return "FILE:LINE REASON" for each record that was read so far and could not be parsed."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
-        """Return whether a file exists in the bundle. A symbolic link that leaves the bundle is damage."""
+        """Return whether a file exists in the bundle.
+
+        A symbolic link that points out of the bundle is recorded as damage.
+        """
         try:
             return inside(self.path, relative_path).is_file()
         except NotInsideError as error:
@@ -114,7 +117,7 @@ class Bundle:
             return False
 
     def names(self, folder: str, suffix: str) -> list[str]:
-        """Return the sorted names of the files in a folder of the bundle that end with `suffix`."""
+        """Return the sorted names of the files with this suffix in a folder of the bundle."""
         try:
             inside(self.path, folder)
         except NotInsideError as error:
@@ -124,7 +127,7 @@ class Bundle:
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
         """Yield a file's numbered lines, or nothing if the file does not exist.
 
-        A last line without a line ending counts as damage.
+        A last line without a line ending is recorded as damage.
         """
         try:
             with open_inside(self.path, relative_path) as file:
@@ -199,7 +202,7 @@ class Bundle:
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:
-        """Return the recorded states of all objects of a kind, in order of arrival.
+        """Return the recorded states of all objects of a kind, in the order in which they were observed.
 
         For the kind "event", these are the core/v1 Events.
         """
@@ -218,7 +221,10 @@ class Bundle:
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Remove values that have the wrong type from an object. Each problem is reported once per file."""
+        """Remove the fields that have the wrong type from an object.
+
+        Each kind of problem is recorded as damage once per file.
+        """
         file = state.ref.partition(":")[0]
         for problem in typed(state.object):
             field = (file, problem)
@@ -230,7 +236,7 @@ class Bundle:
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
         """Map the uid of each object of a kind to its states, ordered by resource version.
 
-        Each version appears once.
+        Each resource version appears only once.
         """
         if kind not in self._objects:
             by_uid: dict[str, dict[tuple[int, bool], ObjectState]] = {}
@@ -273,7 +279,10 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded lifetime of each rank in its pod. Can be empty."""
+        """Map each node index to the last recorded lifetime of each rank in that node's pod.
+
+        The result is empty if the launch does not record processes.
+        """
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}
@@ -291,27 +300,30 @@ class Bundle:
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
-        """Return the snapshots of processes and connections in containers, in order, with line numbers."""
+        """Return the snapshots of processes and connections in containers, in recorded order, with line
+        numbers."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 
     def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
-        """Return the diagnoses printed by netcheck in the pods, in order, with line numbers."""
+        """Return the diagnoses that netcheck printed in the pods, in recorded order, with line numbers."""
         return list(self._records("netcheck.jsonl", _NETCHECK))
 
     def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
-        """Return the results of acceptance tests in the pods, in order, with line numbers."""
+        """Return the results of the acceptance tests in the pods, in recorded order, with line numbers."""
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return the dry runs for objects that controllers did not create, in order, with line numbers."""
+        """Return the dry runs of objects that a controller did not create, in recorded order, with line
+        numbers."""
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
-        """Return the pods using devices that one of the launch's pods is waiting for, with line numbers."""
+        """Return the pods that use devices for which one of the launch's pods is waiting, with line
+        numbers."""
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the command exits in containers that are kept alive, with line numbers."""
+        """Return the exits of commands in containers that init keeps alive afterwards, with line numbers."""
         return self._exits
 
     @cached_property
@@ -348,7 +360,8 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return the calls by which processes attached to runs, in order, with line numbers."""
+        """Return the create and resume requests by which processes attached to runs, in order, with line
+        numbers."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
@@ -377,7 +390,7 @@ class Bundle:
         return list(self._records("tracker/writers.jsonl", _WRITER))
 
     def digests(self) -> list[tuple[int, DigestReport]]:
-        """Return the digests that recorders sent to the tracker, in the order of their arrival."""
+        """Return the digest reports that recorders sent to the tracker, in the order of their arrival."""
         return list(self._records("tracker/digests.jsonl", _DIGESTS))
 
     def log(self, pod: str, container: str) -> str:
@@ -385,7 +398,10 @@ class Bundle:
         return f"logs/{pod}-{container}.log"
 
     def log_lines(self, relative_path: str) -> Iterator[bytes]:
-        """Yield the lines of a log, to search for messages. A log that cannot be read has no lines."""
+        """Yield the lines of a log, for searches.
+
+        A log that cannot be read yields no lines and is not recorded as damage.
+        """
         try:
             with open_inside(self.path, relative_path) as file:
                 yield from bounded_lines(file, MAX_RECORD_BYTES)
@@ -395,7 +411,7 @@ class Bundle:
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
         """Return the last `count` lines of a log, with line numbers.
 
-        A last line without a line ending counts as damage.
+        A last line without a line ending is recorded as damage.
         """
         try:
             with open_inside(self.path, relative_path) as file:

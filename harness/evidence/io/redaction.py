@@ -19,24 +19,28 @@ from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_n
 from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
 _LINES = 3
-"""How many lines before and after a match are also searched, because a secret can be split across lines."""
+"""The number of lines before and after a match that are also searched, because a secret can be split across
+lines."""
 _CONTEXT = 24_576
-"""How many of the characters already returned by a stream are kept, to find secrets that began there."""
+"""The number of already returned characters that a stream keeps, in order to recognise a secret that began in
+them."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""Minimum number of characters that a stream keeps from an incomplete line longer than _LONGEST_LINE."""
+"""The minimum number of characters that a stream holds back at the end of an incomplete line that is longer
+than _LONGEST_LINE."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED = re.compile(r'(?a)"name":\s*"([-.\w]+)"')
 _VALUED = re.compile(r'(?a)(\{"name":"([-.\w]+)","value":)"[^"\\]*(?:\\.[^"\\]*)*"\}')
 _LISTED = re.compile(r'"(--?[-\w]{1,120})",(?=("[^"\\]*(?:\\.[^"\\]*)*"))')
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _MAX_CLEAN = 4_000_000
-"""How many characters of strings without secrets are remembered. Objects mostly repeat their strings."""
+"""The maximum total length of the strings that are cached as containing no secret. A cache helps because the
+states of an object mostly contain the same strings."""
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
-"""An environment variable in a pod spec whose value is already redacted or is a reference (valueFrom). All of
-the harness's pods have variables of both kinds."""
+"""Matches an environment variable in a pod spec whose value is already redacted or is a reference
+(valueFrom). All of the harness's pods have variables of both kinds."""
 _PREFIX = re.compile(secret_rules.PREFIX)
 _NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s\"']+)@")
@@ -82,12 +86,12 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest form of a known secret."""
+        """Return the number of characters in the longest form of a known secret."""
         return self.search.known.longest
 
     @property
     def search(self) -> _Search:
-        """Return the search for the currently known secrets."""
+        """Return the search for the secrets that are known now."""
         search = self._search
         if search is None:
             with self._lock:
@@ -100,11 +104,12 @@ class Redactor:
         return masked(text, found) if found else text
 
     def stream(self) -> RedactedStream:
-        """Return a redactor for text that arrives in chunks."""
+        """Return an object that redacts text that arrives in chunks."""
         return RedactedStream(self)
 
     def encoded(self, encoded: str) -> str | None:
-        """Return compact JSON with every secret replaced, or None if only `value()` can replace them all.
+        """Return compact JSON with every secret replaced, or None if `value()` must be used to replace all
+        secrets.
 
         Each string is searched only once, because all states of an object contain mostly the same strings.
         """
@@ -164,7 +169,7 @@ class RedactedStream:
         return self._emitted(whole, max(start, search.known.unfinished(whole, len(whole) - unfinished)))
 
     def flush(self) -> str:
-        """Return the remaining text, redacted."""
+        """Return the text that was held back, redacted. Call this at the end of the text."""
         whole = self._context + self._held
         return self._emitted(whole, len(whole))
 
@@ -186,7 +191,8 @@ class RedactedStream:
 
 
 def _inner(secret: str) -> Iterator[str]:
-    """Yield the secrets inside a secret that is itself a document: named values, and a key's lines."""
+    """Yield the secrets inside a secret that is itself a document: the values of named fields, and the lines
+    of a key."""
     yield secret.strip()
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:
@@ -197,7 +203,10 @@ def _inner(secret: str) -> Iterator[str]:
 
 
 def _strings_in(secret: str) -> Iterator[str]:
-    """Yield the strings in a secret that is a JSON document, such as a private key with escaped lines."""
+    """Yield all strings in a secret that is a JSON document.
+
+    Such a string can be a private key with escaped line endings.
+    """
     if not secret.lstrip().startswith(("{", "[")):
         return
     try:
@@ -213,7 +222,7 @@ def _strings_in(secret: str) -> Iterator[str]:
 
 
 def _masked_variable(match: re.Match[str]) -> str:
-    """Return an environment variable, with its value replaced if its name denotes a secret."""
+    """Return a matched environment variable, with its value masked if its name denotes a secret."""
     return f'{match[1]}"{MASK}"}}' if _is_secret_name(match[2]) else match[0]
 
 
@@ -221,7 +230,7 @@ _is_secret_name = lru_cache(maxsize=1024)(is_secret_name)
 
 
 def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
-    """Yield (key, value) for string values in a JSON document whose keys can denote a secret."""
+    """Yield (key, value) for the string values in a JSON document whose keys might denote a secret."""
     data, at = encoded.encode("utf-8", "surrogatepass"), 0
     while (match := _strings().search(data, at)) is not None:
         name, value = match.group(1).decode(), match.group(2).decode("utf-8", "surrogatepass")
@@ -231,7 +240,7 @@ def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
 
 
 def _arguments(encoded: str) -> Iterator[bool]:
-    """Return whether each option in a list of a JSON document is followed by a secret."""
+    """For each option that is followed by a string in a JSON list, yield whether that string is a secret."""
     for match in _LISTED.finditer(encoded):
         yield secret_rules.argument(match[1], json.loads(match[2]))
 
@@ -242,7 +251,7 @@ def _strings() -> Any:
 
 
 class _Search:
-    """The search for a fixed set of known secrets, and for values that look like secrets."""
+    """Searches text for a fixed set of known secrets, and for values that look like secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.known = KnownSecrets(secrets)
@@ -251,11 +260,11 @@ class _Search:
         self._known_hint = compiled(self.known.pattern) if self.known.pattern else None
         self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
         self._clean: set[str] = set()
-        """Strings, as escaped in JSON, that do not contain a secret."""
+        """A cache of strings, as escaped in JSON, that are known to contain no secret."""
         self._clean_size = 0
 
     def in_document(self, encoded: str) -> bool:
-        """Return whether a JSON document might contain a secret or the name of one."""
+        """Return whether a JSON document might contain a secret, or a name that denotes a secret."""
         return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def clean(self, encoded: str) -> bool:
@@ -270,7 +279,10 @@ class _Search:
         return True
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the positions of the secrets in a text, in order. Those before `start` may be missing."""
+        """Return the (start, end) of the secrets in a text, in order.
+
+        Secrets before `start` may be missing.
+        """
         found: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
@@ -279,14 +291,18 @@ class _Search:
         return merged(found)
 
     def _known(self, window: str) -> Iterable[Span]:
-        """Return the positions of known secrets. The pattern quickly rules out windows without secrets."""
+        """Return the (start, end) of the known secrets in a window of text.
+
+        A pattern quickly rules out windows without secrets.
+        """
         hint = self._known_hint
         if hint is None or hint.search(window.encode("utf-8", "surrogatepass")) is None:
             return ()
         return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the parts of a text that might contain a secret: lines with hits, and their neighbours."""
+        """Yield the (start, end) of the parts of a text that might contain a secret: lines that match the
+        pattern, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))
@@ -313,7 +329,7 @@ class _Search:
 
 
 def _joined(windows: Iterable[Span]) -> Iterator[Span]:
-    """Yield the windows with overlapping or adjacent ones merged. `windows` must be in order."""
+    """Merge windows that overlap or are adjacent. `windows` must be sorted."""
     low = high = -1
     for first, last in windows:
         if first > high:

@@ -27,13 +27,14 @@ from harness.settings import KEEP_RUNS
 LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
 NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
-"""A name that `BundleWriter.create` generates, consisting of a time and a nonce."""
+"""Matches the names of bundles that `BundleWriter.create` generates. A name consists of a time and a
+nonce."""
 _DOOMED = ".removing-"
 
 
 @dataclass(frozen=True)
 class Past:
-    """A bundle in the directory, which may be damaged or belong to a launch that is still running."""
+    """A bundle in the runs directory. It may be damaged, or belong to a launch that is still running."""
 
     path: Path
 
@@ -74,7 +75,11 @@ class Past:
 
     @property
     def started(self) -> datetime:
-        """Return the start time from the manifest, or else the name, or else the modification time."""
+        """Return the launch's start time from the manifest.
+
+        Without a readable manifest, derive it from the bundle's name, or else use the directory's
+        modification time.
+        """
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
         if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
@@ -109,7 +114,7 @@ class Past:
 
 
 def past(runs_dir: Path) -> list[Past]:
-    """Return all bundles in the directory, oldest first. Symbolic links to bundles are ignored."""
+    """Return all bundles in the runs directory, oldest first. Symbolic links to bundles are ignored."""
     bundles = [Past(path) for path in _folders(runs_dir)]
     return sorted(bundles, key=lambda one: (one.started, one.path.name))
 
@@ -144,7 +149,7 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Finish removing bundles whose removal was interrupted because a process was killed."""
+    """Finish the removal of bundles that a killed process had begun to remove."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
@@ -187,7 +192,7 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """How many bundles with a PASS verdict to keep. The newest ones are kept."""
+    """How many bundles with a PASS verdict to keep. The newest bundles are kept."""
 
     last: int | None
     """The number of bundles to keep. None means all."""
@@ -205,7 +210,7 @@ class Keep(BaseModel):
         return cls(last=int(text.partition(":")[2] or 0))
 
     def surplus(self, passed: Sequence[_T]) -> list[_T]:
-        """Return the bundles to remove. `passed` contains the bundles that passed, oldest first."""
+        """Return the bundles to remove. `passed` contains all bundles with a PASS verdict, oldest first."""
         return [] if self.last is None else list(passed[: max(0, len(passed) - self.last)])
 
 

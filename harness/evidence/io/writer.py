@@ -60,7 +60,7 @@ class ProgressListener(Protocol):
         """Handle one watch event."""
 
     def processed(self, event: ProcessLine) -> None:
-        """Handle an event recorded by a process."""
+        """Handle an event that a process in a rank's container recorded."""
 
     def logged(self, pod: str, text: str) -> None:
         """Handle complete, redacted lines from a pod's log, each in the form "<RFC 3339 time> <line>"."""
@@ -95,7 +95,7 @@ class BundleWriter:
         )
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """The names of all stages, in any thread, that have begun but not ended."""
+        """The names of all stages that have begun but not ended, in any thread."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
@@ -150,7 +150,7 @@ class BundleWriter:
             return self._current
 
     def retry(self, what: str, reason: str) -> None:
-        """Record that the operation `what` was retried."""
+        """Record in the manifest that the operation `what` was retried, and why."""
         with self._lock:
             self.update(
                 retries=[*self._current.retries, Retry(at=self._clock.now(), what=what, reason=reason)]
@@ -158,14 +158,20 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Record the block's duration as a stage. An error is recorded with its cause and re-raised."""
+        """Return a context manager that records the duration of its block as a stage.
+
+        An error in the block is recorded with its cause and re-raised.
+        """
         self._open.append(name)
         with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Measure one attempt at an operation that callers retry. Only success is recorded as a stage."""
+        """Return a context manager that measures one attempt at an operation that the caller retries.
+
+        Only a successful attempt is recorded as a stage.
+        """
 
         def ended(stage: Stage, failed: BaseException | None) -> None:
             if failed is None:
@@ -211,7 +217,7 @@ class BundleWriter:
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append a pod that uses devices that one of the launch's pods is waiting for."""
+        """Append a pod that uses devices for which one of the launch's pods is waiting."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
@@ -219,7 +225,7 @@ class BundleWriter:
         self._append("exits.jsonl", exit_)
 
     def process(self, event: ProcessLine) -> None:
-        """Append an event recorded by a process."""
+        """Append an event that a process in a rank's container recorded."""
         self._append("processes.jsonl", event)
         if self.listener is not None:
             self.listener.processed(event)
@@ -243,14 +249,20 @@ class BundleWriter:
     def tracker(
         self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter | DigestReport
     ) -> None:
-        """Append a record from the tracker. Points may stay buffered until `tracker_summary()` is called."""
+        """Append a record from the tracker.
+
+        Points may remain buffered until `tracker_summary()` is called.
+        """
         if isinstance(record, Point):
             self.points.add(record)
         else:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows from the tracker. They may stay buffered until `tracker_summary()` is called."""
+        """Append raw rows from the tracker.
+
+        The rows may remain buffered until `tracker_summary()` is called.
+        """
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
@@ -299,7 +311,8 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close all files. A later write reopens its file."""
-        # Buffered points remain only if tracker/summary.json is missing. They then prove nothing.
+        # Points are still buffered only if tracker/summary.json was not written. Without that file, the
+        # points prove nothing.
         with contextlib.suppress(HarnessError):
             self.points.flush()
         with self._lock:
@@ -336,7 +349,7 @@ def timed(
     """Call `begun()` before the block and `ended(stage, error)` after it. `error` can be None."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
-        begun()  # inside `try`, so that `ended` is called even if a signal arrives during this call
+        begun()  # inside `try`, so that `ended` is called even if a signal interrupts it
         yield
     except BaseException as error:
         failed = error

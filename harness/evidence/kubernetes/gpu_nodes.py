@@ -34,52 +34,58 @@ _ACCELERATORS = (
     "kubernetes.azure.com/accelerator",
 )
 _MIG_STATE = "nvidia.com/mig.config.state"
-"""The label in which NVIDIA's MIG manager reports whether it is changing the MIG devices of a node."""
+"""The node label in which NVIDIA's MIG manager reports the state of a change to the node's MIG devices."""
 _HAMI = "/node-nvidia-register"
-"""The end of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
+"""The suffix of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
 _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
-"""Labels on nodes that do not offer their GPUs to pods but, for example, to virtual machines."""
+"""Values of labels on nodes whose GPUs are not available to containers, for example because they are passed
+through to virtual machines."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Why the devices offered by a node are not whole GPUs."""
+    """The reason why the devices offered by a node are not whole GPUs."""
 
     cause: Literal["gpu.shared", "gpu.mig"]
     text: str
-    """A predicate for the node, such as "has 1 GPU, shared by 15 (time-slicing)"."""
+    """The reason as a predicate whose subject is the node, such as "has 1 GPU, shared by 15
+    (time-slicing)"."""
 
 
 _REJECTED = "Pod was rejected: "
-"""How the message begins if the kubelet refuses to run a pod. Older kubelets omit it."""
+"""The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
-"""Status reasons of failed pods that the kubelet or a controller ended after it had accepted them."""
+"""Status reasons of failed pods that the kubelet accepted first, and that it or a controller ended later."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
 _SHARED_ONCE = "maximum request size for shared resources"
-"""Part of the device plugin's message if failRequestsGreaterThanOne is set. MPS implies this setting."""
+"""Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
+setting."""
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a node cannot provide the GPUs that a pod requests. `text` is a predicate for the node."""
+    """The reason why a node cannot provide the GPUs that a pod requests.
+
+    `text` is a predicate whose subject is the node.
+    """
 
     cause: CauseId
     text: str
     small: bool = False
-    """Whether the node simply has no devices, or fewer than requested."""
+    """Whether the only reason is that the node has no devices, or fewer than requested."""
 
 
 def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable") -> int:
-    """Return the number of devices for a resource in a node's `part`, "capacity" or "allocatable"."""
+    """Return the amount of an extended resource in a node's status. `part` is "capacity" or "allocatable"."""
     return int(quantity(mapping(node, "status", part).get(resource, 0)))
 
 
 def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
-    """Map a node's resources for GPUs, or parts of GPUs, to their capacity."""
+    """Return the node's extended resources that stand for GPUs or parts of GPUs, with their capacity."""
     names = mapping(node, "status", "capacity")
     counts = {name: offered(node, name, part="capacity") for name in names if _LIKE_GPU.search(name)}
     return {name: count for name, count in counts.items() if count}
@@ -100,20 +106,21 @@ def is_gpu_node(node: Mapping[str, Any]) -> bool:
 
 
 def parts(node: Mapping[str, Any]) -> Parts | None:
-    """Return why the devices offered by a node are shared GPUs or parts of GPUs, or None."""
+    """Return why the devices offered by a node are shared GPUs or parts of GPUs, or None if they are whole
+    GPUs."""
     return _mig(node) or _shared(node)
 
 
 def proved_whole(node: Mapping[str, Any]) -> bool:
-    """Return whether a node's labels prove that it offers each of its GPUs once."""
+    """Return whether a node's labels prove that its device plugin offers each GPU only once."""
     count = _number(_labels(node), _COUNT)
     return parts(node) is None and count is not None and count >= offered(node, GPU, part="capacity") > 0
 
 
 def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage | None:
-    """Return why a node can never provide `requested` devices to a pod, or None if it can.
+    """Return why a node cannot provide `requested` devices to a pod even if it runs no other pods.
 
-    Requests from other pods are ignored, because other pods can end.
+    Returns None if it can provide them.
     """
     has, gives = offered(node, resource, part="capacity"), offered(node, resource)
     if gives >= requested:
@@ -122,9 +129,9 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
 
 
 def _mig_change(node: Mapping[str, Any], has: int) -> Shortage | None:
-    """Return why a node whose MIG devices are being changed has too few devices, or None."""
+    """Return the shortage caused by an unfinished or failed change to a node's MIG devices, or None."""
     state = _labels(node).get(_MIG_STATE, "")
-    if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin while it works.
+    if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin during the change.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
         return Shortage("scheduling.unschedulable", text)
     if state == "failed" and not has:
@@ -153,9 +160,9 @@ def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, 
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
-    """Return why the kubelet on a pod's node refused to run the pod, or None if it did not.
+    """Return why the kubelet on a pod's node rejected the pod, or None if it did not.
 
-    Such a pod never starts. Its status has a reason, such as UnexpectedAdmissionError, OutOfcpu,
+    A rejected pod never starts. Its status has a reason, such as UnexpectedAdmissionError, OutOfcpu,
     NodeAffinity, TopologyAffinityError or NodeShutdown, and no container.
     """
     status = mapping(pod, "status")
@@ -164,7 +171,7 @@ def rejection(pod: Mapping[str, Any]) -> Shortage | None:
     if status.get("phase") != "Failed" or not reason or accepted or _has_started(status):
         return None
     of_gpus = _OF_GPUS.search(message) is not None
-    if reason.startswith("OutOf"):  # Other pods use the rest, unless the node has none at all.
+    if reason.startswith("OutOf"):  # If the node has GPUs at all, other pods use them.
         of_gpus = of_gpus and _NONE_LEFT.search(message) is not None
     cause: CauseId = "gpu.not_allocatable" if of_gpus else "scheduling.not_started"
     if _SHARED_ONCE in message:
@@ -181,7 +188,7 @@ def _has_started(status: Mapping[str, Any]) -> bool:
 
 
 def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
-    """Return the NVIDIA GPU resources in a pod's requests, with their amounts."""
+    """Return the NVIDIA GPU resources that a pod requests, with their amounts."""
     return {
         name: int(amount)
         for name, amount in requests.items()
@@ -224,7 +231,8 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
         return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
-    # If the node offers each GPU once, the device plugin is not using the configuration in the labels yet.
+    # If the node offers each GPU only once, the device plugin does not yet use the configuration in the
+    # labels.
     if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
         return None
     each = replicas if replicas > 1 else capacity // count if count and more else 0

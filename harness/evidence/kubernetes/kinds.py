@@ -21,11 +21,12 @@ class WatchedKind:
     labels: str = ""
     """The label selector for the watch."""
     own: bool = False
-    """Whether to watch only the object with the same name as the launch's namespace."""
+    """Whether to watch only the object that has the same name as the launch's namespace."""
     metadata_only: bool = False
     """Whether to request only the metadata, which shows who wrote the object and when."""
     optional: bool = False
-    """Whether to skip the kind if it cannot be read or is not served, because no verdict depends on it."""
+    """Whether to skip the kind if the harness may not read it or the API server does not serve it. No verdict
+    depends on an optional kind."""
 
 
 def _surrounding(
@@ -68,7 +69,8 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""Objects around a launch that other clients can change during it (harness/judge/disturbance/changes.py)."""
+"""Objects that a launch depends on and that other clients can change during the launch
+(harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),
@@ -95,4 +97,4 @@ FILES = {
     **{"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"},
     **{"TorchrunJob": "torchrunjob", "PyTorchJob": "pytorchjob", "MPIJob": "mpijob", "Pod": "pod"},
 }
-"""The name of the file in objects/ for each kind of launched object."""
+"""Maps the kind of a launched object to the name of its file in objects/, without the suffix."""

@@ -1,4 +1,4 @@
-"""Find the launched workload's pods, and each pod's node index."""
+"""Find the pods of the launched workload, and the node index of each pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ States = list[ObjectState]
 
 
 def pod_index(pod: dict[str, Any]) -> int | None:
-    """Return a pod's index in its StatefulSet from its label, or None if it does not have that label."""
+    """Return a pod's index in its StatefulSet, read from a label, or None if the pod does not have that
+    label."""
     text = str(mapping(pod, "metadata", "labels").get(POD_INDEX, ""))
     return int(text) if text.isdecimal() else None
 
@@ -43,21 +44,22 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
             continue
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
-        # Creation times are whole seconds. If they are equal, the resource version determines the order.
+        # Creation times have a resolution of one second. Pods created in the same second are sorted by
+        # resource version.
         found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
     ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
 
 
 def _index(launch: Launch, own: list[States]) -> Callable[[States], int | None]:
-    """Return the function that numbers pods for the workload's kind."""
+    """Return the function that determines a pod's node index for this kind of workload."""
     if launch.kind == "DaemonSet":
         return _by_address(own)
     return (lambda states: _by_group(launch.pods, states)) if launch.attached else _by_label
 
 
 def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
-    """Return the node index of an attached job's pod, or None if the pod has no rank."""
+    """Return the node index of a pod of an attached job, or None if the pod does not run ranks."""
     metadata = mapping(pod, "metadata")
     labels = mapping(metadata, "labels")
     values = {**labels, **mapping(metadata, "annotations")}
@@ -74,7 +76,7 @@ def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
 
 
 def _by_group(groups: list[PodGroup], states: States) -> int | None:
-    """Return a pod's node index from its last state that has a group's labels."""
+    """Return a pod's node index, determined from its latest state that matches one of the groups."""
     found = (group_index(groups, state.object) for state in reversed(states))
     return next((index for index in found if index is not None), None)
 
@@ -83,8 +85,8 @@ def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
     A konduktor pod is owned by a Job rather than by the JobSet, so it is recognised by its JobSet label.
-    Other pods are recognised by their owner reference. One recorded state with this label or reference is
-    enough. An attached job's bundle contains only pods of that job.
+    Other pods are recognised by their owner reference. It suffices that one of the pod's recorded states has
+    this label or reference. An attached job's bundle contains only pods of that job.
     """
     if launch.attached:
         return launch.kind == "DaemonSet" or _by_group(launch.pods, states) is not None
@@ -106,9 +108,9 @@ def _by_label(states: States) -> int | None:
 
 
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:
-    """Return a function that numbers a DaemonSet's pods by address, as manifests/daemonset.yaml does.
-
-    A pod that replaced another pod on the same node gets the replaced pod's number.
+    """Return a function that numbers a DaemonSet's pods in the order of their IP addresses, as
+    manifests/daemonset.yaml does. A pod that replaces another pod on the same node gets the number of the
+    replaced pod.
     """
     first: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):

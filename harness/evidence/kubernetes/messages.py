@@ -1,4 +1,5 @@
-"""Map messages from Kueue and the kubelet to a cause, and to whether the harness should keep waiting.
+"""Map messages from Kueue and the kubelet to a cause and to a decision whether the harness should keep
+waiting.
 
 The observer uses these tables to decide when to stop waiting, and the judge uses them to determine causes.
 The messages are those of Kueue 0.19, and of the kubelet and containerd in Kubernetes 1.36.
@@ -12,8 +13,8 @@ from typing import Literal
 from harness.core.causes import CauseId
 
 Prospect = Literal["final", "retried", "open"]
-"""Whether waiting can help: "open" means yes, "final" means no, and "retried" means that Kubernetes retries,
-but usually without success."""
+"""Whether the problem might go away while the harness waits. "open" means yes, and "final" means no.
+"retried" means that Kubernetes retries, but usually without success."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class _Text:
-    """A message that contains all strings in `parts`.
+    """A pattern for messages, which matches if a message contains all strings in `parts`.
 
     If `cause` is None, the reason that accompanies the message determines the cause.
     """
@@ -66,10 +67,11 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Messages in the QuotaReserved condition. The first matching entry determines the cause."""
+"""Patterns for messages in a Workload's QuotaReserved condition. The first match with a cause determines the
+cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""The message for a flavor that is currently full. This flavor might admit the job later, even if no other
-flavor can."""
+"""The message for a flavor whose quota is in use now. This flavor might admit the job later, even if no other
+flavor ever can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -81,7 +83,7 @@ _REFUSAL_REASONS: dict[str, CauseId] = {
     "Suspended": "queue.inactive",
 }
 _UNDECIDED = ("", "PendingEvaluation")
-"""Reasons of a Workload that Kueue has not tried to admit yet."""
+"""Reasons in the QuotaReserved condition of a Workload that Kueue has not yet tried to admit."""
 _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("MaximumExecutionTimeExceeded", "admission.max_execution_time"),
     ("PodsReadyTimeout", "admission.pods_ready_timeout"),
@@ -107,9 +109,10 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""The meaning of each reason why a container is waiting or could not be started."""
+"""Maps the reason why a container is waiting or did not start to its meaning."""
 _PULLS = (
-    # A registry's message can be "does not exist or may require authorization", so denials are tested first.
+    # Denials come first, because a registry can respond to a denied request with "does not exist or may
+    # require authorization".
     _Text(("pull access denied",), "image.pull_denied", "final"),
     _Text(("authorization failed",), "image.pull_denied"),
     _Text(("unauthorized",), "image.pull_denied"),
@@ -124,9 +127,11 @@ _PULLS = (
     _Text(("couldn't parse",), "image.not_found"),
     _Text(("no such host",), None, "final"),
 )
-"""Messages for failed image pulls, in lower case. The first matching entry determines the cause."""
+"""Patterns for messages about failed image pulls, in lower case. The first match with a cause determines the
+cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
-"""Messages from NVIDIA's container runtime, in lower case. It fails if the node's driver fails."""
+"""Parts of messages from NVIDIA's container runtime, in lower case. This runtime fails if the node's driver
+fails."""
 _PASSING = (
     "pull qps exceeded",
     "failed to sync secret cache",
@@ -135,12 +140,14 @@ _PASSING = (
     "context deadline exceeded",
     "context canceled",
 )
-"""Messages of a busy kubelet or container runtime, in lower case. The next attempt usually succeeds."""
+"""Parts of messages from a busy kubelet or container runtime, in lower case. The next attempt usually
+succeeds."""
 _STARTS: tuple[tuple[str, CauseId], ...] = (
     ("oom-killed (memory limit too low", "rank.oom_killed"),
     ("error mounting", "scheduling.volume_failed"),
 )
-"""Pairs of (part of a message, cause) for containers that could be created but not started, in lower case."""
+"""Pairs of (part of a message in lower case, cause) for containers that were created but could not be
+started."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -148,7 +155,8 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 
 
 def refusal(message: str, reason: str = "") -> Meaning:
-    """Return why Kueue did not reserve quota, given the message and reason of QuotaReserved=False."""
+    """Return why Kueue has not reserved quota, given the message and the reason of the condition
+    QuotaReserved=False."""
     matches = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
@@ -159,12 +167,15 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def eviction(reason: str) -> CauseId:
-    """Return the cause of an eviction, given the reason in Evicted=True."""
+    """Return the cause of an eviction, given the reason of a Workload's condition Evicted=True."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 
 
 def not_started(reason: str, message: str) -> Meaning | None:
-    """Return why a container did not start, or None if `reason` is not a start failure."""
+    """Return why a container did not start, given the reason and message in its status.
+
+    Returns None if the reason does not mean that the container failed to start.
+    """
     meaning = _CONTAINER_REASONS.get(reason)
     if meaning is None:
         return None

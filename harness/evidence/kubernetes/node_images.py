@@ -1,4 +1,7 @@
-"""Find images in node status. The kubelet reports only its 50 largest images."""
+"""Find container images in the status of nodes.
+
+The kubelet reports only the 50 largest images of its node.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.kubernetes.unschedulable import in_words
 
 _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/")
-"""Prefixes that a node adds to image names without a registry."""
+"""The prefixes that a container runtime adds to image names without a registry."""
 
 
 def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
@@ -26,7 +29,10 @@ def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return images on the nodes with other tags from the same repository, or [] if a node has `image`."""
+    """Return the images from the repository of `image` that the nodes have under other tags.
+
+    The list is empty if a node has `image` itself.
+    """
     there, wanted = holders(nodes), normal(image)
     if wanted in there:
         return []
@@ -34,7 +40,8 @@ def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return images on the nodes with the same name and tag from other registries, such as `localhost/`."""
+    """Return the images on the nodes that have the name and tag of `image` but another registry, such as
+    `localhost/`."""
     wanted = normal(image)
     return sorted(
         name for name in holders(nodes) if name != wanted and name.split("/")[-1] == wanted.split("/")[-1]
@@ -62,7 +69,8 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
 
 
 def normal(image: str) -> str:
-    """Return an image's name without the default registry. If it has no tag, append `:latest`."""
+    """Return an image's name without the default registry, and with the tag `latest` if it has no tag or
+    digest."""
     name = next((image.removeprefix(prefix) for prefix in _DEFAULT if image.startswith(prefix)), image)
     return name if "@" in name or ":" in name.split("/")[-1] else f"{name}:latest"
 

@@ -1,6 +1,7 @@
 """Read recorded Kubernetes objects.
 
-Every field can be missing, so these functions return defaults and never raise.
+Any field of a recorded object can be missing. In that case, these functions return a default and do not
+raise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 ENDED_BY_NODE = ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated")
-"""Status reasons of pods that a kubelet evicts, or ends when its node shuts down or needs the resources."""
+"""Status reasons of pods that the kubelet ended, because it evicted them, its node was shutting down, or it
+needed their resources."""
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
@@ -36,7 +38,10 @@ def container_of(spec: object, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ObjectState:
-    """One recorded state of an object. `ref` refers to its line in the bundle, as file:line."""
+    """One recorded state of an object.
+
+    `ref` is the line in the bundle that contains the state, as FILE:LINE.
+    """
 
     ref: str
     type: str
@@ -79,7 +84,7 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 class Pod:
     """A pod of the job.
 
-    `index` is the pod's node index. `history` contains its states, ordered by resource version.
+    `index` is the pod's node index. `history` contains the pod's states, ordered by resource version.
     """
 
     index: int
@@ -96,7 +101,7 @@ class Pod:
     @property
     def attempt(self) -> int:
         labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
-        text = str(next(filter(None, reversed(labels)), "0"))  # The label may have been removed later.
+        text = str(next(filter(None, reversed(labels)), "0"))  # A later update may have removed the label.
         return int(text) if text.isdecimal() else 0
 
     @property
@@ -110,13 +115,13 @@ class Pod:
 
     @property
     def hostnames(self) -> set[str]:
-        """Return the names under which a process of the pod can know its host."""
+        """Return the hostnames that a process in the pod can see."""
         on_host = mapping(self.last.object, "spec").get("hostNetwork") is True and self.node
         return {self.name, self.hostname, *([on_host] if on_host else [])}
 
     @property
     def addresses(self) -> set[str]:
-        """Return the pod's IP addresses, which are its node's with hostNetwork."""
+        """Return the pod's IP addresses. With hostNetwork, these are the node's addresses."""
         status = mapping(self.last.object, "status")
         found = [status.get("podIP"), *(each.get("ip") for each in items(status, "podIPs"))]
         return {str(address) for address in found if address}
@@ -133,7 +138,8 @@ class Pod:
         return None
 
     def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the pod's last state and the condition of type `kind` in it, or None."""
+        """Return the pod's last state and its condition of type `kind`, or None if it does not have this
+        condition."""
         for condition in items(self.last.object, "status", "conditions"):
             if condition.get("type") == kind:
                 return self.last, condition
@@ -141,9 +147,8 @@ class Pod:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """Return konduktor's exit code and the worker's JSON object from a container's termination message.
-
-    A missing exit code is returned as None, and a missing object as {}.
+    """Return the exit code and the worker's JSON object that konduktor wrote to a container's termination
+    message. The exit code is None if it is missing, and the object is {} if it is missing.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

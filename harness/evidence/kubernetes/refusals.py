@@ -1,12 +1,10 @@
 """Find events about pods or Jobs that the API server refused to create, and the policy that refused them.
 
-In the code, such a policy is called a rule: a Pod Security Standard, a quota, a LimitRange, an admission
-policy or a webhook.
-
-Such an event is a Warning about an object whose controller creates pods, with a reason that means that an
-object could not be created. The event's message determines only whether another attempt can succeed, and
-which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown message
-is final.
+The code calls such a policy a rule: a Pod Security Standard, a quota, a LimitRange, an admission policy or a
+webhook. The event for a refusal is a Warning about an object whose controller creates pods. Its reason means
+that an object could not be created. The event's message determines only whether another attempt can succeed,
+and which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown
+message is final.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import mapping
 
 _MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
-"""Kinds whose controllers create pods, or Jobs that create pods."""
+"""Kinds whose controllers create pods, or create Jobs that create pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
 """Event reasons used by Kubernetes controllers and JobSet 0.12 for objects that could not be created."""
 _PASSING = (
@@ -40,7 +38,7 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Parts of messages about transient refusals, after which the next attempt can succeed."""
+"""Parts of the messages of temporary refusals, after which another attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(
     r'webhook "[mv](?:pod|job)\.kb\.io" denied the request: .*(?:'
     r'\b[A-Z]\w+\.[a-z0-9.-]+ "[^"]+" not found|workload owner not found'
@@ -49,14 +47,15 @@ _OF_THE_CONTROLLERS = re.compile(
     r'|webhook "validatepod\.volcano\.sh" denied .*podgroup phase is',
     re.DOTALL,
 )
-"""Denials by webhooks of controllers, which deny a pod or Job for a moment.
+"""Matches temporary denials by webhooks of JobSet, Kueue and Volcano.
 
-Those of JobSet and Kueue do so until they have read its owner or its leader pod, and Volcano's until its
-scheduler has accepted the PodGroup (volcano#621). The name is not enough: kubebuilder gives the webhooks of
-every project these names.
+The webhooks of JobSet and Kueue deny a pod or Job until they have read its owner or its leader pod. Volcano's
+webhook denies a pod until the scheduler has accepted its PodGroup (volcano#621). The pattern also checks the
+message, because the names of the webhooks do not identify the project: kubebuilder generates the same names
+for all projects.
 """
 POD_SECURITY = "Pod Security Standard"
-"""The kind that is returned for a refusal by Pod Security admission."""
+"""The kind of rule that is returned for a refusal by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -65,14 +64,15 @@ _RULES = (
     (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
     (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
 )
-"""Entries of (message pattern, kind of rule, whether `kubectl describe` accepts this kind and name)."""
+"""Entries of (pattern for the message, kind of rule, whether `kubectl describe KIND NAME` works for the
+rule)."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The API server's refusal to create one of a launch's objects.
+    """The API server's refusal to create one of a launch's objects, as reported by an event.
 
-    `at` is when the last refusal occurred, in seconds since the epoch, or 0.0 if the event has no time.
+    `at` is the time of the last such refusal in seconds since the epoch, or 0.0 if the event has no time.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Refusal:
     message: str
     at: float
     final: bool
-    """Whether the API server will also refuse all further attempts."""
+    """Whether the API server will also refuse every further attempt."""
 
     @property
     def webhook_down(self) -> bool:
@@ -96,7 +96,7 @@ class Refusal:
         return rule_of(self.message)
 
     def kubectl_arguments(self, namespace: str) -> str | None:
-        """Return the arguments for a kubectl command that shows the `rule`, or None if it is unknown."""
+        """Return the arguments of a kubectl command that shows the rule, or None if the rule is not known."""
         rule = _rule(self.message)
         if rule is None:
             return None
@@ -109,7 +109,8 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return the kind and name of the policy, quota or webhook in an API server refusal, or None."""
+    """Return the kind and name of the policy, quota or webhook in a refusal message of the API server, or
+    None."""
     rule = _rule(message)
     return rule[:2] if rule else None
 
@@ -117,8 +118,8 @@ def rule_of(message: str) -> tuple[str, str] | None:
 def by_rule(message: str) -> bool:
     """Return whether, according to the message, a policy, quota, webhook or RBAC refused a request.
 
-    The JobSet and Kueue webhooks do not count, because they deny objects without the fields that these
-    controllers set.
+    Denials by the webhooks of JobSet and Kueue do not count, because these webhooks deny objects that lack
+    the fields that their controllers set.
     """
     rule = rule_of(message)
     forbidden = 'is forbidden: User "' in message
@@ -126,7 +127,10 @@ def by_rule(message: str) -> bool:
 
 
 def _of_jobset_or_kueue(webhook: str, message: str) -> bool:
-    """Return whether a denial is from JobSet or Kueue. Many projects have webhooks for pods and Jobs."""
+    """Return whether a webhook of JobSet or Kueue denied the request.
+
+    Many projects have webhooks with the names listed here, so for these names the message is checked too.
+    """
     if webhook in ("mpod.kb.io", "vpod.kb.io", "mjob.kb.io", "vjob.kb.io"):
         return _OF_THE_CONTROLLERS.search(message) is not None
     return webhook.endswith(".kb.io")
@@ -140,7 +144,7 @@ def _rule(message: str) -> tuple[str, str, bool] | None:
 
 
 def refusal(event: object) -> Refusal | None:
-    """Return the refusal reported by an event, or None for any other event."""
+    """Return the refusal that an event reports, or None if the event does not report a refusal."""
     item, about = mapping(event), mapping(event, "involvedObject")
     if (
         item.get("type") != "Warning"
@@ -153,7 +157,8 @@ def refusal(event: object) -> Refusal | None:
 
 
 def occurred(event: object) -> float:
-    """Return when an event last occurred, in seconds since the epoch, or 0.0 if it has no time."""
+    """Return the time at which an event last occurred, in seconds since the epoch, or 0.0 if it has no
+    time."""
     item = mapping(event)
     times = [
         item.get("lastTimestamp"),
@@ -164,9 +169,9 @@ def occurred(event: object) -> float:
 
 
 def final(message: str) -> bool:
-    """Return whether, according to the message, another attempt would be refused too.
+    """Return whether the message means that another attempt would be refused too.
 
-    Users write the text of policies and webhook denials, so its wording is not interpreted.
+    The texts of policy and webhook denials are not interpreted, because users write them.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False
@@ -176,9 +181,10 @@ def final(message: str) -> bool:
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
-    """Return the latest final refusal, or the latest refusal if none is final, or None.
+    """Return the latest final refusal.
 
-    Refusals before the newest pod was created, at `newest_pod` in seconds since the epoch, do not count. All
+    Without a final refusal, return the latest refusal, or None if there is none. Refusals before
+    `newest_pod`, the time in seconds since the epoch at which the newest pod was created, do not count. All
     times are whole seconds, so a refusal in the same second still counts.
     """
     refusals = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
@@ -186,6 +192,6 @@ def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
 
 
 def created(pods: Iterable[object]) -> float:
-    """Return when the newest pod was created, in seconds since the epoch, or 0.0 if there are no pods."""
+    """Return the creation time of the newest pod, in seconds since the epoch, or 0.0 if there are no pods."""
     texts = [mapping(pod, "metadata").get("creationTimestamp") for pod in pods]
     return max((seconds(str(text)) or 0.0 for text in texts if text), default=0.0)

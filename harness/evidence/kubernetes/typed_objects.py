@@ -60,7 +60,7 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""The accepted value types for each mapping whose keys are chosen by users."""
+"""The accepted types of the values in each mapping whose keys users can choose."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {
@@ -74,15 +74,19 @@ _NAMES = {
 
 
 def typed(document: dict[str, Any]) -> Iterator[str]:
-    """Remove values with the wrong type from an object, in place. Yield a sentence about each of them.
+    """Remove all values with the wrong type from an object, in place, and yield a sentence about each.
 
-    Nulls are removed silently, because Kubernetes treats them like missing fields.
+    Nulls are removed without a sentence, because Kubernetes treats them like missing fields.
     """
     yield from _mapping(document, "", None)
 
 
 def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
-    """Check one mapping. If users choose its keys, `of` contains its value types, otherwise `of` is None."""
+    """Check the values in one mapping.
+
+    If users can choose the mapping's keys, `of` contains the accepted types of its values. Otherwise, `of` is
+    None.
+    """
     odd: list[str] = []
     for name, value in mapping.items():
         types = of or _expected(name, path)
@@ -105,7 +109,7 @@ def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
-    if path.endswith("onExitCodes.values"):  # A Job's podFailurePolicy lists exit codes in `values`.
+    if path.endswith("onExitCodes.values"):  # The `values` in a Job's podFailurePolicy are exit codes.
         types = _NUMBER
     odd: list[int] = []
     for at, item in enumerate(values):

@@ -1,7 +1,6 @@
-"""Find why a pod cannot run on any node, even an empty one: resources, labels, affinity, taints or cordons.
-
-The recorded objects are compared according to the scheduler's filter rules. Pod affinities, topology spread
-constraints and other pods' requests are ignored, because other pods can end.
+"""Find out why no node could run a pod even if there were no other pods: resources, labels, affinity, taints
+or cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter plugins. Pod
+affinities, topology spread constraints and other pods' requests are ignored, because other pods can end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_NAMES = 6
-"""The maximum number of names in one sentence."""
+"""The maximum number of names listed in one sentence. Further names are only counted."""
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
@@ -39,14 +38,16 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Return whether a node's labels and taints allow a DaemonSet's pod. Resources are ignored."""
+    """Return whether a DaemonSet's pod may run on a node according to the node's labels and taints.
+
+    Resources are ignored.
+    """
     return not exclusions(pod, node)
 
 
 def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
-    """Return one sentence with each node's obstacles, such as "a and b have the taint …; c is cordoned".
-
-    If more than MAX_NAMES nodes have the same obstacle, only the first ones are named.
+    """Return one sentence about what prevents each node from running a pod, such as "a and b have the taint
+    …; c is cordoned". If more than MAX_NAMES nodes have the same obstacle, only the first of them are named.
     """
     nodes: dict[str, list[str]] = {}
     for name, reasons in obstacles:
@@ -58,9 +59,9 @@ def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     """Map each resource to the amount that the pod requests, as a number of cores, bytes or devices.
 
-    Native sidecars run alongside the containers, so their requests are added. Any other init container runs
-    only alongside the sidecars that precede it. If the sum of their requests is larger, it counts instead.
-    The RuntimeClass overhead is added.
+    Native sidecars run alongside the containers, so their requests are added to those of the containers. Any
+    other init container runs only alongside the sidecars that precede it, so the sum of their requests counts
+    if it is larger. The overhead of the RuntimeClass is added.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
@@ -91,7 +92,10 @@ def _add(total: dict[str, Decimal], container: dict[str, Any]) -> None:
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number. "500m" is 0.5 and "1Ki" is 1024. Invalid quantities are 0."""
+    """Return a Kubernetes quantity as a number.
+
+    "500m" is 0.5 and "1Ki" is 1024. An invalid quantity counts as 0.
+    """
     match = _QUANTITY.fullmatch(str(text))
     if not match or match[2] not in _UNITS | _BINARY:
         return Decimal(0)
@@ -101,7 +105,8 @@ def quantity(text: object) -> Decimal:
 
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return why this node cannot run the pod, as predicates such as "is cordoned"."""
+    """Return why a node cannot run the pod, as predicates whose subject is the node, such as "is
+    cordoned"."""
     has = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
@@ -113,7 +118,7 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def exclusions(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return how the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
+    """Return why the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
@@ -182,7 +187,7 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
         most = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
         if asked > most:
             wanted, largest = _amount(name, asked), _amount(name, most, unit=False)
-            if wanted.startswith(f"{largest} "):  # equal only because both are rounded
+            if wanted.startswith(f"{largest} "):  # The two amounts look equal because of rounding.
                 wanted, largest = f"{asked.normalize():f} {name}", f"{most.normalize():f}"
             has = f"the most that a node has is {largest}" if most else "no node has any"
             yield f"a pod requests {wanted}; {has}"
@@ -206,8 +211,8 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
 def in_words(names: list[str], noun: str = "nodes") -> str:
     """Join names into a phrase, such as "a, b and c".
 
-    If there are more than MAX_NAMES names, the phrase ends with the number of the rest: "…, e and 3 more
-    nodes".
+    If there are more than MAX_NAMES names, the phrase ends with the number of the remaining names: "…, e and
+    3 more nodes".
     """
     if len(names) > MAX_NAMES:
         return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more {noun}"

@@ -22,10 +22,10 @@ class AcceptanceCheck(Record):
     text: str
     cause: str | None = None
     gpu: str | None = None
-    """The UUID of the tested GPU, if the test covers a single GPU."""
+    """The UUID of the tested GPU, or None if the test does not cover a single GPU."""
     index: int | None = None
     ranks: list[int] = []
-    """The ranks that the test identified as faulty, or to which its result applies."""
+    """The ranks that the test found to be faulty, or to which its result applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
@@ -38,13 +38,13 @@ class AcceptanceCheck(Record):
 
 
 class AcceptanceGpu(Record):
-    """One of a node's accelerators."""
+    """One accelerator of a node, such as a GPU."""
 
     index: int
     uuid: str
     name: str
     memory: int = 0
-    """The memory in bytes."""
+    """The accelerator's memory in bytes."""
 
 
 class CollectiveRow(Record):
@@ -72,11 +72,11 @@ class CollectiveRow(Record):
 
 
 class PairRow(Record):
-    """The bandwidth measured between two nodes without any other node taking part."""
+    """The bandwidth measured between two nodes while no other node took part."""
 
     a: int
     b: int
-    """The ranks of the two nodes, with a < b."""
+    """The node ranks of the two nodes, with a < b."""
     busbw: float | None = None
     """Bus bandwidth in GB/s. None if the pair was not measured."""
     verdict: Verdict
@@ -85,7 +85,7 @@ class PairRow(Record):
 
 
 class AcceptanceReport(Record):
-    """A pod's final report on its own node (`kind` "node") or on all nodes (`kind` "ddp")."""
+    """A pod's final report, on its own node (`kind` is "node") or on all nodes (`kind` is "ddp")."""
 
     version: int = 1
     kind: Literal["node", "ddp"]

@@ -51,8 +51,8 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests. "nodes"
-tests each node by itself, and "ddp" tests collective operations across all nodes.
+"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests. The
+acceptance tests "nodes" test each node by itself, and "ddp" tests collective operations across all nodes.
 """
 
 
@@ -81,14 +81,14 @@ class PodGroup(Record):
     first: int = 0
     """The node index of the group's first pod."""
     strides: dict[str, int] = {}
-    """For each label or annotation that numbers pods: how much the node index increases when its value
-    increases by one."""
+    """For each label or annotation that contains an index: by how much a pod's node index increases when the
+    index increases by one."""
     names: dict[str, int] = {}
-    """The node index of each pod, keyed by name, for pods without their own index."""
+    """The node index of each pod, by pod name, for pods that have no label or annotation with an index."""
 
 
 class Launch(Record):
-    """The launched workload. `object_name` is always read from the cluster."""
+    """The launched workload. `object_name`, the name of its object, is always read from the cluster."""
 
     launcher: str
     namespace: str
@@ -98,7 +98,8 @@ class Launch(Record):
     attached: bool = False
     """Whether the harness only read the job and did not launch it (`harness attach`)."""
     pods: list[PodGroup] = []
-    """For an attached job: its pods with ranks. Otherwise, the workload's kind determines them."""
+    """For an attached job: the groups of pods that run ranks. For a launched job, the workload's kind
+    determines these pods."""
     container: str = "konduktor-container"
     job_name: str | None = None
     """The job name that the ranks' clients send to the tracker. None means `object_name`."""
@@ -124,18 +125,18 @@ class Launch(Record):
     """For training: the maximum number of nodes to which the StatefulSet can be scaled. None means a fixed
     number of nodes."""
     reach: float | None = None
-    """For training: how far the lowest validation loss may exceed the texts' known entropy.
+    """For training: how far the lowest validation loss may exceed the known entropy of the generated texts.
 
     The value is a fraction of the entropy.
     """
     same_as: str | None = None
-    """For training: the bundle whose final weights must be reproduced."""
+    """For training: the bundle whose final weights this training run must reproduce."""
     same_as_weights: str | None = None
     """The SHA-256 of the final weights in the bundle `same_as`."""
     upload: str | None = None
-    """For training: the s3://BUCKET/PREFIX to which the run must be uploaded at the end."""
+    """For training: the s3://BUCKET/PREFIX to which the training run must be uploaded at the end."""
     resume_from: str | None = None
-    """For training: the s3://BUCKET/PREFIX of the run that must be continued."""
+    """For training: the s3://BUCKET/PREFIX of the training run that must be continued."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -144,7 +145,7 @@ class Launch(Record):
 
 
 class Expected(Record):
-    """The requirements for a PASS, known before the launch."""
+    """What a launch must achieve for a PASS verdict, as known before the launch."""
 
     num_nodes: int = Field(le=MAX_RANKS)
     ranks: int = Field(le=MAX_RANKS)
@@ -157,13 +158,13 @@ class Expected(Record):
     """Whether the job file contains the number of ranks. If not, the job computes it at run time, and the
     judge uses the recorded world size."""
     ranks_from: str = ""
-    """For an attached job: where the number of ranks was found, or why it is not known."""
+    """For an attached job: where the harness read the number of ranks, or why the number is not known."""
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str
     tracker_run: int | None = None
     """The tracker's own id of the shared run, if an attached job is known to log to it. It then replaces
-    `run_id` and `project`, because a run can have no id of the user's."""
+    `run_id` and `project`, because such a run need not have an external id."""
     min_nodes_used: int = 1
     """The minimum number of distinct Kubernetes nodes on which the ranks must run."""
     ranks_that_log: list[int] | None = None
@@ -180,18 +181,18 @@ class SentCode(Record):
     """The code that the harness sent to the ranks. The check `code` compares it with the code that ran."""
 
     files: dict[str, str] = {}
-    """The SHA-256 of each file, keyed by its path in the container."""
+    """The SHA-256 of each sent file, keyed by the file's path in the container."""
     mounted: list[str] = []
-    """The paths in `files` that are mounted into the container rather than being in the image."""
+    """The paths in `files` that are mounted into the container. All other files are in the image."""
     whole: list[str] = []
     """Directories to which only the harness adds files. Code in them must not run unless it is listed in
     `files`."""
     image: str = ""
     """The image in the pod spec."""
     ours: bool = False
-    """Whether the harness built the image. Such an image contains its own tag."""
+    """Whether the harness built the image. The tag of such an image is also stored inside the image."""
     image_id: str | None = None
-    """The image id that the pods' status must show. None means that no comparison is possible."""
+    """The image id that the pods' status must contain. None means that the ids cannot be compared."""
     versions: dict[str, str] = {}
     """Package versions in the image, if known. The only package is pluto."""
 
@@ -204,15 +205,17 @@ class Replaced(Record):
     """The requested version, range or path."""
     version: str
     digest: str
-    """The SHA-256 of the wheel, of the hashes in the package index, or of the Go module, or "" if unknown."""
+    """The SHA-256 of the wheel or of the Go module, or of the hashes that the package index lists. "" if it
+    is not known."""
     origin: str
-    """The package index, or the path to the wheel, sdist or checkout, or to the repository with its ref."""
+    """Where the package comes from: the package index, the path of a wheel, sdist or checkout, or the path of
+    a repository with a ref."""
     locked: str | None = None
     """The version in the lock file. None means that the lock file does not contain the package."""
 
 
 class Retry(Record):
-    """A harness operation that was retried."""
+    """One retry of an operation of the harness, with the reason."""
 
     at: str
     what: str
@@ -220,7 +223,7 @@ class Retry(Record):
 
 
 class DiskUse(Record):
-    """One of the largest users of space on a full disk."""
+    """One of the files or directories that use the most space on a full disk."""
 
     what: str
     bytes: int
@@ -229,18 +232,22 @@ class DiskUse(Record):
 
 
 class Manifest(Record):
-    """The launch: its job, its requirements, component versions, and its stages."""
+    """The document manifest.json: the launched job, its requirements, the versions of all components, and the
+    stages of the launch."""
 
     schema_version: int = SCHEMA_VERSION
     nonce: str
     command: list[str] = []
     job: str | None = None
-    """The name in the job file. The name of the launched object is `launch.object_name`."""
+    """The job's name in the job file. The launched object can have another name, which is
+    `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
-    """The time just before the job was submitted. A run created earlier on the tracker is stale."""
+    """The time just before the job was submitted. A run that was created on the tracker before this time is
+    stale."""
     ended_at: str | None = None
-    """When the launch ended, written last. None means that the harness was killed before that."""
+    """The time at which the launch ended. It is written last, so None means that the harness was killed
+    earlier."""
     interrupted: str | None = None
     """The reason why the harness stopped early: "SIGINT", or the message of a deadline."""
     deadline_seconds: float | None = None
@@ -251,11 +258,11 @@ class Manifest(Record):
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """The code that was sent, or None in bundles from older harness versions, for which the check `code` is
-    omitted."""
+    """The code that was sent to the ranks. It is None in bundles from older harness versions, for which the
+    check `code` is omitted."""
     attached_at: str | None = None
-    """When the harness had read the objects of a job that it did not launch. Earlier changes are known only
-    to the extent that the objects show them."""
+    """For an attached job: the time at which the harness had read its objects. Changes before this time are
+    known only if the objects still show them."""
     unread: dict[str, str] = {}
     """The object kinds (file names in objects/) that an attached harness could not read, with the reasons."""
     watched: list[str] = []
@@ -266,7 +273,7 @@ class Manifest(Record):
     """The current stage. If the harness was killed, this is the last stage that it reached."""
     retries: list[Retry] = []
     disk: list[DiskUse] = []
-    """What uses the most space on a disk that was full, largest first."""
+    """The files and directories that used the most space on a disk that was full, largest first."""
     log_gaps: list[str] = []
     """The incomplete logs, each as "<pod>-<container>: reason"."""
 
@@ -299,8 +306,8 @@ class DryRun(Record):
     user: str | None = None
     """The controller's user that the request impersonated. None means the harness's own user."""
     awaited: bool = True
-    """Whether the launch was waiting for an object of this kind. If not, the request creates a copy of the
-    launched object under another name."""
+    """Whether the launch was waiting for an object of this kind. If false, the request was to create a copy
+    of the launched object under another name."""
     message: str | None = None
     """The message with which the API server refused the request. None means that the request was accepted."""
 
@@ -315,7 +322,7 @@ class DeviceHolder(Record):
     namespace: str
     pod: str
     owner: str = ""
-    """The kind and name of the pod's controller. Empty if it has none."""
+    """The kind and name of the pod's controller, or "" if the pod does not have a controller."""
     amount: int
     """The number of devices that the pod requests."""
     allocatable: int
@@ -338,13 +345,13 @@ class Process(Record):
     ticks: int = 0
     """CPU time used by the process during the two-second inspection, in hundredths of a second."""
     reaped: int = 0
-    """CPU time used by the process's terminated children, in hundredths of a second."""
+    """CPU time that the process's terminated children have used, in hundredths of a second."""
     state: str = ""
     """The state letter in /proc/PID/stat. T means stopped by a signal, t means stopped by a debugger."""
 
 
 class ProbeResult(Record):
-    """The result of a netcheck probe to an address from a container (harness/workers/netcheck/ask.py)."""
+    """The result of a netcheck probe from a container to an address (harness/workers/netcheck/ask.py)."""
 
     outcome: str
     """The result: "ok" or a cause."""
@@ -357,8 +364,8 @@ class RendezvousSnapshot(Record):
     at: str
     pod: str
     at_end: bool = False
-    """Whether the snapshot shows a rank that had not ended when the harness stopped waiting. If not, it was
-    taken during the launch."""
+    """Whether the snapshot was taken when the harness stopped waiting and shows a rank that had not ended. If
+    false, the snapshot was taken earlier during the launch."""
     processes: list[Process] = []
     listening: list[int] = []
     """TCP ports on which a process is listening."""
@@ -368,8 +375,8 @@ class RendezvousSnapshot(Record):
     """The addresses to which each hostname resolves in the container. [] means that the name does not
     resolve, and None that it could not be looked up."""
     asked: dict[str, ProbeResult] = {}
-    """The netcheck probe result for each rendezvous address ("host:port"). Addresses that were not probed are
-    absent."""
+    """The result of the netcheck probe of each rendezvous address ("host:port"). Only probed addresses are
+    listed."""
     error: str | None = None
 
 
@@ -385,13 +392,15 @@ class Check(Record):
     ranks: list[int] = []
     explanation: str = ""
     evidence: list[str] = []
-    """References to lines in the bundle, each as file:line."""
+    """References to lines in the bundle that support the result, each as file:line."""
     advice: str = ""
-    """What the user should do about the result. If empty, see the advice for the cause in docs/causes.md."""
+    """What the user should do about the result. If empty, the advice for the cause in docs/causes.md
+    applies."""
 
 
 class Verdict(Record):
-    """The verdict on the launch, and the checks on which it is based."""
+    """The document verdict.json: the verdict on the launch, and the results of the checks on which it is
+    based."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: VerdictWord

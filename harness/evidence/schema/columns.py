@@ -21,12 +21,12 @@ from typing import Any, Literal
 from harness.evidence.schema.record import Record
 
 WORD, SHORT = 8, 4
-"""The size in bytes of a step, time or value (WORD), and of a metric index (SHORT)."""
+"""The size of a step, a time or a value (WORD), and the size of a metric index (SHORT), in bytes."""
 assert array("I").itemsize == SHORT
 
 
 class ColumnsRecord(Record):
-    """A record that represents `count` rows in a column file."""
+    """A JSON record that stands for `count` rows, which are stored in a column file."""
 
     kind: Literal["columns"] = "columns"
     file: str
@@ -35,13 +35,13 @@ class ColumnsRecord(Record):
     count: int
     names: list[str]
     in_turn: bool
-    """Whether the metric of row i is `names[i % len(names)]`. If not, a fourth column contains the index of
+    """Whether the metric of row i is `names[i % len(names)]`. If false, a fourth column contains the index of
     each row's metric."""
     crc32: int
 
     @property
     def size(self) -> int:
-        """Return the size of the rows in the file, in bytes."""
+        """Return the number of bytes that the rows occupy in the column file."""
         return self.count * (3 * WORD + (0 if self.in_turn else SHORT))
 
 
@@ -66,7 +66,7 @@ class Columns:
         return len(self.steps)
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metric of each row."""
+        """Yield the metric name of each row."""
         if self.which is None:
             return islice(cycle(self.names), len(self))
         return map(self.names.__getitem__, self.which)
@@ -93,7 +93,7 @@ class Columns:
                 yield metric
 
     def packed(self) -> bytes:
-        """Return the rows as bytes in the file format."""
+        """Return the rows in the format of a column file."""
         parts: list[array[Any]] = [self.steps, self.times, self.values]
         parts += [] if self.which is None else [self.which]
         return b"".join(_little(part).tobytes() for part in parts)
@@ -113,7 +113,10 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
-    """Return a record's rows. Raises ValueError if the data was truncated or changed after it was written."""
+    """Decode the rows of a column record.
+
+    Raises ValueError if the data was truncated or changed after it was written.
+    """
     if len(data) != record.size or zlib.crc32(data) != record.crc32:
         raise ValueError("the column data is truncated or corrupt")
     end = WORD * record.count

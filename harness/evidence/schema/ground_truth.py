@@ -27,16 +27,17 @@ class TruthStart(Record):
     pid: int | None = None
     """The process id inside the container. None in bundles from older recorders."""
     restart: int | None = None
-    """How many times torchrun had already restarted this pod's ranks. None without torchrun."""
+    """The number of times that torchrun had already restarted this pod's ranks. None without torchrun."""
     max_restarts: int | None = None
     """torchrun's limit on restarts (--max-restarts)."""
     world: int | None = None
-    """WORLD_SIZE in the rank's environment."""
+    """The value of WORLD_SIZE in the rank's environment."""
     outside: bool = False
     """Whether the attempt was written by the recorder around the Pluto client
     (harness/workers/recorder) rather than by the worker itself."""
     parent: int | None = None
-    """The rank's process id if one of its child processes wrote the line, otherwise None."""
+    """The rank's process id if one of its child processes wrote the line. None if the rank itself wrote
+    it."""
 
 
 class TruthRow(Record):
@@ -52,14 +53,18 @@ class TruthRow(Record):
 class TruthColumns(ColumnsRecord):
     """Many rows of one attempt, stored in a column file.
 
-    This record is written instead of one TruthRow per row. The fields are those of ColumnsRecord.
+    This record is written instead of one TruthRow per row. It has the fields of ColumnsRecord.
     """
 
     kind: Literal["columns"] = "columns"
 
 
 class TruthBlock(Record):
-    """A digest of rows beyond the row limit, which are not recorded (ground_truth/truth_frames.py)."""
+    """A digest of rows of one metric.
+
+    Once a rank has logged more rows than the row limit, digests are recorded instead of further rows
+    (ground_truth/truth_frames.py).
+    """
 
     kind: Literal["block"] = "block"
     metric: str
@@ -70,13 +75,14 @@ class TruthBlock(Record):
     ordered: bool | None = None
     """Whether the metric's steps have strictly increased so far. None in bundles from older recorders."""
     kept: bool = False
-    """Whether the block contains the rows that Pluto keeps, sorted by step. Such blocks are written for
-    metrics whose steps decreased or repeated, and cover all of the metric's rows in the attempt. When
-    compared with the run on the tracker, they replace the metric's other blocks and its rows."""
+    """Whether the digest covers the rows that Pluto keeps, sorted by step. Such blocks are written for
+    metrics whose steps decreased or repeated. They cover all of the metric's rows in the attempt, and are
+    compared with the tracker's rows in place of the metric's other blocks and rows."""
     again: int = 0
     """The number of points in the block that were logged more than once with different values."""
     older: int = 0
-    """The number of points whose last logged value Pluto does not keep, because its time is earlier."""
+    """The number of points in the block whose last logged value Pluto discards, because its time is earlier
+    than that of another value."""
 
 
 class TruthMetrics(Record):
@@ -94,8 +100,8 @@ class TruthEnd(Record):
     count: int
     sha256: str
     metrics: dict[str, tuple[int, str]] = {}
-    """In bundles from older recorders: the digests now in TruthMetrics. Empty if they did not fit into one
-    frame."""
+    """In bundles from older recorders: the digests that newer recorders write as TruthMetrics. Empty if they
+    did not fit into one frame."""
 
 
 class TruthClient(Record):
@@ -103,25 +109,25 @@ class TruthClient(Record):
 
     `whole` is true if the client has not deleted any points from the queue. In that case, a point that is
     neither in `sent` nor in `unsent` never reached the client. If `whole` is false, such a point might have
-    been sent.
+    been sent and then deleted.
     """
 
     kind: Literal["client"] = "client"
     whole: bool
     sent: dict[str, list[tuple[int, int]]] = {}
-    """The step ranges acknowledged by the tracker, per metric."""
+    """For each metric, the ranges of steps that the tracker acknowledged."""
     unsent: dict[str, list[tuple[int, int]]] = {}
-    """The step ranges not acknowledged by the tracker, per metric."""
+    """For each metric, the ranges of steps that the tracker did not acknowledge."""
     error: str = ""
     """Why the latest unsent point was not sent."""
 
 
 class TruthCode(Record):
-    """Digests and versions of the code that an attempt runs (ground_truth/code_digest.py)."""
+    """Digests and versions of the code that a rank runs in an attempt (ground_truth/code_digest.py)."""
 
     kind: Literal["code"] = "code"
     facts: list[tuple[str, str, str]] = []
-    """Each entry is (kind of fact, name, value)."""
+    """Each entry is (kind of the digest or version, name, value)."""
 
 
 class TruthSettings(Record):
@@ -135,8 +141,8 @@ class TruthSettings(Record):
     queue: str = ""
     """The client's queue file. Processes in a pod that share a queue also share its upload process."""
     cpu_frequency: bool = True
-    """False if the kernel does not report a CPU frequency, so the recorder reported 0 MHz to the client.
-    Without the recorder, `pluto.init` raises ValueError on such a machine (pluto-ml 0.0.29)."""
+    """False if the kernel does not report a CPU frequency and the recorder therefore reported 0 MHz to the
+    client. Without the recorder, `pluto.init` raises ValueError on such a machine (pluto-ml 0.0.29)."""
 
 
 class TruthFault(Record):
@@ -147,17 +153,20 @@ class TruthFault(Record):
 
 
 class TruthInit(Record):
-    """A change of run object. The following rows belong to another `init` call in the same process."""
+    """A change of the Pluto run object.
+
+    The following rows belong to another `pluto.init` call in the same process.
+    """
 
     kind: Literal["init"] = "init"
     number: int
-    """The number of the `init` call. The process's first call is number 0."""
+    """The number of the `pluto.init` call. The first call in a process is number 0."""
     same_run: bool = True
     """Whether the run object is attached to the same run as the process's first run object."""
 
 
 class TruthLeft(Record):
-    """Values passed to `run.log` but dropped by the client, by key and reason."""
+    """The values that were passed to `run.log` and dropped by the Pluto client, by key and reason."""
 
     kind: Literal["left"] = "left"
     left: list[tuple[str, str, str, int, str, str]]
@@ -165,14 +174,14 @@ class TruthLeft(Record):
 
 
 class TruthAccount(Record):
-    """The number of values passed to `run.log` (`handed`), which is the sum of `logged` and `left`."""
+    """Counts of the values that were passed to `run.log`. `handed` is the sum of `logged` and `left`."""
 
     kind: Literal["account"] = "account"
     handed: int
     logged: int
-    """The number of values that reached the client's queue."""
+    """The number of values that reached the Pluto client's queue."""
     left: int
-    """The number of values that the client dropped."""
+    """The number of values that the Pluto client dropped."""
     past: int = 0
     """The number of values that reached the client's queue without a call to `run.log`. They are recorded as
     rows but not counted in `handed`."""
@@ -196,11 +205,14 @@ class TruthRewrite(Record):
 
 
 class TruthBatching(Record):
-    """The start of batching. From here on, the log may not contain the last rows if the rank is killed."""
+    """The point from which the rank writes rows to the log in batches.
+
+    If the rank is killed after this point, the log may lack its last rows.
+    """
 
     kind: Literal["batching"] = "batching"
     rows: int
-    """The number of rows in a full frame."""
+    """The number of rows in a full batch, which is written as one frame."""
 
 
 class TruthGap(Record):

@@ -10,7 +10,7 @@ Word = Literal["ok", "failed", "unknown"]
 
 
 class NetcheckCell(Record):
-    """The result of one rank probing another rank."""
+    """The result of one rank's probe of another rank."""
 
     outcome: str
     """The result: "ok", "pending" or a cause."""
@@ -18,13 +18,15 @@ class NetcheckCell(Record):
     text: str = ""
     address: str = ""
     sender: str = ""
-    """The address of the machine whose ICMP message terminated the connection, or ""."""
+    """The address of the machine whose ICMP message ended the connection, or "" if there was no such
+    message."""
     rtt: float = 0.0
-    """The round-trip time for a greeting and its response, in seconds."""
+    """The round-trip time of a greeting and its response, in seconds."""
     rate: float = 0.0
-    """Bytes per second while transferring 256 KiB in full-size packets."""
+    """The throughput in bytes per second of a transfer of 256 KiB in full-size packets."""
     bandwidth: float = 0.0
-    """Bytes per second over one TCP stream, or 0 if the bandwidth was not measured (--bandwidth)."""
+    """The throughput of one TCP stream in bytes per second, or 0 if the bandwidth was not measured
+    (--bandwidth)."""
     p50: float = 0.0
     """The median round-trip time during the bandwidth measurement, in seconds."""
     p99: float = 0.0
@@ -32,7 +34,7 @@ class NetcheckCell(Record):
 
 
 class NetcheckStep(Record):
-    """The result of one diagnosis step."""
+    """The result of one step of a netcheck diagnosis."""
 
     step: str
     status: Word
@@ -56,13 +58,14 @@ class NetcheckDiagnosis(Record):
     """Node ranks that did not contact any other rank."""
     findings: list[NetcheckStep]
     rows: dict[int, dict[int, NetcheckCell]] = {}
-    """The sender's result for each sender and receiver. Senders whose results did not arrive are absent."""
+    """Each sender's results, keyed by sender and then by receiver. Senders whose results did not arrive are
+    absent."""
     nodes: int
     rank: int
-    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed other ranks."""
+    """The node rank that made the diagnosis. It is 0 if `whole` is true."""
     whole: bool
-    """Whether the diagnosis covers all pairs. If not, rank 0 did not provide a verdict, and `rows` contains a
-    single rank's results."""
+    """Whether the diagnosis covers all pairs of ranks. If false, rank 0 did not provide a verdict, and `rows`
+    contains only the results of the rank `rank`."""
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""Raw rows from the tracker, in columns.
+"""Raw rows from the tracker, stored in columns.
 
 Creating an object for each of a million rows would take longer than receiving them from the tracker.
 """
@@ -70,7 +70,7 @@ class PointRows:
 
 
 def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
-    """Yield points as columns of at most AT_ONCE rows.
+    """Group points into PointRows objects of at most AT_ONCE rows each.
 
     Each yielded object contains rows for one run from one sender.
     """

@@ -24,14 +24,16 @@ class ProcessEvent(Record):
 
 
 class ProcessStart(ProcessEvent):
-    """The start of a torchrun agent, a rank, or a process that uses torch.distributed or the Pluto client."""
+    """The start of a torchrun agent, of a rank, or of another process that uses torch.distributed or the
+    Pluto client."""
 
     kind: Literal["start"] = "start"
     pid: int
     ppid: int
     host: str
     role: Literal["agent", "rank", "python"]
-    """"rank" means a process started by torchrun. A rank without torchrun has the role "python"."""
+    """"agent" means a torchrun agent, and "rank" a process that torchrun started. A rank that was started
+    without torchrun has the role "python"."""
     argv: list[str]
     """The command line, truncated if it is long."""
     env: dict[str, str]
@@ -39,11 +41,11 @@ class ProcessStart(ProcessEvent):
     limit: str = ""
     """The `timeout N` command in the run script under which the process runs, or ""."""
     limit_since_ms: int | None = None
-    """When the command in `limit` started."""
+    """The time at which the command in `limit` started, in milliseconds since the epoch."""
 
 
 class ProcessGroup(ProcessEvent):
-    """The initialisation of torch.distributed by the process."""
+    """The initialisation of torch.distributed's default process group in a process."""
 
     kind: Literal["group"] = "group"
     rank: int
@@ -53,11 +55,11 @@ class ProcessGroup(ProcessEvent):
 
 
 class AgentWorkers(ProcessEvent):
-    """A torchrun agent starting ranks, with the rank numbers assigned by the rendezvous."""
+    """The start of ranks by a torchrun agent, with the rank numbers that the rendezvous assigned."""
 
     kind: Literal["workers"] = "workers"
     restart: int
-    """How many times the agent had already restarted its ranks."""
+    """The number of times that the agent had already restarted its ranks."""
     max_restarts: int
     group_rank: int
     nodes: int
@@ -68,17 +70,19 @@ class AgentWorkers(ProcessEvent):
 
 
 class AgentFailure(ProcessEvent):
-    """A failure of ranks detected by a torchrun agent."""
+    """A failure of one or more ranks that a torchrun agent detected."""
 
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
     """Each entry is (process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
-    """How many of the container's processes the OOM killer had killed when the failure was detected."""
+    """The number of the container's processes that the OOM killer had killed when the failure was
+    detected."""
 
 
 class RankStack(ProcessEvent):
-    """Where a rank's main thread was when the rank got SIGTERM, recorded by its torchrun agent."""
+    """The stack of a rank's main thread at the time when the rank received SIGTERM, recorded by its torchrun
+    agent."""
 
     kind: Literal["stack"] = "stack"
     pid: int
@@ -97,14 +101,14 @@ class AgentResult(ProcessEvent):
 
 
 class ProcessEnd(ProcessEvent):
-    """The end of the process, recorded by the process itself.
+    """The end of a process, recorded by the process itself.
 
-    If a process is killed by a signal, its end is not recorded.
+    Nothing is recorded if a signal kills the process.
     """
 
     kind: Literal["end"] = "end"
     how: Literal["exit", "exception", "os._exit", "exec"]
-    """"exec" means that the process called exec and continues as another program."""
+    """How the process ended. "exec" means that it called exec and continues as another program."""
     code: int | None
     """The exit code. None if the program raised SystemExit and Python is older than 3.12, which does not
     expose the exit code."""

@@ -15,10 +15,13 @@ def _number(value: float) -> float | str:
 
 
 Value = Annotated[float, BeforeValidator(float), PlainSerializer(_number)]
-"""A metric value, a double. In JSON, non-finite values are the strings NaN, Infinity and -Infinity."""
+"""A metric value as a float. In JSON, non-finite values are the strings NaN, Infinity and -Infinity."""
 
 
 class Record(BaseModel):
-    """An immutable record. Unknown fields are ignored."""
+    """The base class of all records.
+
+    A record is immutable, and unknown fields are ignored when it is read.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")

@@ -9,7 +9,8 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker with the launch's run id, or to which one of the launch's processes attached."""
+    """A run on the tracker that has the launch's run id, or to which one of the launch's processes
+    attached."""
 
     run_id: int
     external_id: str | None = None
@@ -35,8 +36,8 @@ class Attachment(Record):
     job_name: str | None = None
     peer: str | None = None
     launch: str | None = None
-    """The nonce of the launch that owns the request's API key. None for other keys, or if the tracker does
-    not report the launch.
+    """The nonce of the launch for which the request's API key was created. None for other keys, or if the
+    tracker does not report the launch.
     """
     process: str | None = None
     """The id of the process that sent the request, set by the recorder. None without a recorder, or if the
@@ -74,12 +75,12 @@ class PointColumns(ColumnsRecord):
 
 
 class RunWriter(Record):
-    """A summary of all write requests of one kind from one sender for a run."""
+    """A summary of all write requests of one kind that one sender sent for a run."""
 
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. With a claim, a launch announces before it starts that it will write to this run
+    graph or claim. With a claim, a launch announced before it started that it would write to this run
     (harness/tracker/storage/claims.py).
     """
     launch: str | None = None
@@ -101,11 +102,11 @@ class DigestReport(Record):
 
     run_id: int
     process: str
-    """The attempt in the lines of the process's log (harness/workers/recorder/admitted_lines.py)."""
+    """The id of the attempt, as in the process's log lines (harness/workers/recorder/admitted_lines.py)."""
     number: int
     packed: str
-    """The JSON as it was sent, compressed with zlib, in base64 without padding. The process's log contains a
-    digest of it."""
+    """The JSON that the recorder sent, compressed with zlib and encoded in base64 without padding. The
+    process's log contains a digest of this JSON."""
     received_at: str = ""
     sender: str | None = None
     """The X-Run-Name header of the request."""
@@ -115,7 +116,7 @@ class DigestReport(Record):
 
 
 class TrackerFailure(Record):
-    """Requests that the tracker reports it could not serve."""
+    """A group of requests that the tracker could not serve, according to its own report."""
 
     reason: str
     count: int
@@ -124,7 +125,7 @@ class TrackerFailure(Record):
 
 
 class TrackerRefusal(TrackerFailure):
-    """Write requests that the tracker rejected because of a client error. Their data is lost."""
+    """A group of write requests that the tracker rejected because of a client error. Their data is lost."""
 
     sender: str | None = None
     """The X-Run-Name header of the requests."""
@@ -134,7 +135,8 @@ class TrackerRefusal(TrackerFailure):
 
 
 class TrackerSummary(Record):
-    """The number of records of each kind, and the failures reported by the tracker."""
+    """The document tracker/summary.json: the number of records of each kind that the tracker has, and the
+    failures that the tracker reported."""
 
     source: Literal["embedded", "hosted"]
     fetched_at: str
@@ -145,9 +147,9 @@ class TrackerSummary(Record):
     writers: int | None = None
     """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
-    """Whether the tracker stores the process named in a request."""
+    """Whether the tracker stores the process that a request names (the header X-Harness-Process)."""
     digests: int | None = None
-    """The number of reports of digests. None if the tracker stores none."""
+    """The number of digest reports. None if the tracker does not store digest reports."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []

@@ -1,4 +1,4 @@
-"""The records in training-*.json: a training job's checkpoints on its volume
+"""The records in training-*.json: the checkpoints on a training job's volume
 (harness/workers/training/audit.py), and their upload to and download from S3 storage (transfer.py).
 """
 
@@ -12,17 +12,19 @@ AUDIT = "training-audit.json"
 UPLOAD = "training-upload.json"
 RESUMED_FROM = "training-resumed-from.json"
 TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
-"""The name of the Secret with a launch's S3 keys for a transfer. It is deleted after the transfer."""
+"""The name of the Secret that contains a launch's S3 keys for a transfer. The Secret is deleted after the
+transfer."""
 
 
 class TrainedCheckpoint(Record):
-    """A directory whose name is that of a checkpoint. The checkpoint in it may be incomplete."""
+    """A directory with the name of a checkpoint. The checkpoint in the directory may be incomplete."""
 
     name: str
     whole: bool
     """Whether all files exist with the sizes and digests in the checkpoint's manifest."""
     why: str | None = None
-    """Why the checkpoint is incomplete or cannot be loaded."""
+    """The reason why the checkpoint is incomplete or cannot be loaded. None if it is complete and was
+    loaded."""
     epoch: int = 0
     step: int = 0
     """The number of training steps so far, across all epochs."""
@@ -35,12 +37,12 @@ class TrainedCheckpoint(Record):
 
 
 class BestCheckpoint(Record):
-    """The checkpoint that `best` points to, and its validation loss as computed by the audit."""
+    """The checkpoint to which `best` points, and its validation loss as computed by the audit."""
 
     target: str
     there: bool
     told: dict[str, float] = {}
-    """The losses in the checkpoint's manifest."""
+    """The losses listed in the checkpoint's manifest."""
     loss: float | None = None
     tokens: int | None = None
     why: str | None = None
@@ -48,7 +50,7 @@ class BestCheckpoint(Record):
 
 
 class KnownEntropy(Record):
-    """The entropy of generated texts (harness/workers/training/source.py), in nats per byte."""
+    """The entropy of the generated texts (harness/workers/training/source.py), in nats per byte."""
 
     entropy: float
     val: float
@@ -56,10 +58,11 @@ class KnownEntropy(Record):
 
 
 class TrainingAudit(Record):
-    """The document training-audit.json."""
+    """The document training-audit.json: the audit of the checkpoints that a training job wrote to its
+    volume."""
 
     error: str | None = None
-    """Why the launch has no audit."""
+    """The reason why the launch has no audit."""
     version: int = 0
     run: str = ""
     there: bool = False
@@ -73,12 +76,12 @@ class TrainingAudit(Record):
     options: dict[str, Any] = {}
     entropy: KnownEntropy | None = None
     unchanged: list[str] | None = None
-    """Weights that are the same in the first and last checkpoints. None if there are fewer than two
-    checkpoints."""
+    """The names of weights that are the same in the first and the last checkpoint. None if there are fewer
+    than two checkpoints."""
 
 
 class TransferredCheckpoint(Record):
-    """A transferred checkpoint, whose files were compared with its manifest byte by byte."""
+    """A transferred checkpoint. Its files were compared byte by byte with the digests in its manifest."""
 
     name: str
     step: int
@@ -90,7 +93,7 @@ class TransferredCheckpoint(Record):
 
 
 class TrainingTransfer(Record):
-    """The upload of a run to a bucket prefix, or its download from there."""
+    """The upload of a training run to a bucket prefix, or its download from a bucket prefix."""
 
     error: str | None = None
     """Why the transfer failed. The target may contain an incomplete copy of the run."""
@@ -100,6 +103,6 @@ class TrainingTransfer(Record):
     checkpoints: list[TransferredCheckpoint] = []
     """The checkpoints, by step."""
     torn: list[str] = []
-    """Why checkpoints were not transferred, one reason per checkpoint."""
+    """The reasons why checkpoints were not transferred, one per checkpoint."""
     best: str | None = None
     """The checkpoint named in best.txt, or None if it was not transferred."""

@@ -10,9 +10,8 @@ from harness.evidence.kubernetes.messages import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 LOOK_SECONDS = 5.0
-"""Interval in seconds between checks for the reason why a Deployment is not Available.
-
-If image pulls fail in two successive checks, the wait ends with an error.
+"""The interval, in seconds, between checks of why a Deployment is not Available. If image pulls fail in two
+successive checks, the wait ends with an error.
 """
 
 

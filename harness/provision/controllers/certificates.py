@@ -21,10 +21,9 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""Validity in days, as for cert-controller's own certificate authority.
-
-On a user's cluster, the controllers renew certificates 90 days before they expire. In a kind cluster, they do
-not renew them (fast_start.alone).
+"""The validity of the certificates in days, as for cert-controller's own certificate authority. On a user's
+cluster, the controllers renew the certificates 90 days before they expire. In a kind cluster, they do not
+renew them (fast_start.alone).
 """
 
 
@@ -67,7 +66,8 @@ def _key() -> rsa.RSAPrivateKey:
 
 
 def _pem(key: rsa.RSAPrivateKey) -> bytes:
-    """Return a key in PKCS #1, the only format in which cert-controller reads the authority's key."""
+    """Return a key in PKCS #1. cert-controller can read the certificate authority's key only in this
+    format."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,
@@ -90,7 +90,8 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder of certificates that became valid an hour ago, because a node's clock can be slow."""
+    """Return a builder for certificates that are valid from an hour ago, because the clock of a node can be
+    behind this machine's clock."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

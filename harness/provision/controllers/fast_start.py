@@ -1,7 +1,7 @@
 """Change the controllers' manifests so that they start faster in a new harness cluster.
 
-A user's cluster gets the published manifests (harness/provision/existing.py): its control plane might not
-accept pods, and its users read the field descriptions.
+On a user's cluster, the published manifests are applied instead (harness/provision/existing.py), because its
+control plane might not accept pods and its users read the field descriptions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
-"""Volume names in the published Deployments. Kueue writes certificates that it creates to `visibility`."""
+"""The names of volumes in the published Deployments. If Kueue creates its own certificates, it writes them to
+the volume `visibility`."""
 _METRICS = "/etc/kueue/metrics/certs"
 """The path where Kueue expects its metrics certificates if it does not create them itself."""
 _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
 )
-"""Environment variables with the API server's address: the node's IP, and the port of kubeadm's API server.
+"""Environment variables with the API server's address: the IP address of the pod's node, and the port on
+which kubeadm's API server listens.
 
 A pod's own variables override those that the kubelet sets.
 """
@@ -33,7 +35,7 @@ _VALUES = ("default", "enum", "example")
 
 
 def quick(document: Object) -> Object:
-    """Return an object of a published manifest, changed for a new harness cluster.
+    """Return an object of a published manifest, changed so that it starts faster in a new harness cluster.
 
     Only Deployments, CRDs and the controllers' configurations are changed.
     """
@@ -43,11 +45,11 @@ def quick(document: Object) -> Object:
 
 
 def at_once(deployment: Object) -> Object:
-    """Return the Deployment with its pods on the control plane and a readiness probe every second.
-
-    The control plane is Ready before the other nodes, and the pods tolerate its taint. They use the node's
-    own address to reach the API server, because the Service works only seconds later, after kube-proxy has
-    written its rules. Kueue's published probe has an initial delay of 5 s and a period of 10 s.
+    """Return the Deployment, changed to run its pods on the control plane and to probe their readiness every
+    second. The control plane is Ready before the other nodes, and the pods get a toleration for its taint.
+    They reach the API server at the node's own address, because its Service works only seconds later, after
+    kube-proxy has written its rules. Kueue's published probe has an initial delay of 5 s and a period of 10
+    s.
     """
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]

@@ -1,9 +1,11 @@
 """Install JobSet and Kueue, and check that they serve.
 
-Ready means more than Available (Kueue issues 1649, 2073, 12008): the Deployment is Available at its latest
-generation, the EndpointSlices of every webhook Service have a ready endpoint, and a server-side dry-run
-create passes through each webhook. Kueue's webhooks block pods in every namespace until Kueue serves. So both
-controllers are applied first, and their webhooks only once the controllers' pods exist.
+A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). It counts as
+ready if its Deployment is Available at the latest generation, the EndpointSlices of every webhook Service
+have a ready endpoint, and a server-side dry-run create passes through each webhook.
+
+Until Kueue serves, its webhooks block pods in every namespace. Therefore both controllers are applied first,
+and their webhooks are applied after the controllers' pods exist.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from harness.provision.controllers.webhooks import probes, prove
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
-"""Kinds that make the API server call a controller. Until the controller serves, such calls fail or wait."""
+"""Kinds of objects that make the API server call a controller. Such calls fail or wait until the controller
+serves."""
 ONCE_SECONDS = 1.0
-"""Timeout in seconds for a single Deployment check."""
+"""The timeout, in seconds, of a check that reads each Deployment only once."""
 Change = Callable[[Object], Object]
-"""A function that returns an object as it should be applied."""
+"""A function that changes an object of a manifest before it is applied."""
 
 
 def _as_published(document: Object) -> Object:
@@ -54,7 +57,7 @@ def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: 
 def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
     """Apply the certificates, then all objects that `deploy` and `complete` do not apply.
 
-    `change` returns an object as it should be applied.
+    `change` is called with each object, and returns the object to apply.
     """
     for document in _documents(manifests):
         if document["kind"] == NAMESPACE:
@@ -66,10 +69,10 @@ def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_publishe
 
 
 def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
-    """Apply the Deployments, after `prepare`.
+    """Apply the controllers' Deployments.
 
-    Their pods must be able to reach the API server as soon as they start. Otherwise Kueue hangs until the
-    kubelet kills it after a minute.
+    Call this after `prepare`. The pods must be able to reach the API server as soon as they start. Otherwise
+    Kueue hangs until the kubelet kills it after a minute.
     """
     for document in _documents(manifests):
         if document["kind"] == DEPLOYMENT:
@@ -94,7 +97,7 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
 
 
 def late(manifests: Sequence[Path]) -> Iterator[Object]:
-    """Yield the objects that need running controllers. They are applied once the pods exist."""
+    """Yield the objects that need running controllers. They are applied once the controllers' pods exist."""
     return (document for document in _documents(manifests) if document["kind"] in SERVED)
 
 
@@ -126,10 +129,10 @@ def _is_certificate(document: Object) -> bool:
 
 
 def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
-    """Return the webhooks' certificate authorities keyed by namespace.
+    """Return the certificate authority of each controller's webhooks, keyed by namespace.
 
-    Create certificates in missing or empty Secrets. Secrets that already contain certificates are not
-    changed, because a controller created or renewed these.
+    If a Secret is missing or empty, its certificates are issued. A Secret that already contains certificates
+    is not changed, because a controller may have created or renewed them.
     """
     authorities = {}
     for document in filter(_is_certificate, _documents(manifests)):
@@ -146,7 +149,7 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
 
 
 def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) -> None:
-    """Wait until the pods of every Deployment in the namespace have been created."""
+    """Wait until each Deployment in the namespace has created its pods."""
 
     def created(deployments: dict[str, Object]) -> str | None:
         late = [name for name, d in deployments.items() if not (d.get("status") or {}).get("replicas")]
@@ -176,9 +179,9 @@ def renew(kube: Kube, started: datetime) -> None:
 
 
 def prove_again(kube: Kube, seconds: float = 60) -> None:
-    """Check that controllers which served before still serve.
+    """Check that the controllers, which served earlier, still serve, and wait for them if necessary.
 
-    Raises HarnessError (cause controllers.*). It does not wait for a failure that cannot recover by itself.
+    Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
     """
     if _serve_now(kube):
         return
@@ -189,12 +192,15 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether both controllers serve. Their APIs, Deployments and webhooks are checked once."""
+    """Return whether both controllers serve now.
+
+    Their APIs, Deployments and webhooks are each checked once, without waiting.
+    """
     tests: list[Callable[[], object]] = [*checks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
         together(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # The caller then waits for each component, and reports any that fails.
+        return False  # The caller then waits, and reports what fails.
     return True

@@ -1,6 +1,7 @@
 """Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
 
-Quotas are the free resources on the schedulable nodes: allocatable resources minus pod requests.
+The quotas are the free resources of the schedulable nodes: their allocatable resources, minus the requests of
+their pods.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
 CLUSTER_QUEUE = "cluster-queue"
 FRAMEWORKS = {"JobSet": "jobset.x-k8s.io/jobset", "Job": "batch/job", "StatefulSet": "statefulset"}
-"""Maps a kind of workload to its name in Kueue's configuration, in integrations.frameworks."""
+"""Maps a kind of workload to its name in integrations.frameworks in Kueue's configuration."""
 MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
@@ -47,20 +48,19 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request, in steps of 10m, with which all `pods` fit into `quota` on one node.
-
-    Returns None if the pods fit with their own `request`. Also returns None if `request` exceeds the CPUs of
-    the node, because such a job must fail for that reason.
+    """Return the largest CPU request per pod, in steps of 10m, with which all `pods` pods on one node fit
+    into `quota`. Returns None if the pods fit with their own `request`. Also returns None if `request` is
+    larger than the node's CPUs, because such a job is supposed to fail.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if request > share > 0 and request <= node else None
 
 
 def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
-    """Return `fitting_request` for this cluster as a quantity, or None unless exactly one node accepts pods.
+    """Return `fitting_request` for a cluster in which exactly one node accepts pods, as a quantity.
 
-    On a single node, a job's pods share the machine with the control plane. Their requests can exceed the
-    quota, although their actual load fits.
+    Returns None for other clusters. On a single node, a job's pods share the machine with the control plane.
+    Their CPU requests can then exceed the quota although the machine can handle their actual load.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -83,7 +83,8 @@ def schedulable_nodes(kube: Kube) -> int:
 
 
 def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
-    """Create the ResourceFlavor and the ClusterQueue, wait until it is Active, and return the quotas."""
+    """Create the ResourceFlavor and the ClusterQueue, wait until the ClusterQueue is Active, and return its
+    quotas."""
     amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
     texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
     resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
@@ -118,9 +119,10 @@ def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
 def local_queue(
     kube: Kube, namespace: str, name: str, cluster_queue: str = CLUSTER_QUEUE, seconds: float = 30
 ) -> None:
-    """Create a LocalQueue in the launch's namespace and wait until it is Active.
+    """Create a LocalQueue in the launch's namespace, and wait until it is Active.
 
-    Raises HarnessError (cause queue.*), immediately if the ClusterQueue does not exist or admits nothing.
+    Raises HarnessError (cause queue.*). If the ClusterQueue does not exist or admits nothing, the error is
+    raised without waiting.
     """
     admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
@@ -172,8 +174,8 @@ def admits(kube: Kube, name: str) -> None:
 def manages(kube: Kube, kind: str) -> None:
     """Raise HarnessError (cause queue.kind_not_managed) if Kueue's configuration omits this kind.
 
-    No error is raised if the configuration cannot be read or does not exist under the usual name. The judges
-    then check whether Kueue created a Workload.
+    No error is raised if the configuration cannot be read or does not exist under the usual name. In that
+    case, the verdict depends on whether Kueue creates a Workload.
     """
     try:
         config_map = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")
@@ -186,12 +188,12 @@ def manages(kube: Kube, kind: str) -> None:
 
 
 def check_configuration(config_map: Object, kind: str) -> None:
-    """Check Kueue's ConfigMap. Raises the same errors as `manages`."""
+    """Check whether Kueue's ConfigMap enables this kind of workload. Raises the same errors as `manages`."""
     text = (config_map.get("data") or {}).get("controller_manager_config.yaml")
     if text is None:
         return
     configuration = yaml.safe_load(text) or {}
-    # Kueue's default: apis/config/v1beta2/defaults.go.
+    # This is Kueue's default (apis/config/v1beta2/defaults.go).
     enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
     if FRAMEWORKS[kind] not in enabled:
         raise HarnessError(

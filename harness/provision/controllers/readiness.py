@@ -1,6 +1,6 @@
 """Check the APIs, Deployments and webhook endpoints of JobSet and Kueue.
 
-Each function checks once, except `is_transient`, which waits until the controllers serve again.
+Each function checks only once, except for `is_transient`, which waits for the controllers to serve again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ APIS = {
     "clusterqueues.kueue.x-k8s.io": "v1beta2",
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
-"""Maps a CustomResourceDefinition to the version that the harness and its jobs use."""
+"""Maps the name of a CustomResourceDefinition to the API version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
 """Maximum time in seconds until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"
@@ -35,9 +35,9 @@ SERVICE = "kubernetes.io/service-name"
 
 
 def standing(kube: Kube) -> None:
-    """Check both controllers.
+    """Check the APIs, Deployments and webhook endpoints of both controllers.
 
-    Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
+    Raises HarnessError with the cause controllers.crd_missing, version_unsupported, *_not_ready or
     webhook_not_serving.
     """
     for check in checks(kube):
@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks that `standing` runs, as functions. They raise the same errors."""
+    """Return the checks that `standing` makes, as functions. They raise the same errors as `standing`."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -64,9 +64,9 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return an error that names the controller or API because of which a create call failed.
+    """Return an error that names the controller or API that made a create request fail.
 
-    Returns None if the call failed for another reason. `error` is the exception that the call raised.
+    Returns None if the request failed for another reason. `error` is the exception that the request raised.
     """
     message = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
@@ -88,8 +88,9 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
     """Return whether `error` is a webhook failure after which all controllers serve within `seconds`.
 
-    A single check is not enough. A controller that lost its lease exits, and its endpoint is removed a moment
-    later. So during a restart, the endpoint exists, is then missing, and then exists again.
+    A single check is not enough: if a controller loses its lease, it exits, and its endpoint is removed only
+    a moment later. During the restart, the endpoint therefore still exists, is then missing, and finally
+    exists again.
     """
     if error.cause != "controllers.webhook_not_serving":
         return False
@@ -110,10 +111,10 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 
 def _apis(kube: Kube, name: Controller) -> None:
-    """Check that the API server's resource list contains a controller's APIs.
+    """Check that the API server serves a controller's APIs, using its list of API resources.
 
-    The CustomResourceDefinition is fetched only if an API is missing, because it contains the pod schema and
-    takes the server 50 ms to send.
+    The CustomResourceDefinition is fetched only if an API is missing, because it contains the whole pod
+    schema and the server takes 50 ms to send it.
     """
     served: dict[str, set[str]] = {}
     for kind, version in APIS.items():
@@ -128,9 +129,9 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of all kinds that can be created.
+    """Return the plural names of all kinds in an API group that can be created.
 
-    Kinds whose CRD is being deleted are excluded.
+    Kinds whose CRD is being deleted are left out.
     """
     try:
         resources = kube.fetch(path).json()["resources"]
@@ -196,14 +197,14 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if unselected and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
-            f"Service {services} in {namespace} selects no pod: no endpoint, and nothing passes its webhooks",
+            f"Service {services} in {namespace} selects no pod, so no webhook of this Service can be called",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )
 
 
 def _unserved(kube: Kube, name: Controller) -> list[Object]:
-    """Return the webhook Services without a ready endpoint."""
+    """Return the Services of a controller's webhooks that have no ready endpoint."""
     namespace = CONTROLLERS[name]
     filled = {
         (each["metadata"].get("labels") or {}).get(SERVICE)

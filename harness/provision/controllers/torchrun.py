@@ -12,7 +12,10 @@ _API = "apiextensions.k8s.io/v1"
 
 
 def install(kube: Kube, image: str) -> None:
-    """Install or update the CRDs and the controller, and wait until it serves. Raises WaitError."""
+    """Install or update the torchrun controller and its CRDs, and wait until the controller serves.
+
+    Raises WaitError.
+    """
     for definition in crd.definitions():
         kube.apply(definition)
     kube.wait("the CRDs of TorchrunJobs", _API, "CustomResourceDefinition", _established, seconds=SECONDS)
@@ -29,7 +32,7 @@ def install(kube: Kube, image: str) -> None:
 
 
 def require(kube: Kube) -> None:
-    """Check that a user's cluster has the controller. Raises HarnessError if it does not."""
+    """Check that the torchrun controller serves on a user's cluster. Raises HarnessError if it does not."""
     deployment = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
     missing = _unavailable(deployment)
     if missing is not None:
@@ -47,7 +50,8 @@ def _established(definitions: dict[str, Object]) -> str | None:
 
 
 def _unavailable(deployment: Object) -> str | None:
-    """Return why a Deployment's newest pods are not running and ready, or None if they are."""
+    """Return why the pods of a Deployment's latest generation are not running and ready, or None if they
+    are."""
     if not deployment:
         return "it does not exist"
     status = deployment.get("status") or {}

@@ -1,4 +1,4 @@
-"""The embedded tracker: a Deployment in the cluster that serves before any rank starts.
+"""Run the embedded tracker: a Deployment in the cluster that serves before any rank starts.
 
 The tracker's key is created once per cluster and kept in a Secret. Ranks get a reference to the Secret, so
 the key is in no job file, process list or JobSet.
@@ -22,7 +22,8 @@ NAMESPACE = "harness-system"
 NAME = "tracker"
 PORT = 8080
 MEMORY = "2Gi"
-"""The tracker's memory limit. Eight concurrent requests of 43 MB with 900 000 rows each took 786 MiB."""
+"""The memory limit of the tracker's container. Eight concurrent requests of 43 MB, with 900 000 rows each,
+took 786 MiB."""
 URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
@@ -35,12 +36,12 @@ class EmbeddedTracker:
     key: str = field(repr=False)
 
     def client(self, kube: Kube) -> httpx.Client:
-        """Return an HTTP client for the harness, which uses the API server's proxy."""
+        """Return an HTTP client with which the harness reaches the tracker through the API server's proxy."""
         return service_proxy.client(kube, Service(NAMESPACE, NAME, PORT), {"X-Api-Key": self.key})
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return why waiting cannot make the tracker ready, or None if it can."""
+    """Return the reason why the tracker will not become ready by itself, or None if it may become ready."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -100,7 +101,11 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 
 
 def _deployment(image: str, selector: dict[str, str]) -> Object:
-    """Return the Deployment. Its database is in an emptyDir, so it outlives the container but not the pod."""
+    """Return the tracker's Deployment.
+
+    Its database is in an emptyDir, so it survives a restart of the container, but not a deletion of the
+    pod.
+    """
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
         "name": NAME,
@@ -114,7 +119,7 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "securityContext": pod_security.container_context(),
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},
-            {"name": "tmp", "mountPath": pod_security.TMP},  # large request bodies
+            {"name": "tmp", "mountPath": pod_security.TMP},  # for large request bodies
         ],
     }
     pod = {
@@ -133,10 +138,9 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
 
 
 def _network_policy(selector: dict[str, str]) -> Object:
-    """Return the NetworkPolicy: the pod accepts connections only on its port, and opens none.
-
-    Sources are not restricted. The harness connects through the API server, whose address a NetworkPolicy
-    cannot select on every cluster, and the tracker checks the key in each request.
+    """Return a NetworkPolicy with which the pod accepts connections only on the tracker's port, and opens
+    none. Sources are not restricted, because the harness connects through the API server, and a NetworkPolicy
+    cannot select the API server's address on every cluster. The tracker checks the key in each request.
     """
     return {
         "podSelector": {"matchLabels": selector},

@@ -1,6 +1,6 @@
-"""VictoriaLogs with the namespace, name and port that `konduktor logs` expects, and vlagent on every node.
-
-konduktor uses the API server's service proxy, so every cluster user can read the logs.
+"""Install VictoriaLogs with the namespace, name and port that `konduktor logs` expects, and vlagent on every
+node. konduktor connects through the API server's service proxy, so all users with access to that proxy can
+read the logs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from harness.provision.images.victoria_logs import LogImages
 
 NAMESPACE = "victoria-logs"
 SERVER = "vls-victoria-logs-single-server"
-"""Name of the Service and its Deployment, which konduktor expects.
-
-See VICKY_SERVICE in konduktor/utils/log_utils.py.
+"""The name that konduktor expects for the Service of VictoriaLogs (VICKY_SERVICE in
+konduktor/utils/log_utils.py). The Deployment has the same name.
 """
 AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
-"""Name of the ClusterRole and the ClusterRoleBinding that let vlagent list the pods of its node."""
+"""The name of the ClusterRole, and of its ClusterRoleBinding, that let vlagent list the pods on its node."""
 SECONDS = 120.0
-"""Maximum seconds until VictoriaLogs and vlagent run, including the time to pull their images."""
+"""The maximum number of seconds until VictoriaLogs and vlagent run, including the time to pull their
+images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""The namespace annotation that holds the hash of the applied objects. It is written last."""
+"""The annotation on the namespace that contains the hash of the applied objects. It is written last."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 

@@ -45,9 +45,9 @@ def probes(kube: Kube) -> list[Callable[[], Object]]:
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """Return whether the error means that a webhook does not serve yet.
+    """Return whether an error means that a webhook does not serve yet.
 
-    The status is 500 if the webhook is unreachable, and 404 if the kind is not discovered.
+    The status is 500 if the webhook is unreachable, and 404 if the API server does not know the kind yet.
     """
     if isinstance(error, NOT_SERVED):
         return True
@@ -57,7 +57,7 @@ def _webhook_not_serving(error: BaseException) -> bool:
 def _probes() -> list[Object]:
     """Return one object per webhook, for dry runs. The objects are never created."""
     pod: Object = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
-    pod_security.harden(pod)  # The namespace can enforce a Pod Security Standard.
+    pod_security.harden(pod)  # The namespace might enforce a Pod Security Standard.
     job = {"backoffLimit": 0, "template": {"spec": pod}}
     jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
     return [

@@ -1,8 +1,8 @@
 """Make newer packages available on older Debian releases: read apt's sources, and add the harness's own.
 
-Debian 12's dockerd cannot run privileged containers on machines that withhold capabilities, and only sid has
-kind 0.33. So trixie and sid are added with pin priorities below 100. With these, apt installs a package from
-them only if it is requested by name, and upgrades no package from them.
+On machines that withhold capabilities, Debian 12's dockerd cannot run privileged containers, and only sid has
+kind 0.33. Therefore trixie and sid are added with pin priorities below 100. With these priorities, apt
+installs a package from them only if the release is requested by name, and never upgrades a package from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ NAME = "pluto-e2e-harness"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """The Debian archive keyring, from the package debian-archive-keyring."""
 COPIED = ("Signed-By", "Architectures", "Languages", "Targets", "Check-Valid-Until")
-"""Options that are copied from a source to the other suites on the same mirror.
+"""The options of an existing apt source that are copied to the sources that the harness adds on the same
+mirror.
 
 Trusted, Allow-Insecure, Allow-Weak and similar options are not copied: the machine's owner accepted these
 risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen for
@@ -48,7 +49,8 @@ class Source:
 
     @property
     def is_archive(self) -> bool:
-        """Return whether this is Debian's archive, not another repository that uses Debian's suite names."""
+        """Return whether this source is Debian's archive, and not another repository that uses Debian's suite
+        names."""
         signed = self.options.get("Signed-By", "")
         return "main" in self.components and (not signed or "debian-archive" in signed or "\n" in signed)
 
@@ -88,7 +90,7 @@ def parse_one_line(text: str) -> list[Source]:
 
 
 def read_sources(root: Path = Path("/")) -> list[Source]:
-    """Return all apt sources on the system at `root`, in apt's order."""
+    """Return all apt sources of the system whose root directory is `root`, in apt's order."""
     apt = root / "etc/apt"
     sources = parse_one_line(text_of(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
@@ -117,7 +119,8 @@ def codename(os_release: str) -> str | None:
 
 
 def specs(packages: Iterable[str], release: str) -> list[str]:
-    """Return package specs for apt-get: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
+    """Return the packages in the form that apt-get needs on a Debian release: `docker.io/trixie` on bookworm,
+    but `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
             f"Debian {release} is older than bookworm, or unknown to the harness",
@@ -129,7 +132,7 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites named in `wanted` that no enabled Debian archive source provides."""
+    """Return the suites in the package specs `wanted` that no enabled source of Debian's archive provides."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
@@ -161,7 +164,7 @@ def our_pins(suites: Sequence[str]) -> str:
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
     """Add `suites` to apt's sources, in files with the harness's own names. Return the file paths.
 
-    The pins are written first, so that the source never exists without pins.
+    The file with the pins is written first, so that apt never sees the sources without pins.
     """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"

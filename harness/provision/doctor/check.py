@@ -43,9 +43,10 @@ def version_of(text: str) -> Version | None:
 
 
 def at_least(version: Version | None, wanted: Version) -> bool:
-    """Return whether a version is at least `wanted`, comparing as many parts as `wanted` has.
+    """Return whether a version is at least `wanted`.
 
-    A missing part counts as 0, and an unknown version (None) counts as too old.
+    Only as many parts as `wanted` has are compared. A missing part counts as 0, and an unknown version (None)
+    counts as too old.
     """
     if version is None:
         return False
@@ -58,12 +59,12 @@ def exit_code(checks: Iterable[Check]) -> int:
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """Return {"ok": bool, "checks": [{name, ok, seen, expected, fix, required}]}."""
+    """Return the results as JSON: {"ok": bool, "checks": [{name, ok, seen, expected, fix, required}]}."""
     return {"ok": exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 
 def render(checks: Sequence[Check]) -> RenderableType:
-    """Return a table of all checks, then the fixes for the failed ones, required checks first."""
+    """Return a table of all checks, followed by the fixes for failed checks, required checks first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "check", "seen", "expected"):
         table.add_column(title, overflow="fold")

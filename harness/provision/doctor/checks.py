@@ -194,7 +194,7 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     needed = DISK_SOURCE if source else DISK_REGISTRY
     places = {"disk, cache": probe.existing(settings.cache_dir)}
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
-    if root.is_dir():  # Docker Desktop has this folder in a virtual machine
+    if root.is_dir():  # Docker Desktop keeps this folder in a virtual machine.
         places["disk, Docker"] = root
     results = []
     for name, place in places.items():

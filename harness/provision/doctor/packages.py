@@ -10,7 +10,7 @@ from typing import Final
 from harness.provision.doctor import apt
 
 REPAIR: Final = "`harness doctor --fix` as root"
-"""The command that installs any of these programs on Debian."""
+"""The command that installs missing programs on Debian."""
 
 _UBUNTU = {
     "docker": "`sudo apt-get install docker.io docker-buildx`",
@@ -69,7 +69,7 @@ def kind_advice(
 
 
 def _go_folders(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders in which `go install` puts programs."""
+    """Return the folders in which `go install` might have put programs."""
     if found := environment.get("GOBIN"):
         return [Path(found)]
     paths = environment.get("GOPATH") or str(Path(environment.get("HOME") or "/") / "go")

@@ -57,7 +57,7 @@ def ask(*command: str, seconds: float = 20) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(124, f"{command[0]}: no answer in {seconds:.0f} s")
+        return Answer(124, f"{command[0]}: no response within {seconds:.0f} s")
     except OSError as error:
         return Answer(126, f"{command[0]}: {error}")
     return Answer(done.returncode, done.stdout)
@@ -80,7 +80,8 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the capability numbers, up to `last`, that are missing from CapBnd in a /proc/<pid>/status."""
+    """Return the numbers of the capabilities, up to `last`, that are not in the bounding set (CapBnd) in the
+    text of /proc/PID/status."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)
@@ -91,7 +92,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 def capabilities_withheld() -> list[int]:
     """Return the capabilities that no process on this machine can get.
 
-    If there are any, older versions of dockerd fail.
+    If the list is not empty, older versions of dockerd cannot run privileged containers.
     """
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
@@ -101,7 +102,7 @@ def capabilities_withheld() -> list[int]:
 
 
 _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
-"""Substrings of the errors for images that lack /bin/true or are for another architecture."""
+"""Parts of error messages that mean that an image lacks /bin/true or is for another architecture."""
 
 
 def privileged_run() -> tuple[bool | None, str]:
@@ -129,7 +130,7 @@ def privileged_run() -> tuple[bool | None, str]:
 
 
 def existing(path: Path) -> Path:
-    """Return the nearest existing folder at or above `path`."""
+    """Return `path` if it is a folder, or else its nearest parent folder that exists."""
     path = path.absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 

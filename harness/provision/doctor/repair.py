@@ -98,16 +98,19 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
 
 def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
-    """Return a context manager that downloads Go modules.
+    """Return a context manager that downloads Go modules in the background.
 
-    It does nothing unless Go is installed and images are built from source.
+    It does nothing if Go is not installed or images are not built from source.
     """
     from_source = any(check.name == "Go" and check.ok and check.required for check in before)
     return beside(lambda: download_modules(context)) if from_source else nullcontext()
 
 
 def install(packages: Sequence[str], release: str, progress: Progress) -> None:
-    """Install Debian packages. Suites that no apt source provides are added to apt's sources first."""
+    """Install Debian packages.
+
+    If no apt source provides a suite that they need, this suite is added to apt's sources first.
+    """
     wanted = apt.specs(packages, release)
     suites = apt.missing_suites(wanted, apt.read_sources())
     if suites:
@@ -171,9 +174,10 @@ def start_daemon(context: RunContext) -> None:
 
 
 def _remove_stale_pid_files(progress: Progress) -> None:
-    """Remove the pid files of a killed dockerd.
+    """Remove the pid files that a killed dockerd left behind.
 
-    If another process now has the same pid, dockerd would mistake it for a running dockerd.
+    If another process now has the same pid, a new dockerd would conclude that dockerd is already running, and
+    would not start.
     """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)
@@ -208,7 +212,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the kernel refuses, this is reported as progress, and the check still fails.
+    If the kernel rejects the change, the rejection is reported as progress, and the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

@@ -20,7 +20,7 @@ from harness.provision.source.shell import build_command
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
-"""The installed package, which contains Dockerfiles and locks."""
+"""The directory of the installed package `harness`, which contains the Dockerfiles and lock files."""
 ROOT = PACKAGE.parent
 """The folder that contains harness/: the checkout or site-packages. It is the build context for images."""
 FILES = PACKAGE / "provision" / "images" / "files"
@@ -29,7 +29,7 @@ LOCKS = PACKAGE / "locks"
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A local Docker image: its tag, and its id as `sha256:…`."""
+    """A reference to a local Docker image: its tag, and its id as `sha256:…`."""
 
     tag: str
     image_id: str
@@ -46,13 +46,16 @@ class ImageRef:
 
     @property
     def local(self) -> LocalImage:
-        """Return the image as a LocalImage, for loading it into nodes."""
+        """Return the image as a LocalImage, which can be loaded into nodes."""
         return LocalImage(self.tag, self.image_id)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs of an image. `parts` are files and folders in ROOT that the image's Dockerfile copies."""
+    """The inputs of an image build.
+
+    `parts` are the files and folders in ROOT that the image's Dockerfile copies.
+    """
 
     repository: str
     dockerfile: Path
@@ -191,8 +194,8 @@ def built(
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             words += ["--build-arg", f"IMAGE={tag}", "--build-context", f"packages={folder}"]
-            # In a checkout, the Dockerfile is a symbolic link. Docker expects .dockerignore next to its
-            # target.
+            # In a checkout, the Dockerfile in this folder is a symbolic link. Docker expects .dockerignore
+            # next to its target.
             shell.run([*build_command(), *words, "-f", dockerfile.resolve(), "-t", tag, ROOT])
     built_id = image_id(tag)
     if built_id is None:

@@ -29,14 +29,16 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """References to the base images for the worker image and the tracker image."""
+    """The references of two base images: one for the worker image, and one for the tracker image."""
 
     torch_base: str
     python_base: str
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both base images for a Debian suite. Missing images are built, which requires root.
+    """Return the references of both base images for a Debian suite.
+
+    Missing images are built, which requires root privileges.
 
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
@@ -51,7 +53,10 @@ def complete(suite: str) -> bool:
 
 
 def base(name: Literal["torch", "python"], suite: str, context: RunContext) -> str:
-    """Return one of the base images for a Debian suite. Raises the same errors as `bases`."""
+    """Return the reference of one of the base images for a Debian suite.
+
+    Raises the same errors as `bases`.
+    """
     platform = platforms.target()
     root = _root_tag(suite, platform)
     tag = _tag(name, suite, root)

@@ -45,9 +45,9 @@ def status_id(tag: str) -> str | None:
 
 @contextmanager
 def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
-    """Yield a shell to build `tag`, or None if another process has just built it.
+    """Yield a shell with which to build the image `tag`, or None if another process has just built it.
 
-    Only one process builds a tag at a time. Programs that run in the shell write their output to
+    Only one process at a time can build a tag. Programs that run in the shell write their output to
     <cache>/images-logs/<tag>.log, which is emptied first.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
@@ -72,5 +72,5 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def walked(folder: Path) -> Iterator[Path]:
-    """Yield the files that `files_of` returns, unsorted and while the folder is still being read."""
+    """Yield the files that `files_of` returns, in any order, without reading the whole folder first."""
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -1,4 +1,7 @@
-"""The etcd image for torchrun's etcd-v2 rendezvous backend: published, or built from etcd's Go module."""
+"""Provide the etcd image for torchrun's etcd-v2 rendezvous backend.
+
+It is either published, or built from etcd's Go module.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ DOCKERFILE = "FROM scratch\nCOPY etcd /usr/local/bin/etcd\nUSER 65532:65532\n"
 
 
 def etcd_image(context: RunContext) -> str:
-    """Return the published image's reference if the registries are reachable, else the tag of a local image.
-
-    Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
+    """Return the reference of the published image if the registries are reachable, and otherwise the tag of a
+    local image. Raises ToolError or HarnessError with the cause image.build_failed or cluster.node_image.
     """
     settings = context.settings
     published = settings.images == "registry"

@@ -1,8 +1,9 @@
 """Add a layer to a local image without copying the layers below it.
 
-`docker save` always writes all layers, which takes 8 s for the worker image of 1 GB. The archive that is
-composed here contains only the new layer: `docker load` and containerd skip layers that they already have.
-With containerd's image store, `docker load` needs all layers, so there the image is built instead.
+`docker save` always writes all layers, which takes 8 s for the worker image of 1 GB. This module writes an
+archive that contains only the new layer, because `docker load` and containerd skip layers that they already
+have. If Docker uses containerd's image store, `docker load` needs all layers, so the image is built with
+`docker build` instead.
 """
 
 from __future__ import annotations
@@ -33,15 +34,19 @@ _SECONDS = 300
 
 
 def archive(image: LocalImage, context: RunContext) -> Path:
-    """Return the path of the archive that contains an image's last layer, if `add` has written it."""
+    """Return the path at which `add` stores the archive with an image's last layer.
+
+    The file need not exist.
+    """
     return context.settings.cache_dir / "images" / f"{image.file}.layer.tar"
 
 
 def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> None:
-    """Add the image `tag` to Docker: `base` with a layer on top, which `command` writes to stdout.
+    """Add the image `tag` to Docker.
 
-    The archive stays in the cache until the image is loaded into nodes. If the image cannot be added,
-    only the reason is reported.
+    It consists of the image `base` and one more layer, which `command` writes to stdout. The archive with the
+    layer is kept in the cache, for loading the image into nodes. If the image cannot be added, the reason is
+    reported as progress and no error is raised.
     """
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +80,8 @@ def _run(command: Sequence[str], output: Path) -> None:
 def _inspected(base: str) -> dict[str, Any]:
     """Return Docker's description of an image.
 
-    Raises HarnessError with containerd's image store, whose images have no storage driver data.
+    Raises HarnessError if Docker uses containerd's image store, because descriptions in that store lack the
+    storage driver's data.
     """
     below = json.loads(processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout)[0]
     if not (below.get("GraphDriver") or {}).get("Data"):
@@ -84,7 +90,9 @@ def _inspected(base: str) -> dict[str, Any]:
 
 
 def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> str:
-    """Write an archive with an image's new layer, manifest and configuration. Return the image's id.
+    """Write an archive with the new layer, the manifest and the configuration of an image.
+
+    Return the image's id.
 
     The archive has the OCI layout and Docker's manifest.json, like that of `docker save`.
     """

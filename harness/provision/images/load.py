@@ -1,8 +1,9 @@
 """Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
-The harness's clusters mount the volume of unpacked images (unpacked.py). If a node has no such mount, or if
-an image cannot be linked, the image is imported from a tar file. `kind load` is not used, because it would
-save the image again for each node, and it fails on images with attestations (kind issue 3795).
+The nodes of the harness's clusters mount a Docker volume that contains the unpacked images (unpacked.py). If
+a node has no such mount, or if an image cannot be linked, the image is imported from a tar file. `kind load`
+is not used, because it would save the image again for each node, and it fails on images with attestations
+(kind issue 3795).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _SNAPSHOTTER = (
     r"{ sed -n 's/^ *snapshotter *= *.\([a-z-]*\).*/SNAPSHOTTER \1/p'"
     f" {_CONFIGURATION} 2>/dev/null || true; }}"
 )
-"""A command that prints the snapshotter from a node's containerd configuration. kind's entrypoint sets it."""
+"""A shell command that prints the snapshotter in a node's containerd configuration, which kind's entrypoint
+sets."""
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
@@ -83,13 +85,15 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the volume is mounted and the node uses overlayfs. Other snapshotters cannot use the volume."""
+    """Whether the node mounts the volume of unpacked images and uses overlayfs. Other snapshotters cannot use
+    the volume."""
     snapshotter: str
 
 
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Return which images a node already has, its snapshotter, and whether it mounts the volume."""
-    # Filter the listing, because ctr adds up the layer sizes of every image that it lists.
+    """Inspect a node: which images it already has, its snapshotter, and whether it mounts the volume of
+    unpacked images."""
+    # The listing is filtered, because ctr adds up the layer sizes of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
     script = f"{listing} && {_SNAPSHOTTER} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
@@ -100,7 +104,7 @@ def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
-    """Unpack the images that are not in the volume yet."""
+    """Unpack the images that are not in the volume of unpacked images yet."""
     scripts = [unpacked.script(image) for image in images]
     tests = " && ".join(f"test -e {path}" for path in scripts)
     if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:
@@ -112,13 +116,18 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
-    """Link the unpacked images into a node's containerd. Return those that must be imported instead."""
+    """Link the unpacked images into a node's containerd.
+
+    Return the images that could not be linked and must be imported.
+    """
     unlinked = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
         done = processes.run(command, timeout=SECONDS, check=False)
         if done.returncode:
-            context.progress(f"{node}: {image.tag} is imported, it could not be linked: {_last(done.stdout)}")
+            context.progress(
+                f"{node}: {image.tag} is imported, because it could not be linked: {_last(done.stdout)}"
+            )
             unlinked.append(image)
     return unlinked
 

@@ -1,4 +1,4 @@
-"""Images in the local Docker, and helpers to load them into a node's containerd."""
+"""Images in the local Docker, and functions that copy them to a node's containerd."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
 
 
 def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) -> None:
-    """Pipe the image, as a tar stream, to the stdin of a command, without the entries named in `omit`.
+    """Pipe the image, as a tar stream without the entries named in `omit`, to the stdin of a command.
 
-    1 GB took 19 s this way, and 23 s through a file. If `docker save` or the command fails, raises ToolError
-    with the output of both.
+    An image of 1 GB took 19 s this way, and 23 s through a file. Raises ToolError with the output of both
+    programs if `docker save` or the command fails.
     """
     save = ["docker", "save", image.tag]
     with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as saving:
         assert saving.stdout is not None
         with _filtered(saving.stdout, omit) if omit else nullcontext(saving.stdout) as stream:
             read = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
-        saving.stdout.close()  # otherwise Docker would block forever if the reader has failed
+        saving.stdout.close()  # Without this, Docker would block forever if the reader has failed.
         written = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
     for done in (read, written):
         if done.returncode:
@@ -113,7 +113,10 @@ def _filtered(source: IO[Any], omit: Collection[str]) -> Iterator[IO[bytes]]:
 
 
 def without_entries(source: IO[bytes], target: IO[bytes], omit: Collection[str]) -> None:
-    """Copy a tar stream, without the entries named in `omit`. Raises tarfile.TarError if it is cut off."""
+    """Copy a tar stream, without the entries named in `omit`.
+
+    Raises tarfile.TarError if the stream is truncated.
+    """
     with (
         tarfile.open(fileobj=source, mode="r|", bufsize=BUFFER) as read,
         tarfile.open(fileobj=target, mode="w|", bufsize=BUFFER) as written,

@@ -1,9 +1,10 @@
 """Make a registry on this machine available to the nodes.
 
-The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. On each pull, containerd reads
-/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, but only if containerd was started with a
-configuration that names /etc/containerd/certs.d (as in kind's "local registry" guide). Therefore the
-configuration is patched before the cluster is created, and hosts.toml is written on each node afterwards.
+On this machine, the registry is at `localhost:5001`, for example, but on a node, localhost is the node
+itself. On each pull, containerd reads /etc/containerd/certs.d/<host>/hosts.toml for the registry's host, but
+only if its configuration at startup contains the path /etc/containerd/certs.d (as in kind's "local registry"
+guide). Therefore the configuration is patched before the cluster is created, and hosts.toml is written on
+each node afterwards.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""A version 2 configuration, as in kind's nodes. containerd 2 converts this version."""
+"""A patch for version 2 of containerd's configuration, which kind's nodes use. containerd 2 converts this
+version."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the containerdConfigPatches for kind that the mirrors require."""
+    """Return kind's containerdConfigPatches, which are needed if there are mirrors."""
     return (_PATCH,) if mirrors else ()
 
 
 def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
     """Return the path and content of hosts.toml for `host` on a node.
 
-    `url` is the registry's URL, in which {gateway} stands for this machine's address. The file has no
-    fallback, because the host in the image reference would be the node itself.
+    `url` is the registry's URL, in which {gateway} stands for this machine's address. The file sets `server`
+    to the mirror as well, because containerd would otherwise fall back to the host in the image reference,
+    which on a node is the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -64,7 +67,7 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
 
 
 def _gateway(node: str) -> str:
-    """Return this machine's IPv4 address in the node's network."""
+    """Return this machine's IPv4 address in a node's network."""
     route = processes.run(
         ["docker", "exec", node, "ip", "-4", "route", "show", "default"], timeout=30, cause=_CAUSE
     )
@@ -72,6 +75,6 @@ def _gateway(node: str) -> str:
 
 
 def parse_gateway(route: str) -> str:
-    """Return the address in `default via ADDRESS dev eth0`."""
+    """Parse a node's default route, `default via ADDRESS dev eth0`, and return its address."""
     words = route.split()
     return words[words.index("via") + 1]

@@ -22,17 +22,21 @@ from harness.provision.source.shell import CAUSE
 
 @dataclass(frozen=True)
 class Origin:
-    """Where images come from (`way`), and why published or locally built images cannot be used."""
+    """The chosen origin of images (`way`), and the reasons why published or locally built images cannot be
+    used."""
 
     way: Literal["registry", "source"]
     missing: Sequence[str] = ()
     """A message for each registry or host that does not respond. Empty if no registry was contacted."""
     obstacle: str = ""
-    """Why this machine cannot build images, or ""."""
+    """The reason why this machine cannot build images, or "" if it can."""
 
     @property
     def reason(self) -> str:
-        """Return why published images cannot be used, with the first host that does not respond, or ""."""
+        """Return why published images cannot be used, with the first host that does not respond.
+
+        Returns "" if all hosts responded.
+        """
         others = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
         return f"not reached: {self.missing[0]}{others}" if self.missing else ""
 
@@ -42,7 +46,10 @@ class Origin:
 
 
 def origin(locked: Versions, context: RunContext) -> Origin:
-    """Return the origin for HARNESS_IMAGES. Unless it is `source`, the registries are contacted."""
+    """Choose the origin of images according to HARNESS_IMAGES.
+
+    Unless it is `source`, the registries are contacted.
+    """
     mode = context.settings.images
     missing = [] if mode == "source" else registry_access.unreached(locked.registry)
     if mode == "registry" or (mode == "auto" and not missing):
@@ -62,7 +69,7 @@ def require_usable(chosen: Origin) -> None:
 
 
 def obstacle(locked: Versions, context: RunContext) -> str:
-    """Return why this machine cannot build the missing images, or "".
+    """Return why this machine cannot build the missing images, or "" if it can.
 
     Building needs root privileges and a Debian mirror in apt's sources. Existing images need neither.
     """
@@ -77,6 +84,6 @@ def obstacle(locked: Versions, context: RunContext) -> str:
             return ""
     try:
         built = bases.complete(locked.worker.debian) and make.complete(context)
-    except HarnessError:  # Docker does not respond
+    except HarnessError:  # Docker does not respond.
         built = False
     return "" if built else why

@@ -23,16 +23,14 @@ from harness.provision.platforms import Platform
 from harness.provision.uv import uv
 
 SOURCES = ("python-etcd",)
-"""Packages without a published wheel. Their wheels are built on this machine from the locked source.
-
-Each package must be pure Python, so that its wheel is the same on every platform.
+"""Packages for which no wheel is published. Their wheels are built on this machine from the sdists in the
+lock. Each of these packages must be pure Python, so that its wheel is the same on every platform.
 """
 BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
 """The build requirements of `SOURCES`. Without this lock, an installer would download them without hashes."""
 GLIBC = (28, 27, 17, 5)
-"""The glibc 2 minor versions that are used in pip's platform tags.
-
-The images have glibc 2.28 or newer. uv also accepts wheels for older versions.
+"""The minor versions of glibc 2 in the platform tags that pip accepts. The images have glibc 2.28 or newer.
+uv also accepts wheels for older versions.
 """
 _SECONDS = 600
 _INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
@@ -40,18 +38,18 @@ _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 
 def lock_key(lock: str, python: str) -> str:
-    """Return a hash (12 hex digits) of the Python version and the lock, without its comments."""
+    """Return a hash (12 hex digits) of the Python version and of the lock file without its comments."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
 
 
 def pinned(lock: str, package: str) -> str:
-    """Return the version of a package in the lock."""
+    """Return the version of a package in the lock file."""
     return pins(lock)[package]
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Return the locked versions, keyed by normalized package name."""
+    """Return the versions in a lock file, keyed by normalized package name."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)
     return {str(canonicalize_name(name)): version for name, version in found}
 
@@ -91,7 +89,8 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
 def _build_environment(root: Path) -> Path:
     """Return the Python interpreter of a virtual environment with BUILD_LOCK's packages, for building sdists.
 
-    Builds have access to nothing else, so a build fails if its sdist has any other build requirement.
+    The build of an sdist has access only to this environment, so it fails if the sdist has any other build
+    requirement.
     """
     components_key = f"{sys.implementation.cache_tag}\n{sys.executable}"
     home = root / f"{BUILD_LOCK.stem}-{lock_key(BUILD_LOCK.read_text(), components_key)}"
@@ -114,16 +113,16 @@ def _require_pure(folder: Path, sources: list[str]) -> None:
         (wheel,) = folder.glob(f"{name.replace('-', '_')}-*.dist-info/WHEEL")
         if "Root-Is-Purelib: true" not in wheel.read_text():
             raise HarnessError(
-                f"{name} is built from source, and its wheel is for this machine's platform alone",
+                f"{name} is built from source, and its wheel works only on this machine's platform",
                 hint="use a version with published wheels",
                 cause=CAUSE,
             )
 
 
 def without_programs(folder: Path) -> None:
-    """Remove scripts, which contain the path of this machine's Python, and their entries in package metadata.
-
-    The metadata must match, because each rank checks that its client is unchanged since installation.
+    """Remove the packages' scripts, which contain the path of this machine's Python, and their entries in the
+    metadata. The entries must be removed too, because each rank compares its client's files with the
+    metadata.
     """
     shutil.rmtree(folder / "bin", ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)
@@ -136,7 +135,7 @@ def _pip(python: Path) -> list[str]:
     """Return the command that installs packages for an interpreter on this machine."""
     if program := uv():
         return [program, "pip", "install", f"--python={python}"]
-    # --no-user: pip refuses --target if the user's pip.conf has `user = true`.
+    # --no-user is needed, because pip refuses --target if the user's pip.conf has `user = true`.
     own = ["--disable-pip-version-check", "--python", str(python), "install", "--no-compile", "--no-user"]
     return [sys.executable, "-m", "pip", *own]
 

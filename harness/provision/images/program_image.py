@@ -14,9 +14,9 @@ from harness.provision.source.store import key
 
 
 def program_image(program: Path, version: str, dockerfile: str, context: RunContext) -> str:
-    """Return the tag of a local image that contains only `program`, building the image if it does not exist.
+    """Return the tag of a local image that contains only `program`.
 
-    Raises ToolError or HarnessError, cause image.build_failed.
+    If the image does not exist, it is built. Raises ToolError or HarnessError (cause image.build_failed).
     """
     tag = f"harness/{program.name}:{version}-{key(dockerfile, program.parent.name)}"
     with making(tag, context) as shell:

@@ -20,11 +20,10 @@ from harness.core.http_client import client
 from harness.provision.images.versions import Registry
 
 TRY_SECONDS = (4.0, 12.0)
-"""Time limit of each attempt, in seconds."""
+"""The time limit of each attempt to reach a host, in seconds."""
 ADDRESS_SECONDS = 7.0
-"""Time limit in seconds for getaddrinfo, which has no timeout parameter.
-
-If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
+"""The time limit of getaddrinfo in seconds, because getaddrinfo itself has no timeout parameter. If DNS
+queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
 """
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"
@@ -55,7 +54,8 @@ def unreached(registry: Registry) -> list[str]:
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
-    # No client is created before this check: a client reads all certificates, which takes 0.1 s of CPU time.
+    # No client is created before this check, because creating one reads all certificates, which takes 0.1 s
+    # of CPU time.
     urls = [url for url, _ in checks]
     try:
         direct = [url for url in urls if proxies.proxy_of(url) is None]
@@ -73,7 +73,7 @@ def unreached(registry: Registry) -> list[str]:
 
 
 def _nameless(url: str) -> str:
-    """Return why a URL's host name cannot be resolved, or ""."""
+    """Return why the host name in a URL cannot be resolved, or "" if it can be resolved."""
     try:
         socket.getaddrinfo(urlsplit(url).hostname, None)
     except OSError as error:
@@ -82,9 +82,9 @@ def _nameless(url: str) -> str:
 
 
 def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
-    """Return "" if the response has an expected status, otherwise the last error.
+    """Return "" if a host responds with an expected status, and otherwise the last error.
 
-    A proxy that blocks a host returns a different status. The request is then not retried.
+    A proxy that blocks the host responds with another status. In this case, the request is not retried.
     """
     seen = ""
     for seconds in TRY_SECONDS:

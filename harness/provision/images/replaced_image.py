@@ -21,11 +21,13 @@ from harness.provision.source.store import key
 
 SCRIPT = FILES / "replace_packages.py"
 REPOSITORY = "harness/replaced-worker"
-"""The image's repository. Other launches reuse only images in the worker image's repository."""
+"""The repository of images with replaced packages. Because it is not the worker image's repository, other
+launches never reuse these images."""
 
 
 def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
-    """Resolve the packages, install them into the cache, and return how they change the worker image.
+    """Resolve the packages that the user replaces, install them into the cache, and return the change to the
+    worker image.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
@@ -54,7 +56,8 @@ def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRe
 
 
 def _layer_command(base: str, tag: str, found: Change, folder: Path) -> list[str]:
-    """Return the command that replaces the packages in a container and prints the layer of its changes."""
+    """Return the command that replaces the packages in a container of the image `base` and prints the changes
+    as an image layer."""
     command = ["docker", "run", "--rm", "--network", "none", "--user", "0", "--env", f"IMAGE={tag}"]
     for path, inside in ((SCRIPT.resolve(), "/run/replace_packages.py"), (folder, "/packages")):
         command += ["--mount", f"type=bind,source={path},target={inside},readonly"]
@@ -69,7 +72,10 @@ def target_options(context: RunContext) -> list[str]:
 
 
 def _installed(found: Change, context: RunContext) -> Path:
-    """Return the cache folder with a change's packages, installing them if they are not cached."""
+    """Return the cache folder with a change's packages.
+
+    The packages are installed into it if it does not exist.
+    """
     options = target_options(context)
     root = context.settings.cache_dir / "packages"
     folder = root / f"replaced-{key(found.key, *options)}"

@@ -1,4 +1,4 @@
-"""Mount the rank scripts that have changed since the worker image was built.
+"""Mount those scripts of the ranks that have changed since the worker image was built.
 
 An image's labels contain a hash of its inputs without the scripts, and a hash of each script. If an image
 with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap that belongs to
@@ -26,14 +26,15 @@ CONFIG_MAP = "scripts"
 MAKING = "pluto-e2e-harness.making"
 SCRIPTS = "pluto-e2e-harness.scripts"
 MOST_FILES = 500
-"""Maximum number of scripts, because each is a separate mount."""
+"""The maximum number of scripts, which is limited because each script needs its own mount."""
 MOST_BYTES = 900_000
-"""Maximum size of the scripts, because a ConfigMap is limited to 1 MiB."""
+"""The maximum total size of the scripts in bytes. A ConfigMap is limited to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """An image with the same inputs, and the scripts that are missing from the image or differ in it."""
+    """An image that was built from the same inputs, and the current scripts that it lacks or that differ from
+    its own."""
 
     tag: str
     image_id: str
@@ -46,21 +47,21 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels for an image with these scripts."""
+    """Return the labels of an image that contains these scripts. `making` is the hash of its other inputs."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 
 def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the SHA-256 of each file."""
+    """Return the SHA-256 of each script."""
     return {name: _hash(text) for name, text in scripts.items()}
 
 
 def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
-    """Return the newest local image with the same inputs, except for changed or new scripts.
+    """Return the newest local image that was built from the same inputs, except for changed or new scripts.
 
-    Returns None if there is no such image, so that one must be built.
+    Returns None if there is no such image, so that an image must be built.
     """
-    # Search only this repository, because an image based on the worker image inherits its labels.
+    # Only this repository is searched, because an image based on the worker image inherits its labels.
     form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
@@ -83,7 +84,7 @@ def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> di
 
 
 def fits(scripts: Mapping[str, bytes]) -> bool:
-    """Return whether the scripts fit into a ConfigMap."""
+    """Return whether the scripts together fit into a ConfigMap."""
     return sum(map(len, scripts.values())) <= MOST_BYTES
 
 
@@ -108,12 +109,12 @@ def users(settings: Settings) -> dict[str, bytes]:
 
 
 def version_text(tag: str, changed: Mapping[str, bytes]) -> str:
-    """Return the image's tag and its changed scripts as one line of text, for the evidence."""
+    """Return the image's tag and the names of its changed scripts as one line of text, for the evidence."""
     return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
 
 
 def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
-    """Return a ConfigMap with the scripts, for a launch's namespace."""
+    """Return a ConfigMap with the scripts, to be created in a launch's namespace."""
     data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
     metadata = {"name": CONFIG_MAP, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
@@ -149,5 +150,8 @@ def _hash(text: bytes) -> str:
 
 
 def _key(name: str) -> str:
-    """Return a valid ConfigMap key for a path."""
+    """Return a ConfigMap key for a script.
+
+    The key is a hash of the script's path, because paths are not valid keys.
+    """
     return _hash(name.encode())[:16]

@@ -1,4 +1,4 @@
-"""Resolve a cluster's images and manifests: the published ones, or ones that are built on this machine.
+"""Provide a cluster's images and manifests, which are either published or built on this machine.
 
 Other modules do not depend on where the images and manifests come from.
 """
@@ -33,33 +33,37 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""Builds and returns the images that every cluster runs, on top of the base images."""
+"""A function that builds and returns the harness's own images, which every cluster runs, on top of the base
+images."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """References to the images and files for the cluster, the controllers and the harness's own pods."""
+    """References to all images and manifests for a cluster, its controllers and the harness's own pods."""
 
     way: Literal["registry", "source"]
     node_image: str
     kubernetes: str
     jobset_manifest: Path
-    """Path of a cached file that is ready for server-side apply. kueue_manifest is the same kind of path."""
+    """The path of JobSet's cached manifest, which is ready for server-side apply. kueue_manifest is the same
+    for Kueue."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
-    """Local Docker images that every node needs before the controllers start. Nodes pull published images."""
+    """Local Docker images that every node needs before the controllers start. It is empty if the nodes pull
+    published images."""
     torch_base: str
-    """The base of the worker image. python_base is the base of the tracker image."""
+    """The base image of the worker image. python_base is the base image of the tracker image."""
     python_base: str
     versions: dict[str, str]
     containerd_patches: tuple[str, ...] = ()
-    """kind's containerdConfigPatches."""
+    """Patches for containerd's configuration on the nodes (containerdConfigPatches in kind's
+    configuration)."""
     mirrors: dict[str, str] = field(default_factory=dict)
     """The mirrors to pass to `mirror.teach` once the nodes are running, before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:
-        """Return the manifests of JobSet and Kueue."""
+        """Return the paths of the manifests of JobSet and Kueue."""
         return self.jobset_manifest, self.kueue_manifest
 
 
@@ -81,11 +85,11 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    if settings.images == "registry":  # an unreachable host makes the download or the pull fail
+    if settings.images == "registry":  # If a host cannot be reached, the download or the pull fails.
         chosen, why = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         chosen = origin(locked, context)
-        why = chosen.reason or "registries and manifests answer"
+        why = chosen.reason or "registries and manifest hosts respond"
         why = why if settings.images == "auto" else "set by HARNESS_IMAGES"
     progress(f"images: {chosen.way} ({why})")
     if chosen.way == "source":
@@ -102,7 +106,7 @@ def _require_version(context: RunContext) -> None:
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
-            f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
+            f"Kubernetes {wanted} cannot be built from source, only {only}",
             hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
 

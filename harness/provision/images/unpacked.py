@@ -54,7 +54,7 @@ printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
-"""Time limit in seconds for the trial in `mountable`. Docker may first have to pull the node image."""
+"""The time limit of the trial in `mountable`, in seconds. Docker may have to pull the node image first."""
 _TRIAL = """set -e
 mkdir -p {own}/trial
 test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of this machine' >&2; exit 1; }}
@@ -87,19 +87,27 @@ exit 1
 
 
 def volume(context: RunContext) -> str:
-    """Return the volume's name. Each cache folder has its own volume, and contains the volume's lock."""
+    """Return the name of the volume of unpacked images.
+
+    Each cache folder has its own volume, and contains the volume's lock.
+    """
     return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
 
 
 def folder(context: RunContext) -> Path:
-    """Return the volume's path on the host, for kind, creating the volume if it does not exist."""
+    """Return the host path of the volume of unpacked images, for kind's configuration.
+
+    The volume is created if it does not exist.
+    """
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
 def mountable(node_image: str, context: RunContext) -> Path | None:
-    """Return the volume's path if nodes can use its layers. Otherwise report the reason and return None.
+    """Return the host path of the volume of unpacked images if nodes can use its layers.
+
+    If they cannot, report the reason as progress and return None.
 
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
     systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
@@ -118,7 +126,10 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
 
 def created_at(context: RunContext) -> str:
-    """Return the volume's creation time, because a new volume has other folders for the same layers."""
+    """Return the creation time of the volume of unpacked images.
+
+    A new volume contains the same layers in other folders.
+    """
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
@@ -129,7 +140,7 @@ def script(image: LocalImage) -> str:
 
 
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Add images to the volume.
+    """Add images to the volume of unpacked images.
 
     A failure is only reported as progress, and the nodes then import the images.
     """
@@ -140,11 +151,10 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that are not in the volume yet, using the containerd of a node image.
+    """Unpack the images that the volume does not contain yet, with the containerd of a node image.
 
-    Only one process at a time changes the volume.
-
-    Raises ToolError or HarnessError, cause image.load_failed.
+    Only one process at a time can change the volume. Raises ToolError or HarnessError (cause
+    image.load_failed).
     """
     with locked(context.settings.cache_dir / "unpacked.lock"):
         name = volume(context)
@@ -156,7 +166,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
                     _add(container, image, context)
         if not full:
             return
-        context.progress(f"{name}: full, and no cluster uses it: emptied")
+        context.progress(f"{name}: emptied, because it was full and no cluster uses it")
         _docker("volume", "rm", name)
         with _containerd(name, node_image) as container:
             for image in images:
@@ -164,7 +174,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether any container other than `container` mounts the volume. All others are nodes."""
+    """Return whether a container other than `container` mounts the volume. All such containers are nodes."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -180,7 +190,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         if not present:
             raise
         context.progress(
-            f"{image.tag}: unpacking all layers, because the new ones alone failed: {error.message}"
+            f"{image.tag}: unpacking all layers, because unpacking only the new ones failed: {error.message}"
         )
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
@@ -203,7 +213,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
 def _send(image: LocalImage, command: Sequence[str], present: set[str], context: RunContext) -> None:
     """Pipe the image, without the layers in `present`, to a command.
 
-    If only the last layer is missing, its archive is used, if there is one, instead of `docker save`.
+    If only the last layer has to be sent and its archive exists (layered.py), the archive is used instead of
+    `docker save`.
     """
     last = layer_archive(image, context)
     if len(present) == len(_diff_ids(image)) - 1 and last.is_file():
@@ -221,7 +232,7 @@ def _diff_ids(image: LocalImage) -> list[str]:
 def _present(container: str, image: LocalImage) -> set[str]:
     """Return the names, in the output of `docker save`, of the layers that the volume already has.
 
-    Docker with containerd's image store names compressed layers differently, and these are sent again.
+    If Docker uses containerd's image store, compressed layers have other names and are sent again.
     """
     diff_ids = _diff_ids(image)
     listed = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
@@ -253,7 +264,8 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
 
 def small(name: str, manifest: bytes, configuration: bytes) -> bytes:
-    """Return a tar archive with an image's OCI layout, without its layers."""
+    """Return a tar archive with an image's manifest and configuration in OCI layout, but without its
+    layers."""
     buffer = io.BytesIO()
     with layout(buffer, name, manifest, configuration):
         pass
@@ -266,16 +278,16 @@ def _sha256(content: bytes) -> str:
 
 def viewing(chain: str) -> str:
     """Return a shell script that prints, as JSON, the mounts of an image with the top layer `chain`."""
-    # Nothing refers to a view, so containerd's garbage collector may have removed it before `rm` does.
+    # Nothing refers to the view, so containerd's garbage collector may remove it before `rm` does.
     ctr = "ctr -n k8s.io snapshots"
     return f"{ctr} view --mounts look-{chain} {chain} || exit 1; {ctr} rm look-{chain} >/dev/null 2>&1 || :"
 
 
 def layer_folders(mounts: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the folders that contain the layers' files, lowest first.
+    """Return the folders that contain the layers' files, lowest layer first.
 
-    `mounts` is what `ctr snapshots view --mounts` prints: a bind mount for a single layer, otherwise an
-    overlay, whose option `lowerdir` has the top layer first.
+    `mounts` is the output of `ctr snapshots view --mounts`: a bind mount for a single layer, or an overlay
+    whose option `lowerdir` lists the top layer first.
     """
     lower = next((o for o in mounts[0]["Options"] if o.startswith("lowerdir=")), None)
     folders = [mounts[0]["Source"]] if lower is None else lower.removeprefix("lowerdir=").split(":")[::-1]
@@ -298,7 +310,7 @@ def _write(container: str, path: str, content: bytes) -> None:
 @contextmanager
 def _containerd(name: str, node_image: str) -> Iterator[str]:
     """Run containerd on the volume, and yield its container's name. The caller must hold the lock."""
-    _docker("rm", "--force", "--volumes", name)  # a killed process can have left this container behind
+    _docker("rm", "--force", "--volumes", name)  # A killed process may have left this container behind.
     # A node image's stop signal is meant for systemd. containerd ignores it and would be killed ten seconds
     # later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]

@@ -16,12 +16,12 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 
 def is_of(version: str, wanted: str | None) -> bool:
-    """Return whether a version such as `v1.35.8` matches `1.35`, `1.35.8` or None."""
+    """Return whether a version such as `v1.35.8` satisfies `wanted`, which is `1.35`, `1.35.8` or None."""
     return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
 
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""A SHA-256 in hex digits."""
+"""A field that contains a SHA-256 in hex digits."""
 
 
 class _Table(BaseModel):
@@ -40,7 +40,7 @@ class Controller(_Table):
     sha256: Sha256 | None
 
     def of(self, version: str) -> Controller:
-        """Return the controller in another version, whose hashes are unknown."""
+        """Return this controller in another version. The hash of that version's manifest is not known."""
         image = self.image.partition("@")[0].replace(self.version, version)
         manifest = self.manifest.replace(self.version, version)
         return Controller(version=version, image=image, manifest=manifest, sha256=None)
@@ -88,12 +88,15 @@ class Worker(_Table):
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
     torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
-    """The hash of PyTorch's CPU wheel, keyed by architecture. Without it, only the version is pinned."""
+    """The hash of PyTorch's CPU wheel, keyed by architecture. Without a hash, only the version is pinned."""
     debian: str
 
 
 class Versions(BaseModel):
-    """The tables `[registry]` and `[worker]`. Other modules read the remaining tables of the file."""
+    """The contents of the tables `[registry]` and `[worker]` in the versions file.
+
+    Other modules read the remaining tables.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,7 @@
-"""The images of VictoriaLogs and its collector vlagent: either published, or built from one Go module."""
+"""Provide the images of VictoriaLogs and its collector vlagent.
+
+They are either published, or built from one Go module.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The published images also have an entrypoint, but its path differs."""
+"""The Dockerfile of a locally built image. The published images also have an entrypoint, but at another
+path."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,10 @@ class LogImages:
 
 
 def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
-    """Return the published images if `published` is true, otherwise local images, building missing ones.
+    """Return the published images if `published` is true, and otherwise local images.
 
-    Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
+    Missing local images are built. Raises ToolError or HarnessError with the cause image.build_failed or
+    cluster.node_image.
     """
     if published:
         return LogImages(pinned("logs", "server_image"), pinned("logs", "agent_image"), local=False)

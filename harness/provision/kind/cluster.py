@@ -1,4 +1,4 @@
-"""Manage a harness-owned kind cluster, from its creation to its removal."""
+"""Manage a kind cluster that the harness owns, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ class KindCluster(KindNodes):
 
     owns_namespaces = True
     retains_namespaces = True
-    """Namespaces are deleted with the cluster. On a kept cluster, the newest few are kept for inspection."""
+    """True, because only this machine launches on the cluster. Namespaces are deleted with the cluster. On a
+    kept cluster, the newest namespaces are kept for inspection."""
 
     ephemeral_storage = "10Gi"
-    """Nodes use the machine's disk, so a pod that fills the disk would stop Docker and all launches."""
+    """The default ephemeral-storage limit of each container. Nodes use this machine's disk, so a pod that
+    filled the disk would stop Docker and all launches."""
 
     def owned(self) -> OwnedCluster:
         return self
@@ -41,13 +43,14 @@ class KindCluster(KindNodes):
 
     @property
     def shared_folder(self) -> SharedFolder | None:
-        """Return the shared folder, or None for a cluster that an earlier version created without one."""
+        """Return the folder that the nodes share with this machine, or None if an earlier version of the
+        harness created the cluster without this folder."""
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's folder, and its finished pods with more than pod_disk_use.KEEP_BYTES of data.
-
-        A failure is only reported as progress. Nothing is done if the cluster has been deleted.
+        """Remove the launch's shared folder, and its finished pods that use more than
+        pod_disk_use.KEEP_BYTES. A failure is only reported as progress. If the cluster has been deleted,
+        nothing is done.
         """
         if self.state() is None:
             return
@@ -56,14 +59,15 @@ class KindCluster(KindNodes):
             with reached():
                 pod_disk_use.remove_large(self.kube(), namespace, progress)
         except HarnessError as error:
-            progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
+            progress(f"could not measure the disk usage of the pods in {namespace}: {error.message}")
 
     def template(self, context: RunContext) -> Template | None:
         """Return the template from which the cluster would be created, or None if kind would create it."""
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether the cluster could be created from a template, but none exists."""
+        """Return whether the cluster could be created from a template if there were one, but there is
+        none."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
@@ -95,9 +99,9 @@ class KindCluster(KindNodes):
             )
 
     def _filled(self, images: Images, context: RecordedContext) -> Kube:
-        """Create or reuse the cluster, and install everything.
+        """Create or reuse the cluster, and install its components.
 
-        On failure, a newly created cluster is deleted.
+        If this fails, a newly created cluster is deleted.
         """
         writer = context.writer
         with ExitStack() as last:
@@ -109,7 +113,7 @@ class KindCluster(KindNodes):
                 kube.retried = writer.retry
                 install(self, kube, images, context, begun)
             except BaseException:
-                if begun is not None:  # an existing cluster stays, and can be inspected
+                if begun is not None:  # A reused cluster is not deleted and can be inspected.
                     self.export_logs(writer.path / "kind")
                 if begun is not None and not self.settings.keep_cluster:
                     context.progress(f"deleting cluster {self.name}")
@@ -117,9 +121,13 @@ class KindCluster(KindNodes):
                 raise
         return kube
 
-    # -- leave, remove ---------------------------------------------------------------------------------
+    # -- release and remove the cluster ----------------------------------------------------------------
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether this run used or began to create the cluster, and the cluster is not to be kept."""
+        """Return whether `leave` may remove the cluster.
+
+        This run must have used it, or must have begun to create it, and the cluster must not be marked as
+        kept.
+        """
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
             return False
@@ -128,17 +136,17 @@ class KindCluster(KindNodes):
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
         """Release the cluster.
 
-        Remove it if it is removable and no other process uses it. Return whether it was removed.
+        The cluster is removed if it is removable and no other process uses it. Return whether it was removed.
         """
         if ready is not None:
             ready.use.release()
         if not self.removable(ready, owner):
             return False
         with self._alone(context.progress):
-            if not self.removable(ready, owner):  # another process has marked it as kept or removed it
+            if not self.removable(ready, owner):  # Another process removed it or marked it as kept.
                 return False
             if self.used():
-                context.progress(f"cluster {self.name} stays: another harness uses it")
+                context.progress(f"cluster {self.name} is kept, because another harness process uses it")
                 return False
             context.progress(f"deleting cluster {self.name}")
             return self._delete_all()
@@ -156,14 +164,17 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def _delete_all(self) -> bool:
-        """Delete the cluster and then its lock files. The caller must then do nothing else under the lock."""
+        """Delete the cluster, and then its lock files.
+
+        The caller holds the lock and must do nothing else under it.
+        """
         deleted = self.delete()
         if deleted:
             for path in (self.users, self.lock):
                 path.unlink(missing_ok=True)
         return deleted
 
-    # -- stop, start -----------------------------------------------------------------------------------
+    # -- stop and start the nodes ----------------------------------------------------------------------
     def paused(self) -> bool:
         """Return whether the cluster has nodes and all of them are stopped."""
         return power.paused(self)

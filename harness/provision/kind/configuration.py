@@ -11,22 +11,22 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""Mount path of the folder that all nodes share. It replaces a real cluster's ReadWriteMany volume."""
+"""The path at which nodes mount the folder that all nodes share. This folder takes the place of a
+ReadWriteMany volume in a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
-"""Leader election is not needed with a single control plane.
-
-On first start, an election takes seconds, because the roles do not exist yet. After a pause, it waits 15 s
-for the old lease to expire. Renewing the leases also takes two writes every two seconds.
+"""The option that disables leader election, which a single control plane does not need. At the first start,
+an election would take seconds, because its roles do not exist yet. After a pause of the cluster, it would
+wait 15 s for the old lease to expire. Renewing the leases would also take two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
-"""The controller manager first creates an account for each of its controllers.
-
-With the default limit of 20 requests per second, that takes 5 s, during which no pod is created.
+"""The client's request limit for the controller manager, which first creates a service account for each of
+its controllers. With the default limit of 20 requests per second, this would take 5 s, during which no pod is
+created.
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""etcd options in milliseconds that make leader election faster.
+"""Options of etcd, in milliseconds, that make its leader election faster.
 
 On each start, the API server waits until the only etcd member has elected itself, which takes up to one
 election timeout (a second by default). Frequent heartbeats cost nothing, because they are sent only to other
@@ -41,12 +41,12 @@ def configuration(
     images: Path | None,
     volumes: Path,
 ) -> dict[str, object]:
-    """Return the content of kind.yaml. Nodes mount the unpacked `images` and the writable folder `volumes`.
+    """Return the content of kind.yaml.
 
-    `images` is None if the nodes cannot mount the unpacked images.
-
-    Three kubelet settings matter: a longer syncFrequency would delay Kueue's certificate by a minute, a
-    smaller containerLogMaxSize would rotate logs before they are read, and cgroup v1 must be allowed.
+    The nodes mount the volume of unpacked images at the host path `images`, unless it is None, and the
+    writable folder `volumes`. Three kubelet settings differ from the defaults: the default syncFrequency
+    would delay Kueue's certificate by a minute, the default containerLogMaxSize would rotate logs before they
+    are read, and cgroup v1 must be allowed on machines with cgroup v1.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
@@ -84,7 +84,7 @@ def _control_plane() -> Iterator[dict[str, object]]:
         (
             "v1beta4",
             lambda given: [{"name": name, "value": value} for name, value in given.items()],
-            {"encryptionAlgorithm": "ECDSA-P256"},  # ten RSA keys take 2 s of CPU time
+            {"encryptionAlgorithm": "ECDSA-P256"},  # Ten RSA keys would take 2 s of CPU time.
         ),
         ("v1beta3", dict, {}),
     ):

@@ -1,4 +1,5 @@
-"""Check Docker before a cluster is created: its response, its disk space, and the API server's port."""
+"""Check Docker before a cluster is created: whether it responds, has enough disk space, and can use the API
+server's port."""
 
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ NO_PODMAN = (
     "is Podman's socket"
 )
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""Disk space in GiB for the control plane and for each worker, measured after a run, and a reserve.
-
-Each node has its own copy of the images.
+"""The required disk space in GiB: for the control plane, for each worker, and in reserve. The values were
+measured after a run. Each node has its own copy of the images.
 """
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
@@ -84,7 +84,7 @@ def room(settings: Settings) -> None:
     """
     done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(done.stdout.strip() or "/var/lib/docker")
-    if not root.is_dir():  # the folder is in a virtual machine, as with Docker Desktop
+    if not root.is_dir():  # As with Docker Desktop, the folder is in a virtual machine.
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
     free = shutil.disk_usage(root).free / GIB

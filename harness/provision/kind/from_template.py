@@ -58,7 +58,7 @@ _WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, 
 def refused(kind: KindNodes, stack: Stack) -> str | None:
     """Return the reason why kind must create the cluster, or None if it can be started from a template.
 
-    The reason is empty in the usual cases, which are not reported to the user.
+    In the usual cases, the reason is "", and nothing is reported to the user.
     """
     if kind.settings.fresh:
         return "as asked"
@@ -76,9 +76,9 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
 
 
 def _unlike(info: str) -> str | None:
-    """Return why templates cannot be used with this Docker, or None.
+    """Return why templates cannot be used with this Docker daemon, or None if they can be used.
 
-    Templates need a Docker daemon on this machine that uses overlayfs.
+    Templates need a Docker daemon that runs on this machine and uses overlayfs.
     """
     driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
@@ -98,14 +98,19 @@ def attempt(
     own: tuple[LocalImage, LocalImage],
     context: RecordedContext,
 ) -> Begun | None:
-    """Start the cluster and return what it contains. If that fails, report it as progress and return None."""
+    """Start the cluster from a template, and return the components that it already contains.
+
+    If this fails, report the failure as progress and return None.
+    """
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
-        return None  # the network is missing, which kind creates with its first cluster
+        return None  # kind creates the missing network together with its first cluster.
     kind.begin(stack.node_image, context)
     try:
         begun = _Copy(kind, template, stack, own, context).started()
     except _WRONG as error:
-        context.progress(f"cluster {kind.name}: it could not be copied ({reason(error)}); kind creates it")
+        context.progress(
+            f"cluster {kind.name}: could not be started from its template ({reason(error)}); kind creates it"
+        )
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
         templates.ended(template.image, context, well=False)
@@ -179,7 +184,7 @@ class _Copy:
         return begun
 
     def _run(self, node: str, images: Path) -> str:
-        """Start a node container with kind's options, and return its address."""
+        """Start a container for a node, with the same options as kind, and return its IP address."""
         head, network = node == self._head, _network()
         role = "control-plane" if head else "worker"
         command = ["docker", "run", "--name", node, "--hostname", node, *AS_KIND, "--net", network]
@@ -202,7 +207,7 @@ class _Copy:
     def _identify(self, addresses: dict[str, str]) -> str:
         """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Return the workers' files as a base64-encoded tar archive.
+        Return the files that the workers need as a base64-encoded tar archive.
         """
         files = {}
         for node, address in addresses.items():
@@ -219,10 +224,10 @@ class _Copy:
     def _register(self, kube: Kube, nodes: Sequence[str], closed: Sequence[str]) -> None:
         """Create or update Nodes with their pod CIDRs, before a worker registers itself.
 
-        A node becomes Ready once it has a pod CIDR. The controller manager would assign one, but it starts
-        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes. As a
-        result, CoreDNS runs on the control plane, as in a cluster whose workers join later, and does not use
-        the workers' resources.
+        A node becomes Ready once it has a pod CIDR. The controller manager assigns CIDRs too, but it starts
+        two seconds later, and it keeps a CIDR that is already set. No pods are scheduled on the nodes in
+        `closed`. As a result, CoreDNS runs on the control plane, as in a cluster that kind creates, where the
+        workers join later, and does not use the workers' resources.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:
@@ -240,7 +245,8 @@ class _Copy:
         processes.run([kind.settings.kind_bin, *export], timeout=60)
 
     def _until_served(self) -> Kube:
-        """Return a client once the API server accepts the administrator's requests."""
+        """Wait until the API server accepts requests with the administrator's credentials, and return a
+        client. Raises HarnessError after SERVE_SECONDS."""
         kube = Kube(self._kind.kubeconfig, self._kind.context)
         deadline = Deadline.after(SERVE_SECONDS)
         while True:
@@ -257,7 +263,8 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return a message unless both CoreDNS pods are scheduled, otherwise None."""
+    """Return None if all CoreDNS pods have been assigned to a node, and otherwise a message with their
+    number."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
@@ -288,7 +295,7 @@ def wait_dns(kube: Kube, seconds: float = 60) -> None:
 
 
 def configured(text: str, cluster: str, node: str, head: str, address: str) -> str:
-    """Return a node's kubeadm.conf, adapted to another cluster, node and address."""
+    """Return a template's kubeadm.conf, adapted to the cluster, the node and the node's address."""
     documents = list(yaml.safe_load_all(text))
     for document in documents:
         if document["kind"] == "ClusterConfiguration":
@@ -332,9 +339,10 @@ def _network() -> str:
 
 
 def _free_port() -> int:
-    """Return a port that is currently free, as kind does.
+    """Return a port that is currently free.
 
-    If Docker chose the port, the port would change on each start.
+    Like kind, the harness chooses the API server's port itself, because a port chosen by Docker would change
+    each time the node starts.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -342,7 +350,7 @@ def _free_port() -> int:
 
 
 def _docker_has_proxies() -> bool:
-    """Return whether Docker's client is configured to pass a proxy to containers."""
+    """Return whether Docker's client is configured to set proxy variables in containers."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         return bool(json.loads((folder / "config.json").read_text()).get("proxies"))

@@ -14,7 +14,7 @@ HINT = "`harness status` shows more; `harness down` removes it, and the next run
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return an error if the API server does not respond or if nodes are not Ready, otherwise None.
+    """Return an error if the API server does not respond or nodes are not Ready, and otherwise None.
 
     `nodes` contains the names of the nodes in Docker. `expected` is the required number of Ready nodes.
     """
@@ -26,7 +26,7 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
         ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except ApiException as error:
         refused = error.status in (401, 403)
-        what = "rejects the credentials in" if refused else "does not serve; asked with"
+        what = "rejects the credentials in" if refused else "is not ready for requests with"
         return HarnessError(
             f"the API server {what} {kubeconfig}: HTTP {error.status} {error.reason}",
             hint=HINT,
@@ -34,12 +34,12 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
         )
     except Exception as error:
         return HarnessError(
-            f"the API server {kube.configuration.host} of {kubeconfig} does not answer: {error}",
+            f"the API server {kube.configuration.host} of {kubeconfig} does not respond: {error}",
             hint=HINT,
             cause="cluster.unreachable",
         )
     missing = sorted(set(nodes) - ready)
     if not missing and len(ready) == expected:
         return None
-    which = ", ".join(missing) or f"{expected} are expected, {len(ready)} are there"
+    which = ", ".join(missing) or f"expected {expected} nodes, found {len(ready)}"
     return HarnessError(f"nodes of the cluster are not Ready: {which}", hint=HINT, cause="cluster.unhealthy")

@@ -1,6 +1,7 @@
 """Install images, JobSet, Kueue, queues and tracker in a kind cluster.
 
-Components that already serve are not changed, so a running cluster needs no installation and no build.
+Components that already serve are not changed, so a cluster that is already running needs neither an
+installation nor a build.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from harness.provision.kind.preload import Begun
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
-"""Maximum time in seconds until the controllers serve after their nodes have restarted."""
+"""The maximum number of seconds until the controllers serve after the nodes were restarted."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            # Launches with konduktor retry this and report the error. Other launches do not need konduktor.
+            # An error is ignored here: a launch with konduktor repeats the installation and reports the
+            # error, and other launches do not need konduktor.
             with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
@@ -72,12 +74,12 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Return a fingerprint of everything that `install` installs only once per cluster."""
+        """Return a hash of the components that `install` installs only once per cluster."""
         parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def versions(self) -> dict[str, str]:
-        """Return the versions to record in a bundle's manifest."""
+        """Return the versions of all components, which are recorded in the bundle's manifest."""
         return {
             **self.stack.versions,
             "konduktor": konduktor_version(),
@@ -88,12 +90,14 @@ class Images:
 
 
 def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
-    """Create the cluster and return what it already contains, or reuse a serving cluster and return None."""
+    """Create the cluster and return the components that it already contains, or reuse a serving cluster and
+    return None."""
     progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        # Otherwise, a non-serving controller's webhooks would reject the missing objects.
+        # A cluster is whole only in the phase "ready". In another phase, the webhooks of a controller that
+        # does not serve would reject the objects that are still missing.
         whole = state.phase == "ready"
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
@@ -102,7 +106,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         if wanted != there:
             _require_same(kind.name, state.versions, images.stack.versions)
             raise HarnessError(
-                f"cluster {kind.name} has node image and workers {there}, wanted are {wanted}",
+                f"cluster {kind.name} has node image and workers {there}, but {wanted} are required",
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
@@ -110,7 +114,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
         if trouble is not None and all(nodes.values()) and (started := power.restarted(kind)):
-            progress(f"cluster {kind.name}: its nodes were started again; waiting until it serves")
+            progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
             _until_served(kind, started)
             trouble = kind.trouble(list(nodes))
         if trouble is not None:
@@ -131,28 +135,32 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
-    """Return the template for the cluster, or None. Unusual reasons for None are reported as progress."""
+    """Return the template from which to start the cluster, or None if kind must create it.
+
+    Reasons other than the usual ones are reported as progress.
+    """
     why = from_template.refused(kind, images.stack)
     if why is not None:
         if why:
-            context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
+            context.progress(f"cluster {kind.name}: kind creates it without a template ({why})")
         return None
     name = template.tag(kind.settings, images.stack, images.own, context)
     if template.attempts_exhausted(name, context):
         where = context.settings.cache_dir / template.FAILURES
         context.progress(
-            f"cluster {kind.name}: kind creates it, copies failed {template.GIVE_UP} times ({where})"
+            f"cluster {kind.name}: kind creates it, because its template failed {template.GIVE_UP} times "
+            f"({where})"
         )
         return None
     own_template = template.find(name)
     if own_template is not None and not own_template.fresh:
-        context.progress(f"cluster {kind.name}: its template is of {own_template.made}, too old to be used")
+        context.progress(f"cluster {kind.name}: its template of {own_template.made} is too old")
         return None
     return own_template
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be created from a template, but none exists."""
+    """Return whether the cluster could be created from a template if there were one, but there is none."""
     if from_template.refused(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
@@ -176,9 +184,9 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
 def install(
     kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun | None = None
 ) -> None:
-    """Install controllers, queues and tracker while the worker image is loaded.
+    """Install the controllers, the queues and the tracker while the worker image is being loaded.
 
-    Then set the state to ready, and create a template if kind has just created the cluster.
+    After that, set the cluster's phase to ready, and create a template if kind has just created the cluster.
     """
     state = kind.state()
     assert state is not None
@@ -217,18 +225,19 @@ def _require_same(cluster: str, installed: Mapping[str, str], wanted: Mapping[st
     for name in installed.keys() & wanted.keys():
         if (there := _release(installed[name])) != _release(wanted[name]):
             raise UsageError(
-                f"cluster {cluster} has {name} {there}, and {_release(wanted[name])} is to be used",
+                f"cluster {cluster} has {name} {there}, but {_release(wanted[name])} is required",
                 hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
             )
 
 
 def _release(tag: str) -> str:
-    """Return the version in an image tag. The tags of locally built images end with a digest."""
+    """Return the version in an image's tag, without the digest that the tags of locally built images end
+    with."""
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Check that an earlier installation still serves. Load newer images into the nodes."""
+    """Check that the components installed earlier still serve, and load newer images into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
@@ -281,7 +290,8 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Start VictoriaLogs for `konduktor logs`, if it is missing. vlagent also runs on the control plane."""
+    """Install VictoriaLogs for `konduktor logs`, unless it is installed. vlagent also runs on the control
+    plane."""
     logs = victoria_logs_images(context, published=images.stack.way == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
@@ -302,7 +312,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
 
 
 def _until_served(kind: KindNodes, started: datetime) -> None:
-    """Wait until the controllers and the tracker serve, after their nodes were started."""
+    """Wait until the controllers and the tracker serve again after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(AGAIN_SECONDS),

@@ -1,4 +1,4 @@
-"""Create, check, reuse and delete the nodes of a harness-owned kind cluster.
+"""Create, check, reuse and delete the nodes of a kind cluster that the harness owns.
 
 A state file, <state>/clusters/<name>/state.json, records each cluster that the harness creates. The file is
 written before the cluster is created and removed after the cluster is deleted. The kubeconfig is in the same
@@ -23,7 +23,7 @@ from harness.provision.kind import docker_check
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Not needed if no cluster exists in Docker (tests/unit/cli/test_startup.py).
+if TYPE_CHECKING:  # Imported where needed (tests/unit/cli/test_startup.py).
     from harness.context import RecordedContext
     from harness.core.kubernetes import Kube, Object
 
@@ -38,7 +38,8 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("already exist for a cluster with the name", "cluster.name_taken"),
 )
 _STOPPED = ("created", "exited", "dead", "removing")
-"""States of a container that has no processes. A container frozen by `docker pause` has processes."""
+"""The states of a container without processes. A container that was frozen with `docker pause` still has
+processes."""
 
 
 class KindNodes:
@@ -55,13 +56,13 @@ class KindNodes:
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
         """The lock held by the process that creates, installs or deletes the cluster."""
         self._created_at = ""
-        """Creation time of the cluster in use."""
+        """The creation time of the cluster that this process uses, or "" before it is known."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
         """The shared lock held by all processes that use the cluster."""
 
-    # -- state -----------------------------------------------------------------------------------------
+    # -- read and write the cluster's state ------------------------------------------------------------
     def state(self) -> State | None:
-        """Return the state, or None if the harness created no cluster with this name."""
+        """Return the content of the state file, or None if the harness created no cluster with this name."""
         return read(self.dir)
 
     def exists(self) -> bool:
@@ -73,7 +74,10 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return the node containers by name, control plane first. The value is False if one is stopped."""
+        """Return the node containers by name, control plane first.
+
+        The value is False for a stopped container.
+        """
         listed = processes.run(
             [
                 "docker",
@@ -93,16 +97,20 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember the cluster's creation time, so that `deleted` can detect a new cluster of this name."""
+        """Remember when the cluster was created, so that `deleted` can detect that another cluster of this
+        name replaced it."""
         state = self.state()
         self._created_at = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster in use was deleted or replaced by a new one, otherwise None."""
+        """Return a message if the cluster in use was deleted or replaced by a new one.
+
+        Returns None otherwise, and if Docker does not respond.
+        """
         try:
             nodes = self.nodes()
         except HarnessError:
-            return None  # Docker does not respond
+            return None  # Docker does not respond.
         if not any("control-plane" in node for node in nodes):
             remaining = f" (left: {', '.join(nodes)})" if nodes else ""
             return f"Docker has no container of the control plane of cluster {self.name}{remaining}"
@@ -112,11 +120,14 @@ class KindNodes:
         return None
 
     def stopped(self) -> str | None:
-        """Return a message if the container of the control plane is stopped, otherwise None."""
+        """Return a message if the container of the control plane is stopped.
+
+        Returns None otherwise, and if Docker does not respond.
+        """
         try:
             running = self.running()
         except HarnessError:
-            return None  # Docker does not respond
+            return None  # Docker does not respond.
         node = next((node for node, runs in running.items() if "control-plane" in node and not runs), None)
         if node is None:
             return None
@@ -133,9 +144,9 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
-        """Return an error that states why the cluster cannot be used, or None if it can be used.
+        """Return an error with the reason why the cluster cannot be used, or None if it can be used.
 
-        By default, `nodes` contains the nodes in Docker.
+        By default, `nodes` contains the nodes that Docker lists.
         """
         from harness.provision.kind import health
 
@@ -147,7 +158,7 @@ class KindNodes:
     def healthy(self) -> bool:
         return self.trouble() is None
 
-    # -- create, delete --------------------------------------------------------------------------------
+    # -- create and delete the nodes -------------------------------------------------------------------
     def refuse_foreign(self) -> None:
         """Raise UsageError if a cluster with this name exists that the harness did not create."""
         if self.state() is None and self.exists():
@@ -173,7 +184,7 @@ class KindNodes:
         progress, logs = context.progress, context.writer.path / "kind"
         if removed := proxies.unreachable_from_containers(processes.environment()):
             names = ", ".join(removed)
-            progress(f"nodes: get no proxy, because they cannot reach the loopback address in {names}")
+            progress(f"the nodes get no proxy, because they cannot reach the loopback address in {names}")
         self.begin(node_image, context)
         images = unpacked.mountable(node_image, context)
         config = self.dir / "kind.yaml"
@@ -204,7 +215,8 @@ class KindNodes:
         self.created()
 
     def begin(self, node_image: str, context: RecordedContext) -> None:
-        """Check a new cluster's requirements, remove leftovers of an old one, and write the state file."""
+        """Check the requirements of a new cluster, remove the leftovers of an old one, and write the state
+        file."""
         self.refuse_foreign()
         docker_check.tools(self.settings)
         docker_check.room(self.settings)
@@ -279,12 +291,12 @@ class KindNodes:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    # -- users -----------------------------------------------------------------------------------------
+    # -- processes that use the cluster ----------------------------------------------------------------
     def use(self) -> Hold:
         """Mark the cluster as used.
 
-        Until the returned lock is released, no other process removes the cluster as unused. The caller must
-        hold `lock`.
+        No other process removes it as unused before the returned lock is released. The caller must hold
+        `lock`.
         """
         return take(self.users, shared=True)
 
@@ -293,9 +305,8 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether the cluster exists, is not to be kept, and is no longer used by any process.
-
-        The caller must hold `lock`.
+        """Return whether a killed run left the cluster behind: the cluster exists, is not marked as kept, and
+        no process uses it. The caller must hold `lock`.
         """
         state = self.state()
         return state is not None and not state.kept and not self.used()
@@ -307,7 +318,10 @@ class KindNodes:
             self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
-        """Export node logs for the evidence. If kind fails, write the reason to a file instead of raising."""
+        """Export the logs of the nodes as evidence.
+
+        If kind fails, write the reason to a file instead of raising an error.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)
@@ -323,7 +337,8 @@ class KindNodes:
 
 
 def _why(error: ToolError) -> str:
-    """Return a message with kind's exit code and its ERROR line, or its last line if it printed no error."""
+    """Return a message with kind's exit code and the line in which kind printed its error, or kind's last
+    line if there is no such line."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     last = lines[-1] if lines else "no output"
     reason = next((line for line in lines if line.startswith("ERROR")), last)

@@ -17,7 +17,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 
 KEEP_BYTES = 2**30
-"""A finished pod that uses more space than this is removed once its evidence is in the bundle."""
+"""A finished pod that uses more space than this is deleted once the bundle contains its evidence."""
 SECONDS = 60
 _LOOK = """
 ctr --namespace k8s.io snapshots usage -b
@@ -53,7 +53,10 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
-    """Delete a launch's finished pods that use more than KEEP_BYTES, once their evidence is in the bundle."""
+    """Delete those finished pods of a launch that use more than KEEP_BYTES.
+
+    Call this only after the bundle contains their evidence.
+    """
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)

@@ -16,17 +16,16 @@ if TYPE_CHECKING:
     from harness.core.kubernetes import Object
 
 STOP_SECONDS = 2
-"""Timeout of `docker stop`, in seconds.
-
-A longer timeout would not help, because systemd takes longer to shut down than any tested limit (30 s).
-Killing the nodes loses no data, because etcd has stored every write that it acknowledged, and the pods' files
-are kept.
+"""The timeout of `docker stop`, in seconds. A longer timeout would not help: systemd did not shut down within
+30 s, the longest timeout that was tested. Killing the nodes loses no data, because etcd has stored every
+write that it acknowledged, and the pods' files are kept.
 """
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""Maximum time in seconds until a cluster serves after Docker or the machine has restarted its nodes."""
+"""The maximum number of seconds until a cluster serves after Docker or the machine has restarted its
+nodes."""
 FIRST_START = timedelta(seconds=30)
-"""If a container was last started more than this long after its creation, it has been restarted."""
+"""If a container's last start is more than this time after its creation, the container has been restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 
@@ -36,7 +35,10 @@ def paused(kind: KindNodes) -> bool:
 
 
 def stopped(running: Mapping[str, bool]) -> bool:
-    """Return whether there are nodes and none is running. `running` maps a node to whether it runs."""
+    """Return whether a cluster has nodes and none of them is running.
+
+    `running` maps each node to whether it runs.
+    """
     return bool(running) and not any(running.values())
 
 
@@ -57,7 +59,10 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return the time of the first node's restart, or None unless all nodes were restarted recently."""
+    """Return the time at which the first node was restarted.
+
+    Returns None unless all nodes were restarted, and recently.
+    """
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]
@@ -98,9 +103,9 @@ def _stop(node: str) -> None:
 
 
 def _ready_since(node: Object, started: datetime) -> bool:
-    """Return whether a node has reported Ready since it was started.
+    """Return whether a node has reported that it is Ready since it was last started.
 
-    Reports from before the stop do not count. API timestamps have a resolution of one second.
+    Earlier reports do not count. API timestamps have a resolution of one second.
     """
     from harness.core.kubernetes import condition
 

@@ -30,10 +30,12 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""The time for which one call to a node repeats a check, and the pause between two checks, in seconds."""
+"""The number of seconds for which one `docker exec` repeats a check on a node, and the pause between two
+checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""A shell test that containerd is configured. kind then writes kubeadm.conf, just before kubeadm starts."""
+"""A shell command that tests whether containerd is configured. After that, kind writes kubeadm.conf, just
+before it starts kubeadm."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -42,7 +44,7 @@ _ANSWERS = (
 
 @dataclass
 class Begun:
-    """The images and objects that a new cluster already has."""
+    """The steps of the installation that a new cluster does not need any more: its images and objects."""
 
     images: bool = False
     prepared: bool = False
@@ -53,23 +55,21 @@ class Begun:
 
 
 class _Stopped(Exception):
-    """Raised in a step that is waiting for the cluster when kind exits."""
+    """Raised in a step that waits for the cluster, if kind exits before the cluster is ready for the step."""
 
 
 @contextmanager
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[Begun]:
-    """Load images and objects into the cluster that the block creates.
+    """Return a context manager that loads images and objects into the cluster that its block creates.
 
-    `own` contains the worker and tracker images.
-
-    Steps that have begun are completed at the end of the block. If the block raises an exception, they are
-    stopped instead.
+    `own` contains the worker and tracker images. At the end of the block, steps that have begun are
+    completed. If the block raises an exception, they are stopped instead.
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        # Load nothing, because kind or `install` will restart containerd with a different configuration.
+        # Nothing is loaded, because kind or `install` will restart containerd with another configuration.
         yield begun
         return
     with ThreadPoolExecutor(2) as background:
@@ -100,13 +100,12 @@ class _Filling:
         self._worker, self._tracker = own
         self._begun, self._created, self._stop = begun, created, stop
         self._loaded = threading.Event()
-        """Set once the nodes have the images for the controllers and the tracker.
-
-        A pod whose image is missing would wait 10 s.
+        """Set once the nodes have the images of the controllers and the tracker. A pod that starts without
+        its image would wait 10 s before it retries.
         """
 
     def images(self) -> None:
-        """Load all images into the nodes that need them, beginning with the images that pods wait for."""
+        """Load all images into the nodes that need them. The images for which pods wait are loaded first."""
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
@@ -125,9 +124,9 @@ class _Filling:
             self._loaded.set()
 
     def objects(self) -> None:
-        """Apply controllers and tracker.
+        """Apply the controllers and the tracker.
 
-        `install` applies webhooks later, because they would block kind's pods.
+        `install` applies the webhooks later, because they would block kind's own pods.
         """
         attempt = self._context.writer.attempt
         try:
@@ -154,7 +153,7 @@ class _Filling:
     def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` returns true.
 
-        Raises _Stopped if kind exits first. `install` then performs the missing steps.
+        Raises _Stopped if kind exits first. In that case, `install` performs the missing steps.
         """
         while not condition():
             if self._created.wait(LOOK_SECONDS):
@@ -163,7 +162,7 @@ class _Filling:
                 raise _Stopped
 
     def _there(self) -> bool:
-        """Return whether Docker has all nodes."""
+        """Return whether Docker has the containers of all nodes."""
         return len(self._kind.nodes()) == self._kind.settings.workers + 1
 
     def _configured(self) -> bool:
@@ -171,7 +170,8 @@ class _Filling:
             return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
-        """Return whether the API server accepts the administrator's requests made with kind's kubeconfig."""
+        """Return whether the API server accepts requests with the administrator's credentials from kind's
+        kubeconfig."""
         try:
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             return kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200
@@ -187,7 +187,8 @@ class _Filling:
 def comes_true(node: str, test: str) -> bool:
     """Return whether a shell test succeeds on a node within ASKED_SECONDS.
 
-    The node repeats the test, because each `docker exec` takes 0.1 s of CPU time, and kind needs all CPUs.
+    The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs
+    all CPUs.
     """
     tries = round(ASKED_SECONDS / PAUSE_SECONDS)
     script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"

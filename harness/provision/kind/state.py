@@ -1,4 +1,4 @@
-"""Read and write the state file of a harness cluster.
+"""Read and write the state file of a kind cluster that the harness created.
 
 The file is written before the cluster is created, and removed after the cluster is deleted.
 """
@@ -13,22 +13,24 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class State:
-    """The content of state.json: the created cluster and its inputs."""
+    """The content of state.json: a cluster that the harness created, its inputs and its phase."""
 
     name: str
     phase: str
-    """The phase: creating, created or ready."""
+    """The phase of the cluster: creating, created or ready."""
     node_image: str
     workers: int
     created_at: str
     fingerprint: str = ""
-    """A fingerprint of everything that is installed in the cluster, set once all components are ready."""
+    """A hash of the components that are installed in the cluster, set once all of them are ready."""
     versions: dict[str, str] = field(default_factory=dict)
-    """The versions of JobSet and Kueue, set with the fingerprint."""
+    """The versions of JobSet and Kueue, set together with the fingerprint."""
     owner: str = ""
-    """Nonce of the run that created the cluster, which removes the cluster if no run has used it."""
+    """The nonce of the run that created the cluster. Until another run has used the cluster, only this run
+    removes it."""
     kept: bool = False
-    """Whether the cluster is kept (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
+    """Whether the cluster is kept (KEEP_CLUSTER, `harness up`). Only `harness down` removes a kept
+    cluster."""
 
 
 def read(folder: Path) -> State | None:

@@ -37,7 +37,8 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 FAILURES, GIVE_UP = "templates-failed.json", 2
-"""A cache file with each template's number of consecutive failed starts, and the number at which to give up.
+"""A file in the cache with the number of consecutive failed starts of each template, and the number at which
+a template is no longer used.
 """
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
@@ -61,7 +62,7 @@ _KEPT = (
     "storageclasses/",
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
-"""Prefixes of the etcd keys, below /registry/, that are part of a template."""
+"""Prefixes of the etcd keys, below /registry/, that a template contains."""
 _MADE = (
     "certificatesigningrequests/",
     "controllerrevisions/kube-system/",
@@ -84,14 +85,16 @@ _MADE = (
     "services/endpoints/",
     "validatingwebhookconfigurations/",
 )
-"""Prefixes of the etcd keys that each cluster creates itself."""
+"""Prefixes of the etcd keys, below /registry/, that a template does not contain, because each cluster creates
+these objects itself."""
 _NAMING = (
     "configmaps/kube-public/cluster-info",
     "configmaps/kube-system/extension-apiserver-authentication",
     "configmaps/kube-system/kube-proxy",
     "configmaps/kube-system/kubeadm-config",
 )
-"""Etcd keys of objects that contain the cluster's name, address or certificate authority."""
+"""The etcd keys of objects that contain the cluster's name, address or certificate authority. A template does
+not contain them."""
 _AUTHORITY = "kube-root-ca.crt"
 _REGISTRY = "/registry/"
 
@@ -102,11 +105,11 @@ class Template:
 
     image: str
     made: str
-    """Creation time in ISO 8601."""
+    """The template's creation time in ISO 8601."""
     configurations: dict[str, str]
-    """kind's kubeadm.conf for a node, keyed by the node's role."""
+    """kind's kubeadm.conf for each node role, keyed by role."""
     dns: Object
-    """The CoreDNS Deployment."""
+    """The CoreDNS Deployment, which is applied to each copy."""
 
     @property
     def fresh(self) -> bool:
@@ -115,10 +118,10 @@ class Template:
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
-    """Return the template's image reference.
+    """Return the image reference of the template for these settings.
 
-    Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
-    volume of unpacked images that its layers link to.
+    Its tag is a digest of the template's contents, of the code that creates clusters, and of the identity of
+    the volume of unpacked images to which its layers link.
     """
     from harness.provision.kind.configuration import configuration
 
@@ -149,12 +152,12 @@ def find(image: str) -> Template | None:
 
 
 def attempts_exhausted(image: str, context: RunContext) -> bool:
-    """Return whether the last GIVE_UP attempts to start a cluster from this template failed."""
+    """Return whether the last GIVE_UP attempts to start a cluster from this template all failed."""
     return _failures(context).get(image, 0) >= GIVE_UP
 
 
 def ended(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether starting a cluster from a template went `well`. If not, remove the template."""
+    """Record whether a cluster was started `well` from a template. If it was not, remove the template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
     if not well:
@@ -182,7 +185,7 @@ def make(
         there = find(image)
         if there is not None and there.fresh:
             return there
-        _docker("image", "rm", image, check=False)  # remove a template that is too old
+        _docker("image", "rm", image, check=False)  # Remove a template that is too old.
         nodes = kind.nodes()
         entries = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
@@ -202,8 +205,9 @@ def make(
 def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
-    `late` contains the names of objects that are applied once their controllers serve. Raises HarnessError
-    for a key of an unknown kind, because a copy without objects of that kind might differ from the original.
+    `late` contains the names of objects that are left out, because they are applied once their controllers
+    serve. Raises HarnessError for a key of an unknown kind, because a copy without objects of this kind might
+    differ from the original.
     """
     copied = []
     for each in entries:
@@ -217,15 +221,17 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
         if below.startswith(_KEPT):
             copied.append({"key": each["key"], "value": each["value"]})
         elif not below.startswith(_MADE):
-            raise HarnessError(f"etcd has {path}, which no template is known to need or not to need")
+            raise HarnessError(
+                f"etcd contains {path}, and it is not known whether a template needs this kind of object"
+            )
     return copied
 
 
 def eager(dns: Object | None) -> Object:
     """Return the CoreDNS Deployment for a copied cluster, with a readiness probe every second.
 
-    A newly started kubelet sends the first probe after a random part of the period, which is 10 s by default.
-    Raises HarnessError if there is no Deployment.
+    A newly started kubelet sends the first probe after a random fraction of the probe's period, which is 10 s
+    by default. Raises HarnessError if the cluster has no CoreDNS Deployment.
     """
     if dns is None:
         raise HarnessError("the cluster has no Deployment coredns")
@@ -237,14 +243,14 @@ def eager(dns: Object | None) -> Object:
 
 
 def names(documents: Iterator[dict[str, Any]]) -> list[str]:
-    """Return the objects' names."""
+    """Return the names of the objects in `documents`."""
     return [str(document["metadata"]["name"]) for document in documents]
 
 
 def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
-    """Yield request bodies for etcd's /v3/kv/txn that together put all keys.
+    """Yield request bodies for etcd's /v3/kv/txn that together write all entries.
 
-    Each body has at most 100 keys and, unless a single key is larger, at most `limit` bytes of base64 text.
+    Each body has at most 100 keys and, unless a single entry is larger, at most `limit` bytes of base64 text.
     """
     batch: list[dict[str, Any]] = []
     size = 0
@@ -269,7 +275,7 @@ def _program() -> str:
 
 
 def _etcd(node: str) -> list[dict[str, str]]:
-    """Return all keys and values in a cluster's etcd."""
+    """Return all keys and values in the etcd of a cluster whose control plane is the container `node`."""
     pki = "/etc/kubernetes/pki"
     mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
@@ -295,7 +301,10 @@ def _commit(
     files: dict[str, str],
     links: Sequence[str],
 ) -> None:
-    """Create the image from a container that exits after 3 minutes even if this process is killed."""
+    """Create the template's image from a container.
+
+    The container exits after 3 minutes even if this process is killed.
+    """
     name = f"harness-template-{template.image.rpartition(':')[2]}"
     _docker("rm", "--force", name, check=False)
     mounts = ["--volume", f"{volume}:{unpacked.MOUNT}:ro", "--tmpfs", "/freeze:exec", "--network", "none"]
@@ -319,7 +328,8 @@ def _commit(
 
 
 _CURL = "curl -sS --fail --noproxy '*'"
-"""curl without a proxy, because Docker's client can be configured to set a proxy in every container."""
+"""A command that runs curl without a proxy. Docker's client can be configured to set proxy variables in every
+container."""
 _FILLED = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379

@@ -1,7 +1,8 @@
 """Write images that contain a single program to an archive in the format of `docker save`.
 
-The images are not built with Docker, because that would leave registry.k8s.io/… tags in the user's Docker. It
-would also create whiteouts in layers, which containerd cannot unpack if its own folder is on an overlay.
+The images are not built with Docker, because this would leave registry.k8s.io/… tags in the user's Docker.
+Docker's layers would also contain whiteouts, which containerd cannot unpack if its own folder is on an
+overlay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class ProgramImage:
-    """An image whose entrypoint is a program, with or without a root file system."""
+    """An image whose entrypoint is a single program. It can also contain a root file system."""
 
     tag: str
     program: Path
@@ -27,7 +28,7 @@ class ProgramImage:
     """The absolute path of the program in the image."""
     user: str = "0:0"
     root: Path | None = None
-    """A tar file with a complete root file system."""
+    """A tar file with a complete root file system, or None if the image contains only the program."""
 
 
 def write(images: Sequence[ProgramImage], target: Path, architecture: str) -> None:

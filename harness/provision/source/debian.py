@@ -13,20 +13,21 @@ from harness.provision.source.store import FILES
 
 _APT = ('Acquire::Languages "none"',)
 _DPKG = (
-    "force-unsafe-io",  # an incomplete image is discarded, so syncing files to disk has no use
+    "force-unsafe-io",  # An incomplete image is discarded, so no sync is needed.
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
 ALONE = ("bash", "-c", _CLOSED, "bash")
-"""A command prefix that closes inherited lock file descriptors.
-
-Otherwise mmdebstrap's pipes would get descriptor numbers above 9, which dash, its shell, does not support.
+"""A command prefix that closes inherited file descriptors of locks. Otherwise, mmdebstrap's pipes would get
+descriptor numbers above 9, which dash, the shell that mmdebstrap uses, does not support.
 """
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> str:
-    """Return the first URL of Debian's archive in apt's sources. The machine's original sources come first.
+    """Return the first URL of Debian's archive in apt's sources.
+
+    The machine's main source files come first.
 
     Raises HarnessError if there is none, e.g. on a machine that does not run Debian.
     """
@@ -58,7 +59,8 @@ def _archives(text: str) -> list[apt.Source]:
 def frozen(address: str, shell: Shell, etc: Path = Path("/etc/apt")) -> bool:
     """Return whether this machine's own apt accepts expired Release files from the mirror at `address`.
 
-    A pinned mirror has expired files. On any other mirror, an expired file might be a replayed old archive.
+    On a mirror that is frozen at a point in time, Release files expire. On any other mirror, an expired file
+    might mean that an old archive is being replayed.
     """
     for path in sorted([etc / "sources.list", *(etc / "sources.list.d").glob("*")]):
         for source in _archives(apt.text_of(path)) if path.suffix in {".list", ".sources"} else ():

@@ -23,7 +23,7 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are installed as files on the node. Every other program is in an image on the node."""
+"""Programs that are installed as files on the node. All other programs run from images on the node."""
 
 _START_SECONDS = 60.0
 _OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
@@ -34,8 +34,8 @@ done
 """
 """A script that moves the files of the node's images out of /var.
 
-kind creates a volume for each node's /var. Docker copies the node image's files in /var into it, which would
-be 0.5 GB per node and take 8 s of CPU time for three nodes.
+kind creates a volume for each node's /var, and Docker copies the node image's files in /var into this volume.
+For three nodes, copying 0.5 GB per node would take 8 s of CPU time.
 """
 
 
@@ -48,13 +48,14 @@ class NodeParts:
 
     kubernetes: str
     expected: Mapping[str, str]
-    """The versions of etcd and CoreDNS that were built. kubeadm must require the same versions."""
+    """The versions of etcd and CoreDNS that were built. The build fails if kubeadm requires other
+    versions."""
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
     """The tag of the image with the Debian root file system."""
     architecture: str
-    """Docker's name for the architecture of the programs and the root file system."""
+    """The architecture of the programs and the root file system, as Docker names it."""
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
@@ -103,7 +104,7 @@ def build_controller(shell: Shell, program: Path, tag: str, work: Path, architec
 
 
 def tags(shell: Shell) -> set[str]:
-    """Return the tags of all harness/* images in Docker."""
+    """Return the tags of all images in Docker whose repository begins with harness/."""
     listed = [
         "docker",
         "image",
@@ -142,7 +143,7 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
 def _fill_context(context: Path, parts: NodeParts) -> None:
     shutil.copytree(parts.kind_files, context / "kind", copy_function=shutil.copyfile)
     for folder in [context / "kind", *(context / "kind").rglob("*/")]:
-        folder.chmod(0o755)  # Go's module cache is read-only
+        folder.chmod(0o755)  # The files in Go's module cache are read-only.
     for name, sources in {
         "bin": [parts.programs[program] for program in ON_NODE],
         "harness": [FILES / file for file in NODE_FILES],
@@ -191,7 +192,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
 
 @contextmanager
 def _container(shell: Shell, *arguments: str) -> Iterator[str]:
-    """Run a container while the block runs, and yield its id."""
+    """Yield the id of a container that runs until the end of the block."""
     verb, *rest = arguments
     container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
     try:
@@ -203,14 +204,14 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 def _name(shell: Shell) -> str:
     """Return the build container's name. There is only one such container per cache.
 
-    Leftovers are found by name rather than by label, because a commit would copy the label to the image, and
-    therefore to every node that starts from it.
+    The container of a killed build is found by this name. A label would not work, because `docker commit`
+    would copy it to the image, and therefore to every node that is started from the image.
     """
     return f"harness-build-{key(str(shell.log.parent))}"
 
 
 def remove_leftovers(shell: Shell) -> None:
-    """Remove containers of a killed build. The caller must hold the build's lock."""
+    """Remove the containers that a killed build left behind. The caller must hold the build's lock."""
     leftovers = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
     if leftovers:
         shell.run(["docker", "rm", "--force", "--volumes", *leftovers])

@@ -19,19 +19,22 @@ STAGES = (
     "pod/fast/pod-complete.yaml",
     "pod/fast/pod-delete.yaml",
 )
-"""KWOK's own stages for simulated nodes and their pods. Its controller does not start without stages."""
+"""The files with KWOK's own Stages for simulated nodes and pods. KWOK's controller does not start without
+Stages."""
 
 
 @dataclass(frozen=True)
 class Kwok:
-    """The controller, and the stages to pass to it as --config."""
+    """The path of KWOK's controller, and the path of the Stages to pass to it as --config."""
 
     program: Path
     stages: Path
 
 
 def kwok(context: RunContext) -> Kwok:
-    """Return KWOK's controller and stages. The controller is built from its Go module if it is not cached.
+    """Return KWOK's controller and stages.
+
+    If the controller is not cached, it is built from its Go module.
 
     Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file does not
     specify a KWOK version.

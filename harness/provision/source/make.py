@@ -25,12 +25,13 @@ from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
 
 REPORT_SECONDS = 20.0
-"""Interval in seconds between progress messages while Go compiles."""
+"""The interval, in seconds, between progress messages while Go compiles."""
 
 
 @dataclass(frozen=True)
 class SourceStack:
-    """The local image tags, and the paths of the manifests that refer to these images."""
+    """The results of a source build: tags of local images, and paths of the manifests that refer to these
+    images."""
 
     node_image: str
     kubernetes: str
@@ -99,7 +100,8 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
 
 @dataclass
 class _Compiling:
-    """Reports, every REPORT_SECONDS, the number of compiled packages and the estimated remaining time."""
+    """Counts compiled Go packages and reports, every REPORT_SECONDS, their number and the estimated remaining
+    time."""
 
     packages: int
     progress: Progress
@@ -127,7 +129,7 @@ class _Making:
     on_node_image: Callable[[str], object]
 
     def everything(self) -> None:
-        """Run each step whose result is missing and still needed."""
+        """Run the build steps whose results are missing."""
         images.remove_leftovers(self.shell)
         store, architecture = self.plan.store, self.plan.platform.architecture
         go = Go(self.shell, self.plan.versions.go, store.go_cache, architecture)
@@ -146,7 +148,7 @@ class _Making:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:
-        """Report the start and duration of a step, and yield a folder to work in."""
+        """Report the start and the duration of a build step, and yield a temporary folder for the step."""
         self.progress(f"{what} …")
         start = time.monotonic()
         with self.plan.store.work() as work:
@@ -205,7 +207,10 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs in a plan, which are compiled when needed. `module` is an empty folder."""
+    """The Go programs in a build plan, which are compiled when they are needed.
+
+    `module` is an empty folder for the generated Go module.
+    """
 
     making: _Making
     go: Go
@@ -213,7 +218,10 @@ class _Programs:
     compiling: _Compiling | None = None
 
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
-        """Build the missing programs of the modules `names`. `shell` can set another cause for errors."""
+        """Build the missing programs of the modules in `names`.
+
+        `shell` can be given to set another cause for errors.
+        """
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
         for module in missing:
@@ -225,7 +233,10 @@ class _Programs:
                 replace(self.go, shell=shell or self.go.shell).build(module, self.module, folder, compiled)
 
     def _prepared(self) -> _Compiling:
-        """Download all modules on the first call. Return the progress reporter for the missing programs."""
+        """On the first call, download all modules.
+
+        Return the progress reporter that counts the packages of the missing programs.
+        """
         if self.compiling is None:
             plan = self.making.plan
             with self.making._step("Go modules: downloading"):

@@ -15,7 +15,7 @@ CONTAINER = "manager"
 
 
 class _Loader(yaml.CSafeLoader):
-    """A YAML loader that parses as Kubernetes does: a date or a lone `=` is a string."""
+    """A YAML loader that parses scalars as Kubernetes does: a date or a lone `=` is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -30,20 +30,19 @@ def parse(text: str) -> list[Document]:
 
 
 def render(documents: Iterable[Document]) -> str:
-    """Return a YAML stream that keeps the order of fields."""
+    """Return the documents as a YAML stream. The order of their fields is kept."""
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1)
 
 
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Return copies of the documents in which the Deployments named in `images` start quickly on 2 CPUs.
-
-    `images` maps the name of each expected Deployment to the image for its `manager` container. None keeps
-    the published image. Images that exist on the node are not pulled. The CPU request is `cpu_request`
-    (published: 500m, which is more than the CPU left on 2 cores). The readiness probe runs immediately and
-    then every second (published: after 5 s, every 10 s). Everything else is unchanged, including the command
-    and CRDs.
+    """Return copies of the documents in which the Deployments named in `images` start quickly on a machine
+    with 2 CPUs. `images` maps the name of each expected Deployment to the image for its `manager` container.
+    None keeps the published image. Images that exist on the node are not pulled. The CPU request is
+    `cpu_request`. The published request of 500m is more than the CPU that is left on 2 cores. The readiness
+    probe runs immediately and then every second, instead of after 5 s and then every 10 s. Everything else is
+    unchanged, including the command and CRDs.
 
     Raises HarnessError if an expected Deployment or its container is missing.
     """
@@ -52,7 +51,7 @@ def adapt(
     for name, image in images.items():
         if name not in deployments:
             raise HarnessError(
-                f"Deployment {name} was expected in the manifests, seen: {', '.join(deployments) or 'none'}",
+                f"expected Deployment {name} in the manifests, found: {', '.join(deployments) or 'none'}",
                 hint="another version may have renamed it; compare versions.toml",
                 cause="controllers.install_failed",
             )
@@ -65,7 +64,7 @@ def _adapt_manager(deployment: Document, image: str | None, cpu_request: str) ->
     if CONTAINER not in containers:
         raise HarnessError(
             f"Deployment {deployment['metadata']['name']} has no container {CONTAINER}, "
-            f"seen: {', '.join(containers)}",
+            f"found: {', '.join(containers)}",
             hint="another version may have renamed it; compare versions.toml",
             cause="controllers.install_failed",
         )

@@ -1,4 +1,5 @@
-"""Derive the names of all artefacts from the versions and the harness's files, without building them."""
+"""Derive the names of all build results from the versions file and the harness's files, without building
+anything."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Plan:
         return golang.modules(self.versions)
 
     def programs(self, name: str) -> Path:
-        """Return the folder for a Go module's compiled binaries."""
+        """Return the folder that contains a Go module's compiled programs."""
         module = self.modules[name]
         return self.store.path(name, module.version, self._go_key())
 
@@ -64,9 +65,9 @@ class Plan:
         return key("root", *inputs, file_input("sid.pref"), code_input(debian.__file__))
 
     def _go_key(self) -> str:
-        """Return the key for all compiled binaries.
+        """Return the cache key of all compiled programs.
 
-        They share one key, because one Go module requires all modules.
+        They share one key, because a single Go module requires all modules.
         """
         modules = self.modules.values()
         mains = [file_input(module.main) for module in modules if module.main]

@@ -16,12 +16,13 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the Go modules that `build` compiles, into Go's module cache. Requires Go on PATH.
+    """Download the Go modules that `make.build` compiles into Go's module cache. Requires Go on PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """
     settings, progress = context.settings, context.progress
-    # Docker may not be installed yet, but source builds are for this machine's platform anyway.
+    # Docker may not be installed yet, so its platform may be unknown. Source builds are always for this
+    # machine's platform.
     plan = Plan(Store.of(settings), versions.load(settings), platforms.here())
     if all(plan.programs(name).is_dir() for name in plan.modules):
         return
@@ -29,7 +30,8 @@ def download_modules(context: RunContext) -> None:
     go = Go(shell, plan.versions.go, plan.store.go_cache, plan.platform.architecture)
     progress("Go modules: downloading meanwhile …")
     try:
-        # A separate folder, because a concurrent build would remove unknown files from the store.
+        # This folder is outside the store, because a concurrent build would remove unknown files from the
+        # store.
         with tempfile.TemporaryDirectory() as folder:
             go.require(plan.modules.values(), Path(folder))
             go.packages(plan.modules.values(), Path(folder))

@@ -1,6 +1,6 @@
-"""Build programs from a Go module that is not part of the cluster.
+"""Build programs from a Go module that is not part of the cluster's images.
 
-The module has its own lock and key, so a change to its version does not trigger any other build.
+The module has its own lock and cache key, so a change to its version does not trigger any other build.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from harness.provision.source.versions import LOCK
 
 
 def pinned(section: str, name: str) -> str:
-    """Return a version from the versions file. Raises UsageError if the file does not contain it."""
+    """Return a module's version from the versions file.
+
+    Raises UsageError if the file does not contain this version.
+    """
     try:
         return str(tomllib.loads(LOCK.read_text())[section][name])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{LOCK}: [{section}] names no version of {name}: {error!r}") from None
+        raise UsageError(f"{LOCK}: [{section}] does not contain a version of {name}: {error!r}") from None
 
 
 def program(module: Module, context: RunContext, architecture: str = "") -> Path:
-    """Return a module's only program. Raises the same errors as `programs`."""
+    """Return the path of the program of a module that has only one. Raises the same errors as `programs`."""
     return programs(module, context, architecture) / module.programs[0]
 
 
@@ -61,6 +64,9 @@ def programs(module: Module, context: RunContext, architecture: str = "") -> Pat
 
 @contextmanager
 def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
-    """Hold the build lock for `name`, and yield a shell that logs to a new file."""
+    """Return a context manager that holds the build lock for `name`.
+
+    It yields a shell that logs to a new file.
+    """
     with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
         yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

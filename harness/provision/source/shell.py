@@ -24,7 +24,8 @@ Attestations would make the image an index, which containerd can reject.
 """
 
 _LOGGED = 20_000
-"""Maximum number of characters of stdout to log, from its end. Rendered manifests are megabytes in size."""
+"""The maximum number of characters of a program's stdout that are logged, from its end. A rendered manifest
+has megabytes."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Shell:
         stdin: Path | None = None,
         each_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Run a program and return its stdout. Its stderr is only logged.
+        """Run a program and return its stdout.
 
-        `env` is added to the environment. `each_line` is called with each line of stderr as soon as the line
-        is printed. Use it only for programs that print little to stdout. Raises ToolError with the end of
-        both streams and the log's path, and HarnessError if the program does not exist.
+        The program's stderr is only logged. `env` is added to the environment. `each_line` is called with
+        each line of stderr as soon as the program prints it. Use `each_line` only for programs that print
+        little to stdout. Raises ToolError with the end of both streams and the log's path, and HarnessError
+        if the program does not exist.
         """
         words = [str(word) for word in command]
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:
@@ -78,9 +80,9 @@ class Shell:
 
 
 def build_command() -> list[str]:
-    """Return the beginning of a `docker build` command, with Docker's predefined proxy build arguments.
-
-    The arguments have no values, so docker reads the values from its environment, and the values do not
-    appear on the command line. Docker records these arguments neither in the image nor in its history.
+    """Return the beginning of a `docker build` command, with build arguments for the proxy variables that
+    Docker predefines. The arguments have no values, so that docker reads the values from its environment and
+    they do not appear on the command line. Docker records these arguments neither in the image nor in its
+    history.
     """
     return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]

@@ -1,4 +1,4 @@
-"""Store artefacts keyed by a hash of all their inputs. An artefact is either complete or missing.
+"""Store build artefacts, keyed by a hash of all their inputs. An artefact in the store is always complete.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
 <cache>/source/unfinished/                work folders of a build, removed by the next build
@@ -39,7 +39,7 @@ def file_input(name: str) -> str:
 def code_input(module_file: str) -> str:
     """Return a module's code without comments and docstrings, as an input for `key`.
 
-    As a result, a new artefact is built after a change to a command, but not after a change to a comment.
+    A change to the code therefore leads to a new artefact, but a change to a comment or docstring does not.
     """
     return _code(Path(module_file).read_text())
 
@@ -74,12 +74,12 @@ class Store:
 
     @classmethod
     def of(cls, settings: Settings) -> Store:
-        """Return the store in the harness's cache."""
+        """Return the artefact store in the harness's cache."""
         return cls(settings.cache_dir / "source")
 
     @property
     def go_cache(self) -> Path:
-        """Return the folder with Go's compiled packages, which lets an interrupted build continue."""
+        """Return the folder in which Go caches compiled packages. It lets an interrupted build continue."""
         return self.root / "go-build"
 
     def logs(self) -> Path:
@@ -97,7 +97,7 @@ class Store:
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """Yield a folder to work in, which is removed at the end of the block."""
+        """Yield a temporary folder, which is removed at the end of the block."""
         unfinished = self.root / "unfinished"
         unfinished.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
@@ -105,7 +105,10 @@ class Store:
 
     @contextmanager
     def making(self, target: Path) -> Iterator[Path]:
-        """Yield a folder that becomes `target` if the block succeeds, and is removed otherwise."""
+        """Yield a temporary folder.
+
+        If the block succeeds, the folder is renamed to `target`. Otherwise, it is removed.
+        """
         with self.work() as folder:
             result = folder / target.name
             result.mkdir()
@@ -113,10 +116,11 @@ class Store:
             result.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Move a folder out of the store immediately. The caller must hold the lock.
+        """Move a folder out of the store at once.
 
-        Its files are deleted when this process ends, or by the next build. Deleting 7 GB immediately would
-        slow down ext4 for minutes while images are being unpacked.
+        The caller must hold the lock. The files in the folder are deleted when this process ends, or by the
+        next build. Deleting 7 GB immediately would slow down ext4 for minutes while images are being
+        unpacked.
         """
         if folder.exists():
             unfinished = self.root / "unfinished"
@@ -126,5 +130,5 @@ class Store:
             atexit.register(shutil.rmtree, trash, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
-        """Remove a killed build's leftovers. The caller must hold the lock."""
+        """Remove the work folders that a killed build left behind. The caller must hold the lock."""
         shutil.rmtree(self.root / "unfinished", ignore_errors=True)

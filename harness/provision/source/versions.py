@@ -16,7 +16,8 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 @dataclass(frozen=True)
 class Versions:
-    """The tags of Go modules, the minimum Go version, and a Debian suite."""
+    """The content of the table `[source]`: the tags of Go modules, the minimum Go version, and a Debian
+    suite."""
 
     kubernetes: str
     etcd: str

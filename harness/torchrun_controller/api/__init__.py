@@ -1,1 +1,1 @@
-"""The API of the CRDs: field types, names, labels and conditions. These modules do no I/O."""
+"""The API of the CRDs: field types, names, labels and conditions. These modules perform no I/O."""

@@ -24,17 +24,17 @@ class Condition(Status):
 
 
 def stamp(now: datetime) -> str:
-    """Return the time as a Kubernetes timestamp, e.g. 2026-11-23T14:00:00Z."""
+    """Format a time as a Kubernetes timestamp, such as 2026-11-23T14:00:00Z."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parsed(time: str) -> datetime:
-    """Return a Kubernetes timestamp as a datetime."""
+    """Parse a Kubernetes timestamp, such as 2026-11-23T14:00:00Z."""
     return datetime.fromisoformat(time.replace("Z", "+00:00"))
 
 
 def found(conditions: list[Condition], kind: str) -> Condition | None:
-    """Return the condition of type `kind`, or None."""
+    """Return the condition of type `kind`, or None if it does not exist."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
@@ -45,7 +45,10 @@ def true(conditions: list[Condition], kind: str) -> bool:
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return `old` with the condition `new`, which replaces any existing condition of the same type."""
+    """Return the conditions `old` with the condition `new`, which replaces a condition of the same type.
+
+    The transition time changes only if the status changes.
+    """
     before = found(old, new.type)
     since = before.last_transition_time if before and before.status == new.status else stamp(now)
     changed = new.model_copy(update={"last_transition_time": since})

@@ -22,7 +22,10 @@ HEADER = (
 
 
 def structural(model: type[BaseModel]) -> Json:
-    """Return a model's structural schema, which has no references, null types or titles."""
+    """Return the structural schema of a model.
+
+    A structural schema has no references, null types or titles.
+    """
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -56,7 +59,7 @@ def _structural(schema: Json, parts: Json) -> Json:
         }
     if isinstance(result.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(schema["additionalProperties"], parts)
-        # OpenAPI limits the length of a map with maxProperties.
+        # OpenAPI limits the number of entries in a map with maxProperties.
         result.update({"maxProperties": result.pop("maxLength")} if "maxLength" in result else {})
     elif result.get("additionalProperties") is True:
         del result["additionalProperties"]
@@ -132,7 +135,8 @@ SCALE = [
         "after scaling",
     ),
 ]
-"""CEL rules for `kubectl scale`, which changes maxNodes. A suspended job resumes with a new JobSet."""
+"""CEL rules that check changes of maxNodes by `kubectl scale`. A suspended job can be scaled, because it
+resumes with a new JobSet."""
 
 
 def _definition(

@@ -1,4 +1,4 @@
-"""Base classes, field types and CEL rules shared by all models. Field names are camelCase in the API."""
+"""Base classes, field types and CEL rules that all models share. Field names are camelCase in the API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_QUANTITY = 64
 
 
 def _quantity(value: str | int) -> str | int:
-    """Return the quantity unchanged. Raises ValueError for a value that the CRD would reject."""
+    """Return a quantity unchanged. Raises ValueError for a value that the CRD would reject."""
     if len(str(value)) > MAX_QUANTITY or not re.fullmatch(QUANTITY, str(value)):
         raise ValueError("expected a non-negative quantity, e.g. 2, 500m or 64Gi")
     return value
@@ -63,7 +63,8 @@ Count = Annotated[int, Field(ge=1, le=10000)]
 Gpus = Annotated[int, Field(ge=0, le=100000)]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Anything = Annotated[Object, WithJsonSchema(Free)]
-"""Any Kubernetes object, e.g. a pod's affinity. The API server validates it when the pod is created."""
+"""An object of any Kubernetes type, such as a pod's affinity. The API server validates it only when the pod
+is created."""
 Labels = Annotated[dict[str, str], Field(max_length=256)]
 
 
@@ -84,12 +85,12 @@ Named = Annotated[
         }
     ),
 ]
-"""An element of a Kubernetes list with unique names, such as an environment variable or a volume."""
+"""An item of a Kubernetes list whose items have unique names, such as an environment variable or a volume."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
 def rule(expression: str, message: str) -> Json:
-    """Return a CEL rule (x-kubernetes-validations)."""
+    """Return a CEL validation rule (x-kubernetes-validations) with the message for a violation."""
     return {"rule": expression, "message": message}
 
 
@@ -127,10 +128,10 @@ def immutable(*fields: str) -> list[Json]:
 
 
 def validations(*found: Json) -> Json:
-    """Return CEL rules as a schema fragment."""
+    """Return a schema fragment that contains CEL rules."""
     return {"x-kubernetes-validations": list(found)}
 
 
 def rules(*found: Json) -> ConfigDict:
-    """Return a model configuration with CEL rules."""
+    """Return a pydantic model configuration that adds CEL rules to the model's schema."""
     return ConfigDict(json_schema_extra=validations(*found))

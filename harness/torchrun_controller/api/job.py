@@ -195,7 +195,7 @@ class JobSpec(Spec):
 
     @property
     def queue_name(self) -> str:
-        """Return the name of the TorchrunQueue.
+        """Return the name of the job's TorchrunQueue.
 
         The CRD requires exactly one of the fields jobQueue and queue.
         """
@@ -236,9 +236,7 @@ class JobStatus(Status):
     start_time: Time | None = None
     completion_time: Time | None = None
     waiting: Waiting | None = None
-    """The free GPUs while the job waits.
-
-    They are updated after at least a minute, and then whenever the waiting time has doubled, so a job that
-    waits for hours causes only a few writes.
+    """The free GPUs, reported while the job waits. The report is updated at the earliest after a minute, and
+    then whenever the waiting time has doubled, so that a job that waits for hours causes only a few writes.
     """
     message: Annotated[str, Field(max_length=32768)] | None = None

@@ -1,4 +1,4 @@
-"""Names shared by the controller, the command line and the tests."""
+"""Names that the controller, the command line and the tests share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KAI_API = "scheduling.run.ai/v2"
 TRAINER = "trainer"
 """The name of the container in which torchrun runs. It is the first container in a pod template."""
 NODES = "node"
-"""The name of the JobSet's replicated job. Pod 0 has the host name `<job>-node-0-0.<job>`."""
+"""The name of the replicated job in a JobSet. With it, the host name of pod 0 is `<job>-node-0-0.<job>`."""
 LONGEST_JOB_NAME = 50
 """The maximum length of a job's name.
 
@@ -22,44 +22,49 @@ The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and therefore lim
 """
 
 JOB_LABEL = "torchrun-job-name"
-"""Label on pods, JobSets and claims: the name of their job.
-
-The original operator uses the same label, as in `kubectl get pods -l torchrun-job-name=NAME`.
+"""Label on pods, JobSets and claims, with the name of their job. The original operator uses the same label,
+so `kubectl get pods -l torchrun-job-name=NAME` works with both.
 """
 QUEUE_LABEL = "torchrun-queue-name"
 NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
-"""Label on a kai-scheduler Queue, which is cluster-scoped: the namespace of its TorchrunQueue."""
+"""Label on a kai-scheduler Queue, with the namespace of its TorchrunQueue. The Queue itself is
+cluster-scoped."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""Annotation on a JobSet: the digest of its spec."""
+"""Annotation on a JobSet, with a digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""Annotation on a TorchrunJob: the digest of the uploaded workspace. The pods wait for the upload."""
+"""Annotation on a TorchrunJob, with the digest of the uploaded workspace. The pods wait until this code
+arrives."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""Annotation on a TorchrunJob: the number of Secrets that store its code. Empty during the upload."""
+"""Annotation on a TorchrunJob, with the number of Secrets that store its code. It is empty during the
+upload."""
 KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
-"""Annotation on a TorchrunJob: true if its code is stored in Secrets or in the pod `<job>-sync-0`."""
+"""Annotation on a TorchrunJob. Its value is "true" if the job's code is stored in Secrets or in the pod
+`<job>-sync-0`."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""Annotation on a TorchrunJob: the generation of the code that was stored most recently."""
+"""Annotation on a TorchrunJob, with the generation of the code that was stored most recently."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""Label on the Secrets and the pod that store a job's code. The value is the job's UID."""
+"""Label on the Secrets and on the pod that store a job's code, with the UID of the job."""
 PART_KEY = "part"
 MAX_PARTS = 8
-"""The maximum number of Secrets for a job's code, each of 1 MB. A cluster's etcd stores only 2 GiB."""
+"""The maximum number of Secrets for the code of one job. Each Secret contains up to 1 MB. The number is
+limited, because a cluster's etcd stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the WorkspaceReady condition during an upload to Secrets, or to the pod that stores the code."""
+"""Reasons of the condition WorkspaceReady while code is uploaded to Secrets, or to the pod that stores the
+code."""
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
-"""The number of additional Secrets that pods mount if they exist, because a later sync may need them."""
+"""The number of additional Secrets that a pod can mount. They need not exist when the pod starts, but a later
+sync may create them."""
 NAMESPACES_ANNOTATION = f"{GROUP}/namespaces"
-"""Annotation on a ClusterQueue: the namespaces whose TorchrunQueues may use it.
+"""Annotation on a ClusterQueue, with the namespaces whose TorchrunQueues may use it.
 
 The value is a comma-separated list, or *. Only administrators can write it, because a ClusterQueue is
 cluster-scoped.
 """
 FINALIZER = f"{GROUP}/kai-queue"
-"""Finalizer on a TorchrunQueue, removed after the controller has deleted the kai-scheduler Queue.
-
-That Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
+"""Finalizer on a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
+Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
 """
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
 """Matches the environment variables that torchrun reads as options, or that are set in the pods."""
@@ -78,7 +83,8 @@ def workspace_claim(job: str) -> str:
 
 
 def holder(job: str) -> str:
-    """Return the StatefulSet's and Service's name for the pod that stores a job's code, `<job>-sync-0`."""
+    """Return the name of the StatefulSet, and of its Service, whose pod `<job>-sync-0` stores a job's
+    code."""
     return f"{job}-sync"
 
 
@@ -88,13 +94,17 @@ def workspace_part(job: str, index: int) -> str:
 
 
 def host(job: str, rank: int) -> str:
-    """Return the host name of the pod with node rank `rank`, which the job's other pods can resolve."""
+    """Return the host name of the pod with node rank `rank`.
+
+    The other pods of the job can resolve this name.
+    """
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 
 DATASETS = "-datasets"
-"""The suffix of the claim that all of a queue's jobs share. All other claims belong to a single job name."""
+"""The suffix of the name of the claim that all jobs of a queue share. Every other claim belongs to one job
+name."""
 PLUGIN = "kubectl-torchrun"
-"""The kubectl plugin behind `kubectl torchrun`."""
+"""The program that kubectl runs for `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"
-"""The beginning of the line that a trainer logs if its setup fails. The exit code follows."""
+"""The beginning of the line that a trainer logs if its setup command fails. The exit code follows."""

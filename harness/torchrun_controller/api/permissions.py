@@ -1,7 +1,7 @@
-"""The table that defines who may set each field in a job and its pods.
+"""Define who may set each field of a job and of its pods.
 
-A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the table
-are refused, including fields from later Kubernetes versions until they are added here. A queue's author
+A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the tables
+are refused. This includes fields of later Kubernetes versions until they are added here. A queue's author
 controls every field in the pod template, except those that give a pod access to its node. These also need an
 entry in the queue's `privileges`, so that no template grants them by accident.
 """
@@ -26,12 +26,10 @@ By = Literal[
     "mounts",
     "source",
 ]
-"""The condition for setting a field.
-
-If it is `free`, any job may set the field. Most other values name a list in the queue's `overrides` that must
-contain an entry. The entries in `fields` are paths. `mounts` and `source` are not lists but rules: a job may
-mount its own volumes, and may get its code from an archive or from git. Other mounts and sources need an
-entry in `fields`.
+"""The condition under which a job may set a field. If it is `free`, any job may set the field. Most other
+conditions name a list in the queue's `overrides`, which must contain an entry for the value. The entries in
+`fields` are paths. `mounts` and `source` are not lists but rules: a job may mount its own volumes, and may
+get its code from an archive or from git. Other mounts and sources need an entry in `fields`.
 """
 _CLAIMS = ("workspace", "datasets", "checkpoints")
 _VOLUME = "volumes.additionalVolumes[]"
@@ -81,13 +79,14 @@ JOB: Mapping[str, By] = {
 }
 """The condition for each field in a TorchrunJob's spec.
 
-It also applies to all fields below the path, except for those with their own entry. `[]` stands for each list
-item.
+A condition also applies to all fields below its path, except for fields with their own entry. `[]` stands for
+each item of a list.
 """
 
 
 def grantable() -> list[str]:
-    """Return the possible entries for `overrides.fields`: the paths that need one, and their parents."""
+    """Return all paths that can be entries of `overrides.fields`: the paths that need an entry, and their
+    parents."""
     paths = {path.replace("[]", "") for path, by in JOB.items() if by in ("fields", "mounts", "source")}
     parents = {path.rpartition(".")[0] for path in paths}
     above = {parent.rpartition(".")[0] for parent in parents}
@@ -110,9 +109,9 @@ Privilege = Literal[
     "appArmor",
     "sysctls",
 ]
-"""The privileges for the fields that the Pod Security Standard "baseline" forbids or restricts.
-
-Any added capability and any sysctl needs the privilege, although baseline permits some of them.
+"""The privileges that a queue can list. Each stands for fields that the Pod Security Standard "baseline"
+forbids or restricts. Every added capability and every sysctl needs the privilege, although baseline permits
+some of them.
 """
 OWNER = ""
 """Marks a field that the queue's author may set in the pod template without a privilege."""
@@ -121,7 +120,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
     "seccomp": ("RuntimeDefault", "Localhost"),
     "appArmor": ("RuntimeDefault", "Localhost"),
 }
-"""Values that need no privilege, besides empty values such as false and 0."""
+"""Values that need no privilege. Empty values, such as false and 0, do not need one either."""
 _SECURITY: Mapping[str, str] = {
     "seLinuxOptions": "seLinux",
     "seccompProfile": OWNER,
@@ -132,7 +131,7 @@ _SECURITY: Mapping[str, str] = {
     "windowsOptions.hostProcess": "hostProcess",
     **dict.fromkeys(("runAsUser", "runAsGroup", "runAsNonRoot"), OWNER),
 }
-"""The fields that pod and container security contexts share."""
+"""The fields that exist in the security contexts of both pods and containers."""
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop")
 _CONTAINER: Mapping[str, str] = {
     **dict.fromkeys(
@@ -194,4 +193,5 @@ POD: Mapping[str, str] = {
         for field, by in _CONTAINER.items()
     },
 }
-"""The privilege that each PodSpec field needs, or OWNER. It also applies to the fields below, as in JOB."""
+"""Maps each PodSpec field to the privilege that it needs, or to OWNER. As in JOB, an entry also applies to
+all fields below its path."""

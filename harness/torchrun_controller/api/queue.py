@@ -96,7 +96,7 @@ class Overrides(Spec):
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
         default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
     )
-    """The fields that jobs may set at all. Fields that are not listed cannot be set by any job."""
+    """The groups of fields that jobs may set. No job of the queue may set a field of another group."""
     images: Annotated[list[Word], Field(max_length=256)] = Field(default_factory=list)
     """Permitted images. An entry that ends with * permits all images that begin with the text before it."""
     secrets: Names = Field(default_factory=list)

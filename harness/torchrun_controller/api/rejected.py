@@ -12,18 +12,15 @@ from harness.core.kubernetes import Object
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 422
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
-"""HTTP status codes that are not caused by the object. Requests with these codes are retried."""
+"""HTTP status codes of errors that the object did not cause. A request that fails with one of them is
+retried."""
 MAX_SENTENCE = 4000
 _NO_DRY_RUN = "does not support dry run"
-"""The end of the error message from a webhook with side effects, registered before Kubernetes 1.22.
-
-Such a webhook is called for create requests, but not for dry runs.
+"""The end of the API server's error message if a webhook has side effects and was registered before
+Kubernetes 1.22. Such a webhook is called for create requests, but cannot be called for dry runs.
 """
 _QUOTA = re.compile(r"exceeded quota: ")
-"""Matches error messages from the admission plugin ResourceQuota.
-
-No other field in the response identifies the plugin.
-"""
+"""Matches error messages from the admission plugin ResourceQuota. Only the message identifies the plugin."""
 
 
 class Rejected(Exception):
@@ -35,7 +32,7 @@ class Rejected(Exception):
         self.reason = str(body.get("reason") or error.reason or "Rejected").replace(" ", "") or "Rejected"
         self.sentence = str(body.get("message") or error.reason or f"HTTP {error.status}")[:MAX_SENTENCE]
         self.final = _final(int(error.status or 0), body)
-        """Whether the same object would always be rejected, in any state of the cluster."""
+        """Whether the API server would always reject this object, whatever the state of the cluster."""
         super().__init__(f"the API server refuses {self.kind} {self.name}: {self.sentence}")
 
     @property
@@ -53,14 +50,14 @@ class Rejected(Exception):
 
 
 def rejected(document: Object, error: ApiException) -> ApiException | Rejected:
-    """Return the error response as a rejection, or the error itself if it is transient."""
+    """Return the error for a rejected object as Rejected. A transient error is returned unchanged."""
     return error if int(error.status or 0) in TRANSIENT else Rejected(document, error)
 
 
 def _final(status: int, body: dict[str, Any]) -> bool:
-    """Return whether the object itself is invalid.
+    """Return whether an error response means that the object itself is invalid.
 
-    A policy may also respond with 422, but its response does not name a field.
+    A policy can also respond with 422, but its response does not name a field.
     """
     if status == INVALID:
         causes = (body.get("details") or {}).get("causes") or []

@@ -1,1 +1,4 @@
-"""Derive a job's or queue's status, and the actions to take, from a snapshot. These modules do no I/O."""
+"""Derive the status of a job or queue, and the actions to take, from a snapshot of its objects.
+
+These modules perform no I/O.
+"""

@@ -1,8 +1,8 @@
 """Find out from a job's pods why they do not run, why they do not terminate, and why they ended.
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
-containers added by admission webhooks. Any of them can keep a job from starting or ending, so each message
-begins with the pod and names the container.
+containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
+each message begins with the pod and names the container.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from harness.torchrun_controller.decide.last_lines import explained
 RUNS_STEP = timedelta(seconds=30)
 """The resolution of an init container's run time in the status."""
 LONG = timedelta(seconds=60)
-"""The time after which an Event reports an init container that is still running."""
+"""The run time of an init container after which an Event reports that it is still running."""
 LINGERS = timedelta(seconds=30)
-"""The time after the trainers have ended when an Event reports the containers that are still running.
-
-This is a pod's default grace period, within which Kubernetes terminates native sidecars.
+"""The time after the end of the trainers at which an Event reports the containers that are still running. It
+equals the default grace period of a pod, within which Kubernetes terminates native sidecars.
 """
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
@@ -33,18 +32,19 @@ DISRUPTIONS = {
     "DeletionByPodGC": "was lost with node {}",
     "TerminationByKubelet": "was ended by the kubelet of node {}",
 }
-"""The message for each reason of the DisruptionTarget condition. {} is replaced with the node."""
+"""The message for each reason of a pod's condition DisruptionTarget. {} is replaced with the name of the
+node."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why pods do not start or do not terminate. An instance is falsy if there is no problem."""
+    """The reason why pods do not start or do not terminate. The object is falsy if there is no problem."""
 
     text: str = ""
     again: datetime | None = None
-    """The time when `text` or `warning` will change, or None."""
+    """The time at which `text` or `warning` will change, or None if they do not change by themselves."""
     warning: bool = False
-    """Whether one of the pods' containers is at fault, so that an Event reports it."""
+    """Whether a container of a pod causes the problem. If so, an Event reports it."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
@@ -53,7 +53,7 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods do not run yet, as reported by the kubelet or the scheduler.
 
-    A running init container is also a reason. The text then contains its run time.
+    An init container that is still running is a reason too. In this case, the text contains its run time.
     """
     for pod in pods:
         for container in _statuses(pod):
@@ -68,7 +68,8 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _waiting(pod: Object, container: Object) -> str:
-    """Return why a container is waiting, with its last exit code, or "" if it is starting normally."""
+    """Return why a container is waiting, with the exit code of its last instance, or "" if it is starting
+    normally."""
     waiting = _state(container).get("waiting") or {}
     reason = waiting.get("reason")
     if reason in STARTING:
@@ -84,10 +85,9 @@ def _waiting(pod: Object, container: Object) -> str:
 
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
-    """Return the init container that is still running, with its run time in steps of RUNS_STEP.
-
-    With a resolution of one second, each reconcile would change the status, and each change would trigger a
-    reconcile.
+    """Return a problem about the init container that is still running, with its run time in steps of
+    RUNS_STEP. If the run time had a resolution of one second, each reconcile would change the status, and
+    each change would trigger another reconcile.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
@@ -105,10 +105,10 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
 
 
 def lingering(pods: list[Object], now: datetime) -> Problem:
-    """Return the containers that keep pods running after their trainers have ended.
+    """Return a problem about the containers that keep pods running after their trainers have ended.
 
-    If every trainer has exited with 0, this covers all pods. Otherwise it covers the pods whose trainers have
-    failed.
+    If every trainer has exited with 0, all pods are considered. Otherwise, only the pods whose trainers have
+    failed are considered.
     """
     ended = [(pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     failed = [(pod, end) for pod, end in ended if end.get("exitCode")]
@@ -140,9 +140,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Return, for each container except `trainer`, the names of the pods in which it is running.
+    """Map each running container except `trainer` to the names of the pods in which it is running.
 
-    Each key is a pair of the container's name and whether it is a native sidecar.
+    The keys are pairs of the container's name and whether it is a native sidecar.
     """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:
@@ -161,7 +161,8 @@ def _places(pods_of: dict[str, list[str]]) -> str:
 
 
 def restarting(pods: list[Object]) -> Problem:
-    """Return the native sidecar that Kubernetes restarts repeatedly while the trainer is running."""
+    """Return a problem about a native sidecar that Kubernetes restarts repeatedly while the trainer is
+    running."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
             text = _waiting(pod, container) if _endless(pod, container["name"]) else ""
@@ -171,7 +172,10 @@ def restarting(pods: list[Object]) -> Problem:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return the name and error of the pod that failed first, or "". It may have caused later failures."""
+    """Return the name and the error of the pod that failed first, or "" if none failed.
+
+    This failure may have caused the failures of other pods.
+    """
     for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
@@ -204,7 +208,7 @@ def disruption(pods: list[Object]) -> str:
 
 
 def syncing(pods: list[Object]) -> bool:
-    """Return whether a pod is fetching its workspace."""
+    """Return whether a pod is still fetching its workspace."""
     return any(
         initial["name"] == "workspace" and "running" in _state(initial)
         for pod in pods
@@ -213,7 +217,7 @@ def syncing(pods: list[Object]) -> bool:
 
 
 def workspaces(pods: list[Object]) -> dict[str, str]:
-    """Return the commit or digest of each pod's fetched workspace, keyed by pod name."""
+    """Return the commit or digest of the workspace that each pod has fetched, keyed by pod name."""
     return {
         pod["metadata"]["name"]: str(ended["message"]).strip()
         for pod in pods
@@ -234,7 +238,7 @@ def _state(container: Object) -> Object:
 
 
 def _terminated(pod: Object) -> Object:
-    """Return the terminated state of a pod's trainer, or {} if the trainer has not ended."""
+    """Return the terminated state of the trainer in a pod, or {} if the trainer has not ended."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container["name"] == names.TRAINER:
             return _state(container).get("terminated") or {}
@@ -242,7 +246,7 @@ def _terminated(pod: Object) -> Object:
 
 
 def _which(pod: Object, container: Object) -> str:
-    """Return the prefix for messages about a container: empty for `trainer` and `workspace`."""
+    """Return the text that names a container in a message. It is empty for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""
@@ -253,7 +257,8 @@ def _which(pod: Object, container: Object) -> str:
 
 
 def _endless(pod: Object, name: str) -> bool:
-    """Return whether a container is a native sidecar, which Kubernetes terminates with the pod."""
+    """Return whether a container is a native sidecar, which runs until Kubernetes terminates it with the
+    pod."""
     initial = (pod.get("spec") or {}).get("initContainers") or []
     return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
 

@@ -1,4 +1,7 @@
-"""Data types for decisions: the snapshot of a job or queue, the actions, and the pod counts."""
+"""Data types for decisions: the snapshot of a job or queue, and the actions.
+
+Also functions that count pods.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ from harness.torchrun_controller.plan.capacity import Capacity
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object unless an object of the same name exists."""
+    """An action: create an object, unless an object of the same name exists."""
 
     document: Object
 
 
 @dataclass(frozen=True)
 class Check:
-    """Let the API server validate an object in a strict dry run. After a rejection, skip the other actions.
+    """An action: let the API server validate an object in a strict dry run.
+
+    After a rejection, the remaining actions are skipped.
 
     `alike` is the same object under a name that all jobs share. If the API server has recently accepted an
     object with an equal `alike`, the dry run is skipped.
@@ -33,9 +38,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the object with the given UID, and all objects that it owns.
+    """An action: delete the object with the given UID, and all objects that it owns.
 
-    If a resource version is given, the object is not deleted if it has changed since that version.
+    If a resource version is given, the object is deleted only if it still has this version.
     """
 
     api_version: str
@@ -47,14 +52,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Finalizers:
-    """Set a TorchrunQueue's finalizers."""
+    """An action: set the finalizers of a TorchrunQueue."""
 
     found: list[str]
 
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """Delete the Secrets and the StatefulSet that store the code for the job with the given UID."""
+    """An action: delete the Secrets and the StatefulSet that store the code of the job with the given UID."""
 
     uid: str
 
@@ -64,13 +69,14 @@ Action = Check | Create | Delete | DeleteParts | Finalizers
 
 @dataclass(frozen=True)
 class Decision:
-    """The new status, the actions to execute, and the time for the next reconcile if no event occurs."""
+    """The result of a reconcile: the new status, the actions to execute, and the time of the next reconcile
+    if no event occurs earlier."""
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and none of the watched objects shows why. The controller then reads Events."""
+    """Whether pods are late and none of the watched objects explains it. The controller then reads Events."""
 
 
 @dataclass(frozen=True)
@@ -81,50 +87,52 @@ class QueueDecision:
 
 @dataclass(frozen=True)
 class Seen:
-    """A snapshot of one job's objects."""
+    """A snapshot of the objects of one job."""
 
     queue: Object | None = None
     jobset: Object | None = None
     workload: Object | None = None
-    """Kueue's Workload for the JobSet."""
+    """The Workload that Kueue created for the JobSet."""
     pods: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
     capacity: Capacity | None = None
-    """The nodes and their pods, or None if they are unknown."""
+    """The cluster's nodes and their pods, or None if they are not known."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue, used for the message while the job waits for GPUs."""
+    """The job's TorchrunQueue, which the message of a job that waits for GPUs needs."""
     priority_classes: frozenset[str] | None = None
-    """The names of the PriorityClasses, or None if the controller is not permitted to read them."""
+    """The names of all PriorityClasses, or None if the controller may not read them."""
     rejected: Rejected | None = None
-    """The rejection, if the API server just rejected one of the job's objects."""
+    """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd but that etcd's Service does not exist."""
+    """Whether the job needs the default etcd, and the Service of this etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
-    """A pair of times, or None if the logs were not checked.
-
-    The first is the time of the last log line if all ranks are silent, otherwise None. The second is the time
-    for the next check.
+    """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
+    time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the
+    next check.
     """
     warnings: list[Object] | None = None
-    """The namespace's Events, oldest first, or None if they were not read."""
+    """The Events in the job's namespace, oldest first, or None if they were not read."""
 
 
 @dataclass(frozen=True)
 class SeenQueue:
-    """A snapshot of one queue's objects."""
+    """A snapshot of the objects of one TorchrunQueue."""
 
     local_queue: Object | None = None
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """The existing objects for the queue's resource templates, keyed by (kind, name)."""
+    """The objects that exist for the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
     kai_parent: Object | None = None
-    """The parent of the kai-scheduler Queue, or None if it is missing or the Queue exists."""
+    """The parent of the kai-scheduler Queue. None if the parent does not exist, or if the Queue itself
+    already exists."""
     cluster_queue: Object | None = None
-    """The ClusterQueue named in the queue's spec, or None if it is missing or the LocalQueue exists."""
+    """The ClusterQueue named in the queue's spec. None if it does not exist, or if the LocalQueue already
+    exists."""
     template: str | None = None
-    """The pod template's error, "" if the template was accepted, or None if it was not checked."""
+    """The result of the pod template's check: the error, "" if the template was accepted, or None if it was
+    not checked."""
     rejected: Rejected | None = None
-    """The rejection, if the API server just rejected one of the queue's objects."""
+    """The API server's rejection of one of the queue's objects, if it rejected one during this reconcile."""
 
 
 def owned(found: Object, uid: str) -> bool:
@@ -133,7 +141,7 @@ def owned(found: Object, uid: str) -> bool:
 
 
 def owned_by_job(found: Object, name: str) -> bool:
-    """Return whether an object has an owner that is a TorchrunJob of this name, possibly a deleted one."""
+    """Return whether an object's owner is a TorchrunJob of this name. The job may have been deleted."""
     owners = found["metadata"].get("ownerReferences") or []
     return any((owner.get("kind"), owner.get("name")) == (names.JOB_KIND, name) for owner in owners)
 
@@ -143,7 +151,10 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:
-    """Return the current attempt's pods. Terminating pods are included only if `terminating` is true."""
+    """Return the pods of the JobSet's current attempt.
+
+    Terminating pods are included only if `terminating` is true.
+    """
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod
@@ -154,7 +165,10 @@ def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) ->
 
 
 def counted(pods: list[Object]) -> Workers:
-    """Return the number of pods per phase. Pods that are being scheduled or pulling an image are pending."""
+    """Return the number of pods in each phase.
+
+    Pods that are being scheduled or pull an image count as pending.
+    """
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     return Workers(
         pending=sum(phase in (None, "Pending", "Unknown") for phase in phases),

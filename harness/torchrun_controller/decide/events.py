@@ -1,8 +1,10 @@
-"""Derive Kubernetes Events from the status before and after a reconcile. These functions do no I/O.
+"""Derive Kubernetes Events from the status of a job or queue before and after a reconcile.
 
-Events about conditions depend only on the condition and its time. Therefore, if a controller stops between
-writing a status and posting its Event, the next controller posts the Event. Fixed names prevent duplicate
-Events.
+These functions perform no I/O.
+
+An Event about a condition depends only on the condition and its transition time. If a controller stops after
+it has written a status and before it has posted the Event, the next controller therefore posts it. Fixed
+names prevent duplicate Events.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ LONGEST = 1024
 """The API server's limit for the length of an Event message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
 OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueue yet")
-"""Messages about a queue that is briefly not ready. They do not cause a warning."""
+"""Messages about a queue that will become ready soon. They do not cause a warning."""
 
 
 @dataclass(frozen=True)
 class Event:
     """An Event about a transition, which is posted at most once.
 
-    `order` increases with each transition for which the Event has the same name.
+    Among the transitions whose Events have the same name, `order` increases with each transition.
     """
 
     reason: str
@@ -36,9 +38,9 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """The scope of `order`, e.g. the UID of the JobSet whose restarts are counted."""
+    """Where `order` counts, for example the UID of the JobSet whose restarts are counted."""
     not_before: timedelta = timedelta(0)
-    """The age of the transition at which the Event is posted."""
+    """The minimum age of the transition before the Event is posted."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -64,7 +66,8 @@ The condition's reason "" matches any reason. If the message is empty, the Event
 
 
 OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
-"""Reasons of the PodsReady condition for a problem with a named pod. Each has one Event per attempt."""
+"""Reasons of the condition PodsReady that concern a named pod. For each reason, there is at most one Event
+per attempt."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
@@ -81,11 +84,12 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
     reason, message, warning = words
     since = parsed(now.last_transition_time)
     if reason == "Started":
-        # Pods are briefly not ready while they terminate, so the start is reported only once per admission.
+        # The start is reported only once per admission, because pods that terminate are briefly not ready.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     if now.type == "PodsReady":
-        # The condition's timestamp is when the pods ceased to be ready, possibly long before this problem.
+        # The condition's transition time is the time at which the pods ceased to be ready, which may be long
+        # before this problem.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)
     settle = UNEXPLAINED if message == WAITS else timedelta(0)
@@ -93,7 +97,10 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def merged(events: list[Event]) -> Event:
-    """Merge the Events from one reconcile into the last one, whose message then contains all messages."""
+    """Merge the Events of one reconcile into a single Event.
+
+    It is the last of them, with a message that contains all messages.
+    """
     *_, last = events
     if len(events) == 1:
         return last
@@ -102,7 +109,8 @@ def merged(events: list[Event]) -> Event:
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return an Event's reason and message, and whether it is a warning. Return None if there is no Event."""
+    """Return (reason, message, whether it is a warning) of the Event for a condition, or None if the
+    condition has no Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":
             return now.reason, now.message, True

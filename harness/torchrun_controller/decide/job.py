@@ -50,17 +50,17 @@ from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 RENEW = timedelta(seconds=60)
-"""The minimum interval between updates of the number of free GPUs in a waiting job's message."""
+"""The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""The interval between checks for etcd's Service, which is not watched."""
+"""The interval between checks whether etcd's Service exists. Services are not watched."""
 
 DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
 STARTS = "the job starts when the API server accepts it"
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
-    """Return the job's status, the actions, and the time for the next reconcile."""
+    """Return the decision for a job: its status, the actions, and the time of the next reconcile."""
     return _Job(job, seen, now, kai).decide()
 
 
@@ -83,12 +83,12 @@ class _Job(Ends):
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
         return self._start() if self.ours is None or ending(self.ours) else self._watch(self.ours)
 
-    # -- before a JobSet exists, or suspended ------------------------------------------------------------
+    # -- while no JobSet exists, or the job is suspended -------------------------------------------------
     def _suspend(self) -> Decision:
-        """Delete the JobSet and keep the claims and the job's history.
+        """Suspend the job: delete the JobSet, and keep the claims and the job's history.
 
-        If the JobSet has just ended, its resource version has changed, so the deletion fails. The next
-        reconcile then reports the job's result.
+        If the JobSet has just ended, its resource version has changed, and the deletion fails. In this case,
+        the next reconcile reports the job's result.
         """
         self.status.job_id, self.status.start_time = None, None
         self.status.workers, self.status.workers_status = Workers(), None
@@ -171,14 +171,17 @@ class _Job(Ends):
         return self._create(document, actions)
 
     def _create(self, jobset: Object, actions: list[Action]) -> Decision:
-        """Return the decision to create the job's JobSet. The status is written right before the creation."""
+        """Return the decision to create the job's JobSet.
+
+        The status is written right before the JobSet is created.
+        """
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            # Keep the message until the API server accepts the job's objects.
+            # The message is kept until the API server accepts the job's objects.
             return self._say("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._say("Pending", "its pods are being created", actions)
-        # Kueue can admit the job from its creation on, so both states share one write.
+        # Kueue can admit the JobSet as soon as it exists, so both states are written together.
         self._count([])
         self._condition("Admitted", False, "Pending", WAITS)
         return self._say("Queued", WAITS, actions)
@@ -188,9 +191,9 @@ class _Job(Ends):
         return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
-        """Return a decision to wait if the job's PriorityClass or etcd is missing, otherwise None.
+        """Return a decision to wait if the job's PriorityClass or its etcd is missing, and otherwise None.
 
-        The API server does not check that they exist when an object is created.
+        When the JobSet is created, the API server does not check whether these exist.
         """
         priority = resolved.scheduling.priority_class_name
         if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
@@ -212,7 +215,7 @@ class _Job(Ends):
 
     def _rejected(self, rejected: Rejected) -> Decision:
         """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
-        # There is no JobSet that Kueue could admit.
+        # Without a JobSet, there is nothing that Kueue could admit.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
@@ -225,10 +228,11 @@ class _Job(Ends):
         return self._say("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
-        """Return the job merged with its queue. Its name is `name`, by default the job's. Raises Refused.
+        """Return the job merged with the settings of its queue.
 
-        If the BestFit layout is not possible, e.g. because of a ReadWriteOnce claim, the job uses the fewest
-        nodes.
+        `name` can be given to replace the job's name. Raises Refused if the job cannot run. If the BestFit
+        layout is not possible, for example because of a ReadWriteOnce claim, the job uses as few nodes as
+        possible.
         """
         metadata = self.job["metadata"]
         given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
@@ -276,7 +280,7 @@ class _Job(Ends):
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
             ready = counts.ready + counts.succeeded >= need
-            # Even if all pods have succeeded, the job ends only when its JobSet ends.
+            # The job ends only when its JobSet ends, even if all pods have succeeded earlier.
             return self._running(pods, ready=ready)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
@@ -291,13 +295,16 @@ class _Job(Ends):
             return self._explain(up, why, pods, again)
         message = f"{up}: {why}"
         if "Unschedulable" in why:
-            # A changed reason is written immediately, unlike a changed message.
+            # A changed reason is written to the status immediately, but a changed message is not.
             self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
         return self._say("Pending", message, wake=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
-        """Return a decision if a pod has failed or is disrupted, or None if the other pods can continue."""
+        """Return a decision to wait for new pods if a pod has failed or is being disrupted.
+
+        Return None if no pod has failed or the other pods can continue.
+        """
         counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:
@@ -321,7 +328,7 @@ class _Job(Ends):
             return "restartPolicy is Never, so this ends the job"
         if self._elastic():
             return "its pod is created again, and the ranks rejoin the rendezvous"
-        return "all ranks start again, and maxRestarts does not count this"
+        return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
         since, again = self.seen.silent or (None, None)
@@ -350,7 +357,7 @@ class _Job(Ends):
             why = f"{why}; {secret}" if secret else event or why
         ready = found(self.status.conditions, "PodsReady")
         if why and ready is not None and ready.reason == "PodsNotReady":
-            # A changed reason is written immediately, unlike a changed number of pods.
+            # A changed reason is written to the status immediately, but a changed number of pods is not.
             self._condition("PodsReady", False, "PodsWaiting")
         late = self.now >= since + stalled.LATE
         wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
@@ -358,7 +365,8 @@ class _Job(Ends):
         return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return when the pods became late: at the job's admission, or when a ready pod was lost."""
+        """Return the time from which the pods' delay is measured: the job's admission, or the loss of a ready
+        pod."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)
@@ -367,7 +375,7 @@ class _Job(Ends):
         return min(filter(None, (*times, self._deadline())), default=None)
 
     def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return a waiting job's message, extended with the number of free GPUs."""
+        """Return the message of a waiting job, extended with the number of free GPUs."""
         pods, share = self.status.num_nodes, self.status.processes_per_node
         capacity, queue = self.seen.capacity, self.seen.waits_in
         self.status.waiting = self.old.waiting
@@ -383,7 +391,10 @@ class _Job(Ends):
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
 
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about free GPUs for `pods` pods with `share` ranks, or "" for a job on CPUs."""
+        """Return a sentence about the free GPUs for a job that needs `pods` pods with `share` GPUs each.
+
+        Returns "" for a job on CPUs.
+        """
         try:
             asked = QueueSpec.model_validate(queue["spec"])
             whole = capacity_of(asked)
@@ -394,7 +405,10 @@ class _Job(Ends):
         return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
 
     def _queued(self) -> Decision:
-        """Report Kueue's conditions. Kueue suspends the JobSet before admission and on eviction."""
+        """Report the conditions that Kueue set on the Workload.
+
+        While Kueue has not admitted the JobSet, or has evicted it, the JobSet is suspended.
+        """
         self.status.start_time = None
         if found(self.status.conditions, "PodsReady"):
             self._condition("PodsReady", False, "NotAdmitted")
@@ -417,7 +431,10 @@ class _Job(Ends):
         return self._say("Queued", message, wake=wake)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return why the job waits for Kueue (reason and message), and when this will change, if known."""
+        """Return why the job waits for Kueue, as (reason, message, time at which this will change).
+
+        The time is None if it is not known.
+        """
         reserved = condition(workload, "QuotaReserved")
         reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
         if reserved.get("status") != "True":
@@ -428,13 +445,14 @@ class _Job(Ends):
                     f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
                 )
                 return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
-        # Without admission checks, Kueue resumes the JobSet right after the reservation.
+        # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
         since = reserved.get("lastTransitionTime")
         late = parsed(since) + UNEXPLAINED if since else self.now
         return (reason, message or WAITS, None) if late <= self.now else ("Pending", WAITS, late)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Report why Kueue has no Workload for the JobSet, according to the JobSet's Events."""
+        """Report why Kueue has not created a Workload for the JobSet, according to Events about the
+        JobSet."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
         late, warnings = self.now >= since + stalled.LATE, self.seen.warnings

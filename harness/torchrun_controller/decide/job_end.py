@@ -22,15 +22,15 @@ from harness.torchrun_controller.decide.reconcile_state import Look, delete
 
 
 class Ends(Look):
-    """Decides whether a job ends.
+    """The part of a job's reconcile that decides whether the job ends.
 
     A job ends when its ranks have ended, when it is cancelled, at its deadline, or if its spec is invalid.
     """
 
     def _ended(self) -> Decision | None:
-        """Return the job's final decision, or None.
+        """Return the decision that ends the job, or None if it continues.
 
-        Ended ranks take precedence over cancellation and the deadline.
+        Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """
         if self.ours is not None and not ending(self.ours):
             over = self._over(self.ours)
@@ -47,7 +47,7 @@ class Ends(Look):
         return None
 
     def _over(self, jobset: Object) -> Decision | None:
-        """Return the job's final decision if its JobSet has ended, or None.
+        """Return the decision that ends the job if its JobSet has ended, and otherwise None.
 
         A single failed pod does not end a job.
         """
@@ -57,7 +57,8 @@ class Ends(Look):
         if completed.get("status") == "True":
             self._count(pods)
             if not self._elastic() and self.status.num_nodes:
-                # The cached pods may be outdated, and a drained node's pods are deleted.
+                # All nodes count as succeeded, because the cached pods may be outdated and the pods of a
+                # drained node are deleted.
                 self._set_workers(Workers(succeeded=self.status.num_nodes))
             return self._finish(
                 "Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0", _since(completed)
@@ -70,14 +71,16 @@ class Ends(Look):
             return self._finish("TimedOut", "DeadlineExceeded", message, at)
         why, lost = failure(pods), self._disruption()
         if lost:
-            # The other ranks fail because of the lost one, possibly before Kubernetes has terminated its pod.
+            # The ranks in the other pods fail because of the lost pod, possibly before Kubernetes has
+            # terminated it.
             return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}", at)
         return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}", at)
 
     def _finish(self, phase: Phase, reason: str, message: str, at: datetime | None = None) -> Decision:
-        """Record the job's result in the status. The next reconcile reads the status and cleans up.
+        """Record the job's result in the status.
 
-        `at` is the time when the job ended, by default now.
+        The next reconcile reads this status and cleans up. `at` is the time at which the job ended. The
+        default is now.
         """
         self.status.completion_time = stamp(min(self.now, at or self.now))
         succeeded = phase == "Succeeded"
@@ -92,7 +95,8 @@ class Ends(Look):
         return self._finish("Failed", reason, message)
 
     def _after_the_end(self) -> Decision:
-        """Stop running pods immediately, and delete the other objects after the TTL. Never restart a job."""
+        """Clean up after a job has ended: stop running pods immediately, and delete the other objects after
+        the TTL. An ended job is never restarted."""
         self.status.message = self.old.message
         self._count_the_rest()
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
@@ -103,7 +107,8 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            # If the JobSet completes first, its resource version changes, and it is kept until the TTL.
+            # If the JobSet completes before it is deleted, its resource version changes, and it is kept until
+            # the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
@@ -116,7 +121,10 @@ class Ends(Look):
         return Decision(self.status, actions, None if expired else expires)
 
     def _count_the_rest(self) -> None:
-        """Update the pod counts of an ended job. Pods that ended are still counted after their deletion."""
+        """Update the pod counts of an ended job.
+
+        Pods that have ended are still counted after they were deleted.
+        """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.
         left = attempt(self.seen.pods, self.ours) if self.ours is not None else []
@@ -136,6 +144,6 @@ class Ends(Look):
 
 
 def _since(found: Object) -> datetime | None:
-    """Return the time of a condition's last transition, or None if it is unknown."""
+    """Return the time of a condition's last transition, or None if it is not known."""
     time = found.get("lastTransitionTime")
     return parsed(time) if time else None

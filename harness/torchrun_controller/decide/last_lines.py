@@ -1,4 +1,5 @@
-"""Explain how a trainer ended, using the last lines of its log, which show failed ranks or a failed setup.
+"""Explain how a trainer ended from the last lines of its log, which show failed ranks or a failed setup
+command.
 
 torchrun exits with 1 if a rank fails. It reports the ranks' exit codes only in the table that it prints last
 ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6).
@@ -23,9 +24,9 @@ _RULE = re.compile(r"^[=\-*]+$")
 
 
 def explained(code: str, message: str) -> str:
-    """Return how a trainer ended: `code` (e.g. "Error, exit code 1"), and the cause given by `message`.
-
-    `message` is the container's termination message: the last text that the user's command logged, or "".
+    """Return how a trainer ended: `code` (such as "Error, exit code 1"), followed by the cause found in
+    `message`. `message` is the container's termination message, which contains the last lines of its log, or
+    "".
     """
     setup = _SETUP.search(message)
     if setup:

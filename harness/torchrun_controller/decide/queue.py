@@ -33,7 +33,10 @@ from harness.torchrun_controller.objects.template import kai_queue
 def desired(
     queue: Object, seen: SeenQueue, now: datetime, cluster_queue: str, *, kai: bool = False
 ) -> QueueDecision:
-    """Return the queue's status and actions. `cluster_queue` is the default ClusterQueue for LocalQueues."""
+    """Return the decision for a TorchrunQueue: its status and the actions.
+
+    `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name one.
+    """
     old = QueueStatus.model_validate(queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
     if found(old.conditions, "Reconciled"):
@@ -63,7 +66,7 @@ def _open(
     *,
     kai: bool,
 ) -> QueueDecision:
-    """Return a valid queue's status, and the actions that create its missing objects."""
+    """Return the status of a queue whose spec is valid, and the actions that create its missing objects."""
     actions: list[Action] = []
     reason, message = "Ready", ""
     if kai:
@@ -94,14 +97,15 @@ def _open(
         reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
-        reason, message = before.reason, before.message  # Keep the message until the objects are created.
+        reason, message = before.reason, before.message  # The message stays until the objects are created.
     return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
     """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
 
-    Without this check, the controller would use its own rights for an author who does not have them.
+    Without this check, the controller would use its own rights on behalf of a queue's author who does not
+    have these rights.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     listed = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -109,7 +113,7 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, seen: SeenQueue) -> str | None:
-    """Return the kai-scheduler Queue that the TorchrunQueue's author may not use, or None.
+    """Return the name of a kai-scheduler Queue that the TorchrunQueue refers to and may not use, or None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
     created for it, or one that is open to its namespace. A Queue that does not exist is created under the
@@ -124,14 +128,20 @@ def _closed_kai_queue(queue: Object, spec: QueueSpec, seen: SeenQueue) -> str | 
 
 
 def jobs_may_use_kai(queue: Object) -> bool:
-    """Return whether the current generation of a TorchrunQueue may use its kai-scheduler Queue."""
+    """Return whether jobs of a TorchrunQueue may use its kai-scheduler Queue.
+
+    The check must have been made for the TorchrunQueue's current generation.
+    """
     ready = found(QueueStatus.model_validate(queue.get("status") or {}).conditions, "Ready")
     current = ready is not None and ready.observed_generation == queue["metadata"].get("generation")
     return ready is not None and current and ready.reason != KAI_QUEUE_NOT_OPEN
 
 
 def _not_open(queue: Object, closed: str, another: str) -> str:
-    """Return the message about a queue that is not open, without revealing whether it exists."""
+    """Return the message about a queue that is not open to this namespace.
+
+    It does not reveal whether that queue exists.
+    """
     namespace = queue["metadata"]["namespace"]
     return (
         f"{closed} is not open to TorchrunQueues of namespace {namespace}: ask its administrator to annotate "
@@ -140,7 +150,10 @@ def _not_open(queue: Object, closed: str, another: str) -> str:
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
-    """Return the reason and message for the Ready condition. An invalid pod template takes precedence."""
+    """Return the reason and message for the condition Ready.
+
+    An invalid pod template takes precedence over other reasons.
+    """
     checked = _current(status, queue)
     if checked is None:
         return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
@@ -167,7 +180,10 @@ def _created_for(kai: Object) -> tuple[str | None, str | None]:
 
 
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
-    """Return the kai-scheduler Queue for a TorchrunQueue. It is unlimited if the spec has no shares."""
+    """Return the kai-scheduler Queue to create for a TorchrunQueue.
+
+    It has no limits if the spec has no shares.
+    """
     given = spec.queue
     shares = given.resources.model_dump(by_alias=True) if given else {}
     return {
@@ -189,14 +205,16 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
-"""The parent under which every TorchrunQueue may create its kai-scheduler Queue."""
+"""The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
 TEMPLATE = "PodTemplateValid"
-"""The condition with the dry-run result for the queue's pod, for one generation of the queue."""
+"""The type of the condition with the result of the dry run of the queue's pod. It is valid for one generation
+of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
 def template_condition(queue: Object) -> Condition | None:
-    """Return the PodTemplateValid condition for the queue's current generation, or None if unchecked."""
+    """Return the condition PodTemplateValid for the queue's current generation, or None if this generation
+    was not checked."""
     return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
 
 
@@ -206,7 +224,8 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether a dry run of the queue's pod is needed: the queue is new or changed, or was rejected."""
+    """Return whether the queue's pod must be checked in a dry run, because the queue is new, has changed, or
+    was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

@@ -1,4 +1,4 @@
-"""The state of a single job reconcile: the snapshot, and the status derived from it."""
+"""The state of one reconcile of a job: the snapshot, and the status derived from the snapshot."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from harness.torchrun_controller.decide.decisions import (
 )
 
 WAITS = "waits for Kueue to admit it"
-"""The message of a queued job until Kueue gives a reason for the wait."""
+"""The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
-"""How long a job is queued without a reason from Kueue before its status and an Event report this.
-
-Most jobs are admitted earlier. They then need no separate write of the status.
+"""The time after which the status and an Event report that Kueue has given no reason why a job is queued.
+Most jobs are admitted earlier, so that their status need not be written for this.
 """
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
 
 class Look:
-    """A job's snapshot, and the status that will be written. `spec` is set after it has been validated."""
+    """A job with its snapshot, and the status that will be written.
+
+    `spec` is set after it has been validated.
+    """
 
     spec: JobSpec
 
@@ -65,10 +67,10 @@ class Look:
         return self._least() != self.status.num_nodes
 
     def _disruption(self) -> str:
-        """Return the message about the current attempt's disruption, or "".
+        """Return the message about a disrupted pod of the current attempt, or "".
 
-        An evicted pod soon disappears, and the other ranks then fail because of it. The status therefore
-        keeps the disruption until the JobSet has restarted the ranks.
+        An evicted pod soon disappears, and the ranks in other pods then fail because of it. The status
+        therefore keeps the message until the JobSet has restarted the ranks.
         """
         if self.ours is None:
             return ""
@@ -81,7 +83,10 @@ class Look:
         return before.message if same and not whole else ""
 
     def _deadline(self) -> datetime | None:
-        """Return the job's deadline, or None. It is measured from the admission after the last suspension."""
+        """Return the time of the job's deadline, or None.
+
+        It is measured from the job's admission after the last suspension.
+        """
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:
             return None
@@ -119,14 +124,17 @@ class Look:
 
 
 def delete(item: Object, *, unchanged: bool = False) -> Delete:
-    """Return the action that deletes an object. With `unchanged`, only this resource version is deleted."""
+    """Return the action that deletes an object.
+
+    If `unchanged` is true, the object is deleted only if it still has this resource version.
+    """
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
 
 
 def first_error(error: ValidationError) -> str:
-    """Return the first error in a spec: the field, the error and the value."""
+    """Return the first error in a spec as text: the field, the error and the invalid value."""
     first = error.errors()[0]
     value = repr(first["input"])
     shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

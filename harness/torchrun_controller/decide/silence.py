@@ -16,35 +16,34 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
-"""How long a job must have been silent before its message reports this.
+"""The time without a log line after which the message of a job reports the silence.
 
 Training scripts usually log about once a minute.
 """
 ASK = timedelta(minutes=1)
-"""The interval between reads of a silent job's logs."""
+"""The interval between reads of the logs of a silent job."""
 LastLine = Callable[[str, str], datetime | None]
-"""A function that takes a namespace and a pod, and returns the time of the trainer's last log line.
-
-It returns None if there is no line or no response.
+"""A function that takes a namespace and a pod's name, and returns the time of the trainer's last log line. It
+returns None if the log is empty or could not be read.
 """
 
 
 @dataclass(frozen=True)
 class _Known:
     newest: datetime
-    """The latest time when any rank logged a line or started."""
+    """The latest time at which a rank is known to have logged a line or started."""
     ask: datetime
 
 
 class Silence:
-    """A cache of each job's last log activity. If it is lost, the logs are requested again."""
+    """A cache of the last log activity of each job. If it is lost, the logs are read again."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
         self._known: dict[str, _Known] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return the time since which no rank has logged, and the time for the next check.
+        """Return (time since which no rank has logged, time of the next check).
 
         The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.
@@ -83,7 +82,10 @@ def _started(pod: Object) -> datetime | None:
 
 
 def sentence(since: datetime, ready: str) -> str:
-    """Return the message for a job that has not logged since `since`. `ready` is e.g. "3/3 ready"."""
+    """Return the message about a job whose ranks have not logged since `since`.
+
+    `ready` is the number of ready pods, such as "3/3 ready".
+    """
     return (
         f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ}, with {ready}: they may wait for "
         "each other or for a node that is lost; `kubectl torchrun logs` shows what they wrote last"

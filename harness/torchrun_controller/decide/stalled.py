@@ -14,14 +14,15 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started count as late. The controller then reads their Events."""
+"""The time after which pods that have not started are considered late. The controller then reads Events about
+them."""
 AGAIN = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""The tolerated difference between the clocks of the control plane and this process."""
+"""The tolerated difference between this process's clock and the clocks of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a running scheduler sets each pod's PodScheduled condition."""
+"""The time within which a scheduler that works sets the condition PodScheduled of each pod."""
 IDLE = timedelta(seconds=60)
-"""How long a controller may do nothing before a message asks whether it is running."""
+"""The time for which another controller may do nothing before a message asks whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -31,7 +32,8 @@ WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
 def time_of(event: Object) -> str:
-    """Return when an Event last occurred, as a Kubernetes timestamp in whole seconds without the final Z."""
+    """Return the time at which an Event last occurred, as a Kubernetes timestamp in whole seconds without the
+    final Z."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
@@ -54,7 +56,7 @@ def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now
 
 
 def older(event: Object, since: datetime) -> bool:
-    """Return whether an Event is older than `since`, e.g. because it is about a previous attempt."""
+    """Return whether an Event occurred before `since`, for example because it is about an earlier attempt."""
     last = time_of(event)
     return not last or parsed(f"{last}Z") < since - CLOCKS
 
@@ -79,13 +81,13 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
 
 
 def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return why the JobSet has no Job or why the Job lacks pods, or "" if the reason is unknown."""
+    """Return why the JobSet has no Job, or why the Job lacks pods, or "" if no Event explains it."""
     text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
 
 def of_jobset(seen: Seen, since: datetime) -> str:
-    """Return the last warning about the JobSet or its Job since `since`, or ""."""
+    """Return the message of the last warning about the JobSet or its Job since `since`, or ""."""
     return _of_jobset(seen, [event for event in seen.warnings or [] if not older(event, since)])
 
 
@@ -101,7 +103,10 @@ def _of_jobset(seen: Seen, events: list[Object]) -> str:
 
 
 def _of_pods(pods: list[Object], events: list[Object]) -> str:
-    """Return the last Event about a waiting pod, or "". FailedScheduling is ignored for a scheduled pod."""
+    """Return the message of the last Event about a waiting pod, or "".
+
+    FailedScheduling is ignored for a pod that has been scheduled.
+    """
     late = {
         pod["metadata"]["name"]: pod
         for pod in pods
@@ -117,7 +122,7 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
 
 
 def pull_secret(pods: list[Object], events: list[Object]) -> str:
-    """Return the message about a missing image pull Secret if a pod cannot pull its image, otherwise ""."""
+    """Return a message about a missing image pull Secret if a pod cannot pull its image, and otherwise ""."""
     for event in reversed(events):
         if event.get("reason") == PULL_SECRET and any(
             event["involvedObject"].get("name") == pod["metadata"]["name"] for pod in without_image(pods)
@@ -127,7 +132,7 @@ def pull_secret(pods: list[Object], events: list[Object]) -> str:
 
 
 def without_image(pods: list[Object]) -> list[Object]:
-    """Return the pods that name image pull Secrets and cannot pull an image."""
+    """Return the pods that have image pull Secrets and cannot pull an image."""
     return [
         pod
         for pod in pods
@@ -141,12 +146,13 @@ def without_image(pods: list[Object]) -> list[Object]:
 
 
 def waits_for_claims(pods: list[Object]) -> bool:
-    """Return whether an unscheduled pod has claims."""
+    """Return whether a pod that has not been scheduled uses volume claims."""
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
 def starts_on_a_node(pods: list[Object]) -> bool:
-    """Return whether a pod has a node and has not started there, e.g. because it is pulling its image."""
+    """Return whether a pod is scheduled but has not started on its node, for example because it is pulling
+    its image."""
     return any(
         _scheduled(pod) and (pod.get("status") or {}).get("phase") in (None, "Pending") for pod in pods
     )
@@ -157,7 +163,7 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return a message about a pod that its scheduler has ignored for UNSCHEDULED, or ""."""
+    """Return a message about a pod on which no scheduler has reported for UNSCHEDULED, or ""."""
     for pod in pods:
         created = pod["metadata"].get("creationTimestamp")
         if created and not condition(pod, "PodScheduled") and now - parsed(created) >= UNSCHEDULED:
@@ -174,7 +180,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
     if pods or now - since < IDLE:
         return ""
     return (
-        f"no pod has been created for {IDLE.seconds} s, and no Event says why: check that JobSet's "
+        f"no pod has been created for {IDLE.seconds} s, and no Event explains why: check that JobSet's "
         "controller and kube-controller-manager run"
     )
 
@@ -184,8 +190,8 @@ def no_workload(since: datetime, now: datetime) -> str:
     if now - since < IDLE:
         return ""
     return (
-        f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event says why: check "
-        "that its controller runs, and that it manages jobs in this namespace"
+        f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event explains why: "
+        "check that its controller runs, and that it manages jobs in this namespace"
     )
 
 

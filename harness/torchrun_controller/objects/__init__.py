@@ -1,1 +1,1 @@
-"""Build the Kubernetes objects for a job, a queue and the controller. These modules do no I/O."""
+"""Build the Kubernetes objects for a job, a queue and the controller. These modules perform no I/O."""

@@ -1,4 +1,4 @@
-"""The pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
+"""Build the pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
 
 The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
 start later get small amounts of code from Secrets and larger ones from this pod (pod/stored_archive.py).
@@ -16,11 +16,13 @@ from harness.torchrun_sync.bundle import holder_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""Fields that are copied from the queue's pod template. They determine the pod's nodes and its user."""
+"""The fields that are copied from the queue's pod template. They determine on which nodes the pod can run,
+and as which user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the Service and the StatefulSet, or [] if the job does not need this pod."""
+    """Return the Service and the StatefulSet of the pod that stores the job's code, or [] if the job does not
+    need this pod."""
     code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
     if code is None or not code.held or resolved.workspace_digest is None:
         return []
@@ -81,5 +83,5 @@ def _pod(resolved: Resolved, path: str) -> Object:
             workspace.kept_volume(resolved.name, names.MAX_PARTS),
         ],
     }
-    pod_security.harden(spec, root=True)  # the user of the trainer, who reads and writes the same claim
+    pod_security.harden(spec, root=True)  # The trainer's user, who reads and writes the same claim.
     return spec

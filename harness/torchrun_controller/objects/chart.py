@@ -33,21 +33,24 @@ EXPRESSIONS = {
     "resources": "{{ toJson .Values.resources }}",
     "args": f"{{{{ toJson (concat (list {' '.join(map(json.dumps, _ARGS))}) {_GANG}) }}}}",
 }
-"""Helm expressions, keyed by the placeholder that they replace in the objects' YAML."""
+"""Maps each placeholder in the YAML of the objects to the Helm expression that replaces it."""
 OPTIONAL = {
     "imagePullPolicy": ".Values.image.pullPolicy",
     "imagePullSecrets": ".Values.imagePullSecrets",
     "nodeSelector": ".Values.nodeSelector",
     "tolerations": ".Values.tolerations",
 }
-"""Pod and container fields that are omitted if their value is empty."""
+"""Maps fields of pods and containers to Helm values. A field is left out if its value is empty."""
 _ONLY_KAI = '{{- if eq .Values.gang "kai" }}\n'
 _PLACEHOLDER = re.compile(r"@(\w+)@")
 _OPTIONAL_LINE = re.compile(r"^( *)@optional-(\w+)@: null$", re.MULTILINE)
 
 
 def values() -> dict[str, Any]:
-    """Return the chart's default values. With these, the chart has the same objects as the kustomization."""
+    """Return the chart's default values.
+
+    With these values, the chart creates the same objects as the kustomization.
+    """
     container = manifests.documents()[-1]["spec"]["template"]["spec"]["containers"][0]
     return {
         "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": ""},
@@ -81,7 +84,7 @@ def schema() -> dict[str, Any]:
 
 
 def files() -> dict[str, str]:
-    """Return the content of each of the chart's files, keyed by path."""
+    """Return the content of each file in the chart, keyed by path."""
     chart = {
         "apiVersion": "v2",
         "name": NAME,
@@ -121,7 +124,10 @@ def _values_text() -> str:
 
 
 def _controller() -> list[Object]:
-    """Return the controller's objects with placeholders. Helm creates the namespace."""
+    """Return the controller's objects with placeholders for Helm expressions.
+
+    They do not include the namespace, which Helm creates.
+    """
     objects = [_placed(each) for each in manifests.documents("@image@") if each["kind"] != "Namespace"]
     [deployment] = [each for each in objects if each["kind"] == "Deployment"]
     deployment["spec"]["replicas"] = "@replicas@"
@@ -142,7 +148,7 @@ def _kai() -> list[Object]:
 
 
 def _placed(document: Object) -> Object:
-    """Return an object, placed in the Helm release's namespace."""
+    """Return an object in the namespace of the Helm release."""
     text = json.dumps(document).replace(f'"namespace": "{manifests.NAMESPACE}"', '"namespace": "@namespace@"')
     return dict(json.loads(text))
 

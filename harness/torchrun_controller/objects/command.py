@@ -16,22 +16,20 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 PORT = 29500
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable that contains the UID of the Kubernetes Job.
-
-It is the same in all pods of an attempt and changes on a restart, so an attempt never uses state that the
-previous attempt left in etcd.
+"""The environment variable with the rendezvous id, which is the UID of the Kubernetes Job. All pods of an
+attempt have the same id, and a restart changes it, so that an attempt never uses state that an earlier
+attempt left in etcd.
 """
 POD_IP = "TORCHRUN_POD_IP"
-"""The variable that contains the pod's IP.
+"""The environment variable with the pod's IP address.
 
 Ranks connect to the IP of rank 0, because the name of rank 0 might still resolve to the previous pod.
 """
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""The interval at which each pod pings the c10d rendezvous store, and how long the store may be silent.
-
-Both are in seconds.
+"""The interval at which each pod pings the c10d rendezvous store, and the maximum time without a response
+from the store, in seconds.
 """
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
@@ -41,21 +39,20 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
   mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
   export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
 fi"""
-"""Provide the command `python` in images that have only `python3`, such as Debian's."""
+"""Shell lines that provide the command `python` in images that have only `python3`, such as Debian's."""
 
 
 OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
-"""Disable torch's shared store.
+"""A shell line that disables torch's shared store.
 
 Since torch 2.4, the node of global rank 0 starts this store once, and all ranks keep its address. If that
 node is lost, the other nodes complete a new rendezvous and then wait forever for the lost store (in torch
 2.6: DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info).
 """
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
-"""Exit on SIGTERM.
-
-Without a trap, a shell with PID 1 ignores SIGTERM. The trap is set first, so that it also applies while a pod
-waits for other pods. A running setup command finishes before the shell exits.
+"""A shell line that makes the shell exit on SIGTERM. Without a trap, a shell with PID 1 ignores SIGTERM. The
+trap is set first, so that it also applies while a pod waits for other pods. A running setup command finishes
+before the shell exits.
 """
 SETUP_BEGINS = f"""torchrun_setup=begun
 setup_told() {{
@@ -68,10 +65,9 @@ trap setup_told EXIT
 # setupCommand"""
 SETUP_ENDED = """
 torchrun_setup=ended"""
-"""Mark the setup as complete.
-
-Without this mark, a setup that exits the shell, e.g. with `exit 0` or because of an unclosed quote, would
-look like a finished job. The empty line terminates a setup that ends with a line continuation.
+"""Shell lines after the setup command, which mark the setup as complete. Without the mark, a setup command
+that exits the shell, for example with `exit 0` or because of an unclosed quote, would look like a finished
+job. The empty line terminates a setup command that ends with a line continuation.
 """
 FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
@@ -82,12 +78,11 @@ code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
-"""Wait for torchrun, forward a signal, and exit with torchrun's exit code.
-
-With PID 1, torchrun would ignore SIGTERM while it imports torch, and the pod would use its full grace period.
-A signal interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the kubelet
-sends two signals to a pod that is force-deleted. When the second arrives, torchrun may have exited, and a
-failing `kill` would end the script through `set -e` with a different exit code.
+"""Shell lines that wait for torchrun, forward a signal to it, and exit with its exit code. If torchrun had
+PID 1, it would ignore SIGTERM while it imports torch, and the pod would use its full grace period. A signal
+interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the kubelet sends
+two signals to a pod that is force-deleted. When the second arrives, torchrun may have exited, and a failing
+`kill` would end the script through `set -e` with a different exit code.
 """
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
@@ -114,19 +109,21 @@ ANSWERS = f"""answers() {{
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
-"""Define `answers HOST PORT`, which sends VALIDATE and PING to a store.
-
-See torch/csrc/distributed/c10d/TCPStoreBackend.hpp. Status 124 means that the store did not respond in time.
+"""Shell lines that define the function `answers HOST PORT`, which sends VALIDATE and PING to a store
+(torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Exit status 124 means that the store did not respond in
+time.
 """
 ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
 alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
-"""Define `alive_for SECONDS`. On node 0, it writes the Unix time until which the liveness probe succeeds."""
+"""Shell lines that define the function `alive_for SECONDS`. On node 0, it writes the Unix time until which
+the liveness probe succeeds."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
-"""Give node 0 NAMES_SECONDS to start the store. The other nodes wait just as long for the store."""
+"""A shell line that gives node 0 NAMES_SECONDS to start the store. The other nodes wait equally long for the
+store."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
@@ -148,23 +145,27 @@ store_lost() {{
   exit 1
 }}
 trap store_lost USR1"""
-"""Define `watch_store`.
-
-torchrun waits forever for a store that accepts a request but does not respond, so if node 0 hangs or is
-disconnected, no other node continues (torch 2.6, TCPStore::doWait). watch_store ignores a store that has
-never responded to PING, because that store has a different version. Until the store listens, watch_store does
-not extend the time during which node 0's liveness probe succeeds.
+"""Shell lines that define the function `watch_store`. torchrun waits forever for a store that accepts a
+request but does not respond, so if node 0 hangs or is disconnected, no other node continues (torch 2.6,
+TCPStore::doWait). watch_store ignores a store that has never responded to PING, because that store has a
+different version. Until the store listens, watch_store does not extend the time during which node 0's
+liveness probe succeeds.
 """
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""The liveness probe's script. It fails on node 0 if watch_store has stopped or the store never listens."""
+"""The script of the liveness probe. It fails on node 0 if watch_store has stopped or if the store never
+listened."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the torchrun command as a shell command line. Raises Refused."""
+    """Return the torchrun command as a shell command line.
+
+    Raises Refused if the job's settings do not allow it.
+    """
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # For a job of fixed size, the JobSet restarts all pods. An elastic job continues in the remaining pods.
+    # After a failure, the JobSet restarts all pods of a job of fixed size. An elastic job continues in its
+    # remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")
     return " ".join([*parts, *_program(spec.command)])
@@ -209,10 +210,10 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
 
 
 def _program(command: str) -> list[str]:
-    """Return the user's command as torchrun's last arguments. Raises Refused.
+    """Return the user's command as the last arguments of torchrun.
 
-    torchrun runs a Python script or module directly, and any other program with --no-python. A command that
-    needs a shell runs in `bash -c` in each rank.
+    Raises Refused for a command that cannot run in a rank. torchrun runs a Python script or module directly,
+    and any other program with --no-python. A command that needs a shell runs in `bash -c` in each rank.
     """
     text = command.strip()
     try:
@@ -236,7 +237,10 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the trainer's script for `bash -c`. It also runs the setup, so a `cd` there affects torchrun."""
+    """Return the script that the container `trainer` runs with `bash -c`.
+
+    The setup command runs in the same shell, so a `cd` in it affects torchrun.
+    """
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
@@ -262,9 +266,8 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 
 
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
-    """Return the trainer's liveness probe, or None if node 0 does not host the rendezvous store.
-
-    The kubelet runs the probe even if all processes in the container hang.
+    """Return the liveness probe of the container `trainer`, or None if node 0 does not host the rendezvous
+    store. The probe's script runs even if all processes in the container hang, because the kubelet starts it.
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None
@@ -283,9 +286,9 @@ def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | 
 def _wait_for(host: str, port: int) -> list[str]:
     """Return shell lines that wait for node 0.
 
-    Node 0 waits until DNS returns its new address. The other nodes wait until node 0 listens. After a
-    restart, DNS may return the previous pod's address for half a minute, and torchrun exits if it cannot
-    connect.
+    Node 0 itself waits until DNS returns its new address. The other nodes wait until node 0 listens on the
+    store's port. After a restart, DNS may return the previous pod's address for half a minute, and torchrun
+    exits if it cannot connect.
     """
     return [
         "found() {",
@@ -307,5 +310,8 @@ def _wait_for(host: str, port: int) -> list[str]:
 
 
 def verbatim(words: list[str]) -> list[str]:
-    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ with $."""
+    """Return a container's command with each `$` doubled.
+
+    The kubelet expands $(NAME), and replaces $$ with $.
+    """
     return [word.replace("$", "$$") for word in words]

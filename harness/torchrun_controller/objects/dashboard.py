@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RATE = "$__rate_interval"
-"""Grafana's variable for the range in `rate()`, which depends on the scrape interval."""
+"""The Grafana variable for the range in `rate()`. Grafana derives it from the scrape interval."""
 NAMESPACE = "$namespace"
 _OF_TEAM = f'namespace=~"{NAMESPACE}"'
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}

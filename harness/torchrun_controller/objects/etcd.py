@@ -1,4 +1,5 @@
-"""The manifests for the etcd used by jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint.
+"""Generate the manifests of the default etcd, which jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint
+use.
 
 This module also contains the check of an etcd endpoint that each pod runs before torchrun.
 
@@ -20,7 +21,7 @@ INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
 """The image of etcd 3.5, the last minor version with API v2."""
 SECONDS = 60
-"""How many seconds a pod waits for a response from its etcd."""
+"""The number of seconds for which a pod waits for a response from its etcd."""
 HEADER = (
     "# The etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint. Its data is lost with its pod, and\n"
     "# the ranks of running jobs then rendezvous again. It requires no password.\n"
@@ -83,7 +84,7 @@ def check(endpoint: str) -> list[str]:
 
 
 def documents(image: str = IMAGE) -> list[Object]:
-    """Return the namespace, Service and Deployment for the etcd."""
+    """Return the objects of the default etcd: its namespace, Service and Deployment."""
     labels = {"app.kubernetes.io/name": NAME}
     metadata = {"name": NAME, "namespace": NAMESPACE}
     container = {

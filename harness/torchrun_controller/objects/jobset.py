@@ -1,4 +1,4 @@
-"""Build a job's JobSet and claims."""
+"""Build the JobSet and the volume claims of a job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-"""The condition on a pod that Kubernetes evicts or preempts, or that is lost with its node."""
+"""The condition of a pod that Kubernetes is evicting or preempting, or that was lost with its node."""
 DEADLINE_MARGIN = 60
-"""The time in seconds from the controller's deadline to the Job's deadline.
-
-Usually the controller acts first, because its message contains more details.
+"""The number of seconds by which the Job's deadline is later than the controller's. Usually the controller
+acts first, because its message contains more details.
 """
 
 
@@ -51,8 +50,8 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "template": pod,
     }
     if plan.elastic:
-        # Only lost pods are replaced, and the other pods continue. The job ends once `least` pods have
-        # succeeded.
+        # In an elastic job, only lost pods are replaced, and the other pods continue. The job ends once
+        # `least` pods have succeeded.
         inner["backoffLimit"] = restarts * plan.nodes
         if not never:
             inner["podFailurePolicy"]["rules"][0]["action"] = "Ignore"
@@ -68,7 +67,8 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
     }
     spec: Object = {
         "suspend": local_queue is not None,
-        # The headless Service also resolves pods that are not ready, because the rendezvous comes first.
+        # The headless Service must also resolve pods that are not ready, because pods become ready only after
+        # the rendezvous.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": restarts, "rules": [deadline, *([] if never else [disruption])]},
         "successPolicy": {"operator": "All"},
@@ -92,7 +92,10 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
 
 
 def claims(job: Object, resolved: Resolved) -> list[Object]:
-    """Return a job's claims. The job owns only its workspace claim, which is deleted with the job."""
+    """Return the volume claims of a job.
+
+    The job owns only its workspace claim, which is therefore deleted with the job.
+    """
     documents = []
     for volume in resolved.volumes:
         if volume.claim is not None:

@@ -1,4 +1,5 @@
-"""The controller's manifests: namespace, service account, roles, admission policy, Service, Deployment.
+"""Generate the controller's manifests: namespace, service account, roles, admission policy, Service,
+Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
 manifests/torchrun-controller/controller.yaml. Replace IMAGE with an image that contains this package.
@@ -49,7 +50,7 @@ RULES = [
     # Pods are created only in dry runs, so that the API server validates the pod for a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
-    _rule("", ["pods/log"], ["get"]),  # to find the time of a rank's last log line (silence.py)
+    _rule("", ["pods/log"], ["get"]),  # The controller reads the time of a rank's last log line (silence.py).
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
     # These objects store a job's code. The controller deletes them by label and never reads a Secret.
@@ -60,16 +61,16 @@ RULES = [
     _rule("storage.k8s.io", ["storageclasses"], ["get"]),
     _rule("", ["events"], ["create", "get", "update", "list"]),
 ]
-"""The rules for the controller's role.
-
-The controller does not read Secrets or run commands in pods, creates pods only in dry runs, and has no
-wildcard rights. names.PERMITTED lists the kinds of resource templates.
+"""The rules of the controller's role. The role contains no wildcards, and the controller neither reads
+Secrets nor runs commands in pods. It creates pods only in dry runs. names.PERMITTED lists the kinds of
+resource templates.
 """
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
-"""Additional rules for --gang kai, for the cluster-scoped Queue and a TorchrunQueue's finalizer."""
+"""Additional rules for the option --gang kai: the controller creates cluster-scoped Queues, and sets the
+finalizers of TorchrunQueues."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -80,10 +81,9 @@ _READ_RULES = [
 ]
 _LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
 CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
-"""What the controller creates as specified by a queue's author, directly or through a JobSet.
-
-The author needs permission to create these objects. Otherwise a TorchrunQueue would give its author rights
-that RBAC does not grant.
+"""The kinds of objects that the controller creates, directly or through a JobSet, as the author of a queue
+specifies them. The author needs the permission to create such objects. Otherwise a TorchrunQueue would give
+its author rights that RBAC does not grant.
 """
 USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
     "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
@@ -106,7 +106,8 @@ USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
         ],
     ),
 }
-"""The user roles, each with its rules and the Kubernetes roles that include it by aggregation."""
+"""The roles for users. Each has rules, and the Kubernetes roles to which the rules are added by
+aggregation."""
 
 
 def _user_roles() -> list[Object]:
@@ -174,7 +175,7 @@ def _object(api: str, kind: str, *, namespaced: bool = True, **parts: object) ->
 
 
 def documents(image: str = IMAGE) -> list[Object]:
-    """Return all of the controller's objects, in the order in which they are applied."""
+    """Return all objects of the controller in the order in which they are applied."""
     rbac = "rbac.authorization.k8s.io"
     subject = [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
     labels = {"app.kubernetes.io/name": NAME}
@@ -183,8 +184,8 @@ def documents(image: str = IMAGE) -> list[Object]:
         "image": image,
         "args": ["--log-format=json", f"--port={PORT}"],
         "ports": [{"name": "http", "containerPort": PORT}],
-        # Python's imports are slow on a busy node, so the startup probe waits for two minutes. Afterwards,
-        # the kubelet restarts a stuck controller.
+        # The startup probe waits for two minutes, because Python's imports are slow on a busy node. After
+        # that, the kubelet restarts a controller that is stuck.
         "startupProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
         "livenessProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
         "readinessProbe": {"httpGet": _asked("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
@@ -207,7 +208,7 @@ def documents(image: str = IMAGE) -> list[Object]:
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     deployment = {
-        "replicas": 2,  # the second replica is a standby that waits for the Lease
+        "replicas": 2,  # The second replica is a standby that waits for the Lease.
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
@@ -252,7 +253,7 @@ def _asked(path: str) -> Object:
 
 
 class Plain(yaml.SafeDumper):
-    """A dumper that repeats equal parts instead of writing YAML anchors."""
+    """A YAML dumper that writes equal parts repeatedly instead of using anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         del data

@@ -1,8 +1,8 @@
 """Check that a queue permits the fields that a job sets, and lists the privileges that its pods need.
 
-A job's author may have no other rights in the namespace, so the controller must not do for a job what only
-the queue's author may do. The conditions are in api/permissions.py. The pod check also covers what a job adds
-to its pods, so a listed hostPath volume still needs the privilege.
+The author of a job may have no other rights in the namespace, so the controller must not do for a job what
+only the queue's author may do. The conditions are in api/permissions.py. The check of privileges also covers
+what a job adds to its pods. A hostPath volume that a queue lists, for example, still needs the privilege.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from harness.torchrun_controller.api.queue import Overrides
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
-"""The fields that `overrides.allowed` can forbid for all of a queue's jobs."""
+"""The groups of fields that `overrides.allowed` can list. If a group is not listed, no job of the queue may
+set its fields."""
 SOURCES = ("zip", "git")
 """Sources of a job's code that need no entry in the queue's `overrides`."""
 OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-"""The prefix of annotations that the API server still accepts instead of appArmorProfile."""
+"""The prefix of annotations that the API server still accepts in place of the field appArmorProfile."""
 
 
 class Value(NamedTuple):
-    """A value in a spec, with the condition for it from a table in api/permissions.py."""
+    """A value in a spec, and the condition for this value from a table in api/permissions.py."""
 
     path: str
     """The value's path in the table of conditions, e.g. `env[].value`."""
     shown: str
-    """The path for messages. It contains item names, e.g. `env[LR].value`."""
+    """The value's path as shown in messages. It contains the names of list items, e.g. `env[LR].value`."""
     by: str | None
     """The condition, or None if the table has no entry for the field."""
     found: object
 
     @property
     def field(self) -> str:
-        """Return the path as an entry for `overrides.fields`."""
+        """Return the value's path in the form that `overrides.fields` uses."""
         return self.path.replace("[]", "")
 
     @property
@@ -51,9 +52,10 @@ class Value(NamedTuple):
 def values(
     found: object, table: Mapping[str, str], path: str = "", shown: str = "", by: str | None = None
 ) -> Iterator[Value]:
-    """Yield all values in an object with their conditions. Null values are skipped, because they set nothing.
+    """Yield each value in an object with its condition.
 
-    A value is yielded as a whole if the table has no entry for a field below it, or if it has the wrong type.
+    Null values are skipped, because they set nothing. A list or mapping is yielded as a whole if the table
+    has no entry for a field in it, or if it has the wrong type.
     """
     by = table.get(path, by)
     if found is None:
@@ -97,7 +99,8 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
 
 
 def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]:
-    """Return the entries that `overrides` would need to permit a value in a job."""
+    """Return the entries that `overrides` lacks to permit a value in a job, or [] if the value is
+    permitted."""
     if value.by is None:
         return ["this version of the controller does not know the field"]
     if value.path.startswith(_VOLUME) and {value.key: value.found} in map(_source, overrides.volumes):
@@ -110,7 +113,7 @@ def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]
 
 
 def _of_names(listed: Callable[[Overrides], list[str]]) -> _Rule:
-    """Return the rule for references to objects by name."""
+    """Return the rule for values that refer to an object by name. The queue must list the name."""
 
     def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
         name = value.found
@@ -122,7 +125,7 @@ def _of_names(listed: Callable[[Overrides], list[str]]) -> _Rule:
 
 
 def _of_keys(listed: Callable[[Overrides], list[str]]) -> _Rule:
-    """Return the rule for labels and annotations."""
+    """Return the rule for labels and annotations. The queue must list their keys."""
 
     def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
         keys = value.found if isinstance(value.found, dict) else {}
@@ -140,9 +143,10 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 
 
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry missing from `overrides` for a mount, or []. A job may mount its own volumes.
+    """Return the entry that `overrides` lacks for a mount, or [] if the mount is permitted.
 
-    Other volumes need an entry, because the queue's volumes may be intended only for other containers.
+    A job may mount its own volumes. Other volumes need an entry, because the queue may intend them only for
+    other containers.
     """
     own = [volume["name"] for volume in spec.volumes.additional_volumes]
     mounted = value.found.get("name") if isinstance(value.found, dict) else None
@@ -150,9 +154,10 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """Return the entry missing from `overrides` for a source of code, or [].
+    """Return the entry that `overrides` lacks for a source of code, or [] if the source is permitted.
 
-    A job may name a claim, or a bucket's Secret. The queue must list these names.
+    A source that names a claim, or a bucket's Secret, is permitted here, because the queue must list these
+    names.
     """
     asked = spec.workspace_storage
     named = asked and (asked.claim_name if asked.source == "existing" else asked.secret_name)
@@ -161,7 +166,7 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
 _NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
-"""The volume field that contains the object's name, if this field is not `name`."""
+"""For volumes whose object name is in a field other than `name`: the name of that field."""
 _RULES: Mapping[str, _Rule] = {
     "free": lambda *_: [],
     "fields": lambda value, *_: [f"fields: {value.field}"],

@@ -1,4 +1,5 @@
-"""Build the pods that the API server validates in dry runs: one per new job, and one per queue."""
+"""Build the pods that the API server validates in dry runs: a pod for each new job, and a pod for each
+queue."""
 
 from __future__ import annotations
 
@@ -9,23 +10,22 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved, resolve
 
 ANY_NAME = "job"
-"""A common job name. Under this name, jobs that differ only in their names have equal pods."""
+"""A job name that is used for all jobs, so that jobs that differ only in their names have equal pods."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
-"""The image in the pod for a queue without an image. The jobs in that queue specify their images."""
+"""The image of the pod for a queue that has no image. Each job of such a queue specifies its own image."""
 
 
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
-    """Return the pod for a job's node 0."""
+    """Return the pod that a job will create for node 0."""
     name = f"{resolved.name}-{NODES}-0-0"
     return _pod(name, job["metadata"]["namespace"], template.pod(resolved, kai=kai))
 
 
 def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
-    """Return the pod for a one-node job that uses all of the node's GPUs and overrides no settings.
-
-    The pod omits volumes that the queue's jobs can override. Raises Refused if none of the queue's jobs can
-    run.
+    """Return the pod of a job with one node that uses all of the node's GPUs and overrides none of the
+    queue's settings. The pod omits volumes that the queue's jobs can override. Raises Refused if none of the
+    queue's jobs can run.
     """
     allowed = spec.overrides.allowed
     if "storage" in allowed:

@@ -1,4 +1,4 @@
-"""Build a job's volumes: workspace, datasets, checkpoints, shared memory."""
+"""Build the volumes of a job: workspace, datasets, checkpoints and shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKSPACE_SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume in a job's pods, with its mount path and the claim to create, if any."""
+    """A volume of a job's pods, with the path at which it is mounted and the claim to create, if any."""
 
     name: str
     source: Object
@@ -29,7 +29,8 @@ class Volume:
 
     @property
     def held(self) -> bool:
-        """Return whether the claim belongs to the pod `<job>-sync-0`, and the job's pods use emptyDirs."""
+        """Return whether the pod `<job>-sync-0` uses the claim, so that the job's own pods use emptyDir
+        volumes."""
         return self.claim is not None and "emptyDir" in self.source
 
 
@@ -40,8 +41,7 @@ def workspace(
 
     A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
     Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
-    `wanted` is true, the code is uploaded, and a requested ReadWriteOnce claim belongs to the pod
-    `<job>-sync-0`.
+    `wanted` is true, the code is uploaded, and the pod `<job>-sync-0` uses a requested ReadWriteOnce claim.
     """
     enabled = claim is not None and claim.enabled
     if asked is None and not enabled and not wanted:
@@ -71,8 +71,8 @@ def workspace(
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
     """Return the volumes for datasets and checkpoints.
 
-    Datasets are read-only and have one claim per queue. Checkpoints have one claim per job name. The claims
-    are kept after the job is deleted.
+    Datasets are read-only and have one claim per queue, and checkpoints have one claim per job name. Both
+    claims are kept after the job is deleted.
     """
     volumes = []
     for kind, claim, default, read_only in (
@@ -88,7 +88,10 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return the volume for /dev/shm. Its size is shmSizePerGPU times the number of GPUs (1 without GPUs)."""
+    """Return the volume for /dev/shm.
+
+    Its size is shmSizePerGPU times the number of GPUs, which counts as 1 for a job without GPUs.
+    """
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))
@@ -96,7 +99,7 @@ def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
 
 
 def bytes_of(quantity: str | int, times: int) -> str:
-    """Return a quantity multiplied by `times`, in whole bytes or mebibytes."""
+    """Return a Kubernetes quantity multiplied by `times`, in whole bytes or mebibytes."""
     amount = parse_quantity(quantity) * times
     return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
 
@@ -108,7 +111,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    If the access mode `alone` is given, the claim is for a single pod.
+    If the access mode `alone` is given, only a single pod uses the claim.
     """
     mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):

@@ -21,13 +21,14 @@ from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
-"""Pod fields that would replace each rank's host name, or make it longer than Linux permits."""
+"""Pod fields that are not permitted, because they would replace each rank's host name, or make it longer than
+Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job merged with its queue's settings."""
+    """A job merged with the settings of its queue."""
 
     name: str
     spec: JobSpec
@@ -46,8 +47,8 @@ class Resolved:
 def capacity(queue: QueueSpec) -> int:
     """Return the number of GPUs on a node.
 
-    This is nodeResources.gpus if set, otherwise the trainer's number of GPUs in the pod template. Raises
-    Refused if the number in the pod template is not an integer.
+    This is nodeResources.gpus if it is set, and otherwise the trainer's number of GPUs in the pod template.
+    Raises Refused if the number in the pod template is not an integer.
     """
     resources = trainer_of(queue).get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
@@ -61,9 +62,10 @@ def capacity(queue: QueueSpec) -> int:
 def resolve(
     name: str, spec: JobSpec, annotations: Object, queue: QueueSpec, now: Capacity | None = None
 ) -> Resolved:
-    """Return the job merged with its queue. Raises Refused if the job cannot run.
+    """Return the job merged with the settings of its queue.
 
-    If the queue's distribution is BestFit, the number of pods depends on the current capacity, `now`.
+    Raises Refused if the job cannot run. If the queue's distribution is BestFit, the number of pods depends
+    on `now`, the current capacity of the nodes.
     """
     _permitted(spec, queue)
     whole = capacity(queue)
@@ -116,7 +118,7 @@ def _said(part: Distributed | Scheduling | Storage | object) -> Object:
 
 
 def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
-    """Return the queue's settings, overridden by the job's settings. Maps are merged."""
+    """Return the settings of the queue, overridden by those of the job. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
     for name, value in _said(job).items():
         before = result.get(name)
@@ -131,7 +133,10 @@ def trainer_of(queue: QueueSpec) -> Object:
 
 
 def pod(job: Resolved, *, kai: bool) -> Object:
-    """Return the pod template for the JobSet."""
+    """Return the pod template of a job's JobSet.
+
+    Raises Refused if the queue's pod template cannot be used.
+    """
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
     named = [field for field in HOST_NAMES if spec.get(field)]
     if named:
@@ -146,11 +151,11 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
         # With ClusterFirst, a pod on the host network uses the node's DNS, which cannot resolve Services.
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
-    spec["restartPolicy"] = "Never"  # A single restarted rank cannot rejoin. The JobSet restarts all ranks.
+    spec["restartPolicy"] = "Never"  # A single restarted rank could not rejoin, so the JobSet restarts all.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or job.queue.service_account_name
     spec["serviceAccountName"] = account
     if account == "default" and spec.get("automountServiceAccountToken") is None:
-        # The queue does not name a service account, so its jobs get no service account token.
+        # If the queue does not name a service account, its jobs get no service account token.
         spec["automountServiceAccountToken"] = False
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
@@ -178,22 +183,23 @@ def pod(job: Resolved, *, kai: bool) -> Object:
 
 
 def _serves(helper: Object) -> bool:
-    """Return whether one of the template's additional containers becomes a native sidecar.
+    """Return whether an additional container of the pod template becomes a native sidecar.
 
-    A pod ends only when all of its containers have ended. A helper that serves the trainer would therefore
+    A pod ends only when all of its regular containers have ended. An additional container would therefore
     keep a finished job running, and keep a failed rank from being restarted. Kubernetes terminates a native
-    sidecar after the trainer. Containers with their own restart policy are not changed.
+    sidecar after the trainer has ended. A container with another restart policy than Always is not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")
 
 
 def _with_last_lines(container: Object) -> Object:
-    """Return the container with a policy that copies its last log lines to the pod's status on failure."""
+    """Return the container with a policy that makes the kubelet copy its last log lines to the pod's status
+    if it fails."""
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 
 def labels_of(job: Resolved) -> dict[str, str]:
-    """Return the labels for all objects that are created for a job."""
+    """Return the labels of all objects that the controller creates for a job."""
     gpu_type = job.queue.node_resources.gpu_type
     return {
         names.JOB_LABEL: job.name,
@@ -203,7 +209,8 @@ def labels_of(job: Resolved) -> dict[str, str]:
 
 
 def kai_queue(queue: QueueSpec) -> str | None:
-    """Return the kai-scheduler queue's name, from spec.kaiQueue, otherwise spec.queue, otherwise None."""
+    """Return the name of the kai-scheduler Queue: that of spec.kaiQueue, or else that of spec.queue, or else
+    None."""
     return queue.kai_queue or (queue.queue.name if queue.queue else None)
 
 
@@ -248,7 +255,10 @@ def _container(job: Resolved) -> Object:
 
 
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
-    """Return the trainer's command. If the code is synced, a supervisor restarts it for new code."""
+    """Return the command of the container `trainer`.
+
+    If the job's code is synced, a supervisor runs the command and restarts it for new code.
+    """
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
     if code is not None and job.workspace_digest:
         words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
@@ -256,7 +266,10 @@ def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
 
 
 def _named(items: Iterable[Object]) -> list[Object]:
-    """Return the items with unique names. Later items replace earlier items of the same name."""
+    """Return a list of items with unique names.
+
+    If several items have the same name, the last of them is kept.
+    """
     return list({item["name"]: item for item in items}.values())
 
 
@@ -293,5 +306,6 @@ def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
     if kai:
         spec["schedulerName"] = "kai-scheduler"
     elif asked.scheduler and asked.scheduler != "kai-scheduler":
-        # With Kueue, kai-scheduler might not be installed. A pod waits forever for a missing scheduler.
+        # With Kueue, kai-scheduler might not be installed, and a pod waits forever for a scheduler that does
+        # not exist.
         spec["schedulerName"] = asked.scheduler

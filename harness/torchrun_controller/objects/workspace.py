@@ -1,4 +1,4 @@
-"""The init container that fetches a job's code, or waits for its upload, before the ranks start."""
+"""Build the init container that fetches a job's code, or waits for its upload, before the ranks start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from harness.torchrun_sync.bundle import init_command, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
-"""A file in the workspace that contains the code's commit or digest. It is written last."""
+"""A file in the workspace that contains the commit or digest of the code. It is written last, so that it
+marks the code as complete."""
 WORKSPACE_SECONDS = 600
 KEPT = "workspace-kept"
 KEPT_FOLDER = "/torchrun-kept"
-"""The volume with the Secrets that store a job's code, and the volume's mount path in the init container."""
+"""The name of the volume with the Secrets that store a job's code (KEPT), and its mount path in the init
+container (KEPT_FOLDER)."""
 
 SHARED = f"""
 if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
@@ -27,7 +29,8 @@ if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
   done
 fi
 """
-"""If all pods share one volume, only node 0 fetches the code, and the other nodes wait."""
+"""Shell lines for pods that share one volume: only node 0 fetches the code, and the other nodes wait for
+it."""
 GIT = f"""set -e
 if ! command -v git >/dev/null; then
   echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
@@ -64,7 +67,8 @@ tee /dev/termination-log </tmp/s3
 
 
 def parts_of(annotations: Object) -> int | None:
-    """Return the number of Secrets that store a job's code, or None while the CLI creates the Secrets."""
+    """Return the number of Secrets that store a job's code, or None while the command line is still creating
+    them."""
     count = str(annotations.get(names.PARTS_ANNOTATION, "0"))
     return min(int(count), names.MAX_PARTS) if count.isdecimal() else None
 

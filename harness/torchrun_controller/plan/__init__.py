@@ -1,1 +1,1 @@
-"""Distribute a job's GPUs across nodes. These modules do no I/O."""
+"""Distribute a job's GPUs across nodes. These modules perform no I/O."""

@@ -17,14 +17,14 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""More CPUs, or bytes of memory, than any node has."""
+"""An amount that is larger than the CPUs, or the bytes of memory, of any node."""
 MAX_NODES = 64
-"""The largest number of pods that `best_fit` considers."""
+"""The maximum number of pods that `best_fit` considers."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """A node's resources that are not requested by any pod."""
+    """The resources of a node that no pod requests."""
 
     node: str
     gpus: int
@@ -35,7 +35,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Capacity:
-    """All nodes, and all pods that are scheduled and have not ended."""
+    """All nodes of the cluster, and all pods that are scheduled and have not ended."""
 
     nodes: list[Object]
     pods: list[Object]
@@ -57,9 +57,8 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return the users of GPUs on the given nodes, with their numbers of GPUs, in descending order.
-
-        A user is a job, or a pod that does not belong to a job.
+        """Return (user, number of GPUs) for the users of GPUs on the given nodes, in descending order of the
+        number. A user is a job, or a pod that does not belong to a job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
@@ -105,7 +104,7 @@ def _owner(pod: Object) -> str:
 def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    `whole` is the number of GPUs per node.
+    `whole` is the number of GPUs on a whole node.
     """
     part = Decimal(share) / Decimal(whole)
     cpus = quantity(queue.node_resources.cpus or 0) * part
@@ -120,7 +119,10 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
 
 
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
-    """Return the smallest number of equal pods with `gpus` GPUs in total that fit on the nodes, or None."""
+    """Return the smallest number of equal pods that have `gpus` GPUs in total and fit on the nodes.
+
+    Returns None if no number fits.
+    """
     for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
             return pods
@@ -148,7 +150,7 @@ def explained(
     else:
         text += f"; no equal split of {pods * share} GPUs fits"
         if best_fit(pods * share, [replace(node, cpus=_ALL, memory=_ALL) for node in free], queue, whole):
-            text += ", because the CPUs or the memory that its pods ask for are not free beside them"
+            text += ", because there are not enough free CPUs or memory on the nodes with free GPUs"
     holders = capacity.holders([node.node for node in free])
     if holders:
         names_of_holders = [f"{who} ({count})" for who, count in holders]

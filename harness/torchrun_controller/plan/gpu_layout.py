@@ -1,4 +1,4 @@
-"""Compute a job's layout from its GPUs: the number of pods, and the number of ranks per pod."""
+"""Compute the layout of a job from its GPUs: the number of pods, and the number of ranks per pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """Raised if a job cannot run with its spec. `reason` becomes the condition's reason."""
+    """Raised if a job cannot run with its spec. `reason` becomes the reason of the job's condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -18,14 +18,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """A job's layout: equal pods, one per node. `least`, the minimum, is below `nodes` for an elastic job."""
+    """The layout of a job: equal pods, one per node.
+
+    `least` is the minimum number of nodes, which is less than `nodes` for an elastic job.
+    """
 
     nodes: int
     least: int
     gpus: int
     """The number of GPUs per node. 0 means that the job uses only CPUs."""
     processes: int
-    """The number of processes per node."""
+    """The number of processes (ranks) per node."""
 
     @property
     def elastic(self) -> bool:
@@ -37,11 +40,11 @@ class Plan:
 
 
 BestFit = Callable[[int], int | None]
-"""A function that takes a number of GPUs and returns the number of equal pods that fit, or None."""
+"""A function that takes a number of GPUs and returns the number of equal pods in which they fit, or None."""
 
 
 def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
-    """Return a job's layout on nodes with `capacity` GPUs each.
+    """Return the layout of a job on nodes with `capacity` GPUs each.
 
     If the spec does not set the number of nodes, `best_fit` chooses the number of pods. If `best_fit` returns
     None, the job uses the fewest nodes with equal shares. Raises Refused.
@@ -49,7 +52,7 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs on its nodes.
+        gpus = capacity * (fixed or 1)  # Without numGPUs, a job uses whole nodes.
     if not gpus:
         nodes, share = fixed or 1, 0
     elif job.processes_per_node is not None:

@@ -1,4 +1,4 @@
-"""Caches of all kinds that the controller watches. Reading them does not send requests to the API server."""
+"""Caches of all kinds that the controller watches. Reading the caches sends no requests to the API server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
-"""How many seconds to wait for the first lists of nodes and pods.
-
-If listing is forbidden, the controller works without data about nodes and pods.
+"""The number of seconds to wait for the first lists of nodes and pods. If the controller may not list them,
+it works without data about nodes and pods.
 """
 
 
 class Caches:
-    """One store per kind. A store may be behind the API server, but never goes back to an older version."""
+    """The watch caches, with one store per kind.
+
+    A store may be behind the API server, but never goes back to an older version.
+    """
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
@@ -29,10 +31,10 @@ class Caches:
         self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
         self._capacity_synced: list[threading.Event] = []
         self.told: Told = _unheard
-        """A function that is called with each change once the watches have started."""
+        """A function that is called with each change after the watches have started."""
         self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
 
-    # -- read: harness.torchrun_controller.runtime.snapshot.Source ----------------------------------------
+    # -- read the caches (implements snapshot.Source) -----------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self.stores[kind].get(namespace, name)
 
@@ -46,12 +48,12 @@ class Caches:
         return self.stores[kind].all(namespace)
 
     def capacity(self) -> Capacity | None:
-        """Return the nodes and their pods, or None until both have been listed."""
+        """Return the cluster's nodes and their pods, or None until both have been listed."""
         if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
             return None
         return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
 
-    # -- write -----------------------------------------------------------------------------------------
+    # -- store this process's own writes ---------------------------------------------------------------
     def wrote(self, item: Object) -> None:
         """Store the object from the API server's response to a write, if its kind is watched.
 
@@ -65,7 +67,7 @@ class Caches:
         if change is not None and kind == QUEUES:
             self.told(kind, change)
 
-    # -- watch -----------------------------------------------------------------------------------------
+    # -- start the watches -----------------------------------------------------------------------------
     def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
         """Start the watches. Return True once all caches are synced, or False if `stop` is set first.
 

@@ -12,15 +12,15 @@ from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of
 
 KEPT = timedelta(seconds=5)
 SHARE = 60
-"""A namespace's Events are reused for SHARE times the duration of the request that read them.
-
-Even in a namespace with many Events, the controller therefore spends at most 1/20 of its time on the requests
-for the three kinds of Events.
+"""The factor by which the time for which a namespace's Events are reused is longer than the request that read
+them. Even in a namespace with many Events, the controller therefore spends at most 1/20 of its time on the
+requests for the three kinds of Events.
 """
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
-"""The Events about image pulls. Once a pod pulls its image, the problem in older warnings is solved."""
+"""The field selector for Events about image pulls. Once a pod pulls its image, older warnings about it are
+obsolete."""
 
 
 def needed(pods: list[Object]) -> list[str]:
@@ -30,7 +30,7 @@ def needed(pods: list[Object]) -> list[str]:
 
 
 class Warnings:
-    """A cache of Events, keyed by namespace and field selector, to explain late pods."""
+    """A cache of Events that can explain why pods are late, keyed by namespace and field selector."""
 
     def __init__(
         self, read: Callable[[str, str], list[Object]], monotonic: Callable[[], float] = time.monotonic
@@ -38,7 +38,8 @@ class Warnings:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
         self._kept: dict[tuple[str, str], tuple[datetime, timedelta, list[Object]]] = {}
-        """For each namespace and selector, when the Events were read, their lifetime, and the Events."""
+        """Maps (namespace, field selector) to the time at which the Events were read, their lifetime, and the
+        Events."""
         self._lock = threading.Lock()
 
     def of(self, namespace: str, now: datetime, selectors: list[str]) -> list[Object]:

@@ -27,24 +27,24 @@ from harness.torchrun_controller.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 FORBIDDEN, GONE, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
-"""Annotation on an Event: the order of the last transition that the Event reports."""
+"""Annotation on an Event, with the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
 """The maximum age of a transition for which an Event is posted.
 
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""After the API server has forbidden an Event, no Events are posted for this many seconds."""
+"""The number of seconds for which no Events are posted after the API server has forbidden an Event."""
 
 
 ATTEMPTS = 3
 
 
 class _Posted(NamedTuple):
-    """An Event as stored by the API server."""
+    """An Event as it is stored in the API server."""
 
     order: int
-    """The order of the last transition that the Event reports."""
+    """The `order` of the last transition that the Event reports."""
     document: Object | None
 
 
@@ -61,7 +61,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def forget(self, kind: str, namespace: str, name: str) -> None:
-        """Discard the state for a deleted object."""
+        """Forget which Events were posted about an object that was deleted."""
         with self._lock:
             self._posted_events.pop((kind, namespace, name), None)
 
@@ -83,7 +83,8 @@ class Recorder:
             posted[name] = stored
 
     def _due(self, found: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
-        """Return whether an Event has not been posted, and its transition is neither too new nor too old."""
+        """Return whether an Event must be posted now: it has not been posted yet, and its transition is
+        neither too recent nor too old."""
         if posted.get(_name(found, event), NEVER).order >= event.order:
             return False
         return event.since is None or event.not_before <= now - event.since <= LATEST
@@ -101,8 +102,8 @@ class Recorder:
     def _post(self, found: Object, name: str, event: Event, at: str, there: Object | None) -> _Posted:
         """Create or update the Event. `there` is the Event as this process last wrote it, or None.
 
-        The first transition and each repetition take one request. The Event is read only if another process
-        has written it, or if the API server has deleted it after an hour.
+        The first transition and each repetition need only one request. The Event is read only if another
+        process has written it, or if the API server has deleted it after an hour.
         """
         resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
         for _ in range(ATTEMPTS):
@@ -120,7 +121,7 @@ class Recorder:
                 if error.status not in (CONFLICT, GONE):
                     raise
             there = self.kube.get("v1", "Event", name, namespace)
-        return NEVER  # Each attempt conflicted with another writer. The next reconcile tries again.
+        return NEVER  # Other writers caused conflicts. The next reconcile tries again.
 
     def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
         self.metrics.events_failed.inc()
@@ -144,7 +145,8 @@ def _name(found: Object, event: Event) -> str:
 
 
 def _together(events: list[Event]) -> list[list[Event]]:
-    """Group the Events to post: one group with all normal Events, and one for each warning, in order."""
+    """Group the Events to post, in order: all normal Events form one group, and each warning forms its own
+    group."""
     usual = [event for event in events if not event.warning]
     groups = [[event] for event in events if event.warning or event in usual[-1:]]
     return [usual if group == usual[-1:] else group for group in groups]

@@ -37,7 +37,8 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How many seconds pods are not checked if an equal pod has been accepted, e.g. in a burst of jobs."""
+"""The number of seconds for which a pod is not checked again if an equal pod was accepted, for example in a
+burst of jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """
@@ -60,21 +61,23 @@ class Cluster:
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     made: set[str] = field(default_factory=set)
-    """UIDs of JobSets that this process created and that are not yet in their job's status."""
+    """The UIDs of the JobSets that this process created and that their jobs' statuses do not contain yet."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """The time when a pod was last accepted, keyed by the pod's JSON under a common job name."""
+    """The time at which each pod was last accepted, keyed by the pod's JSON under a name that all jobs
+    share."""
     _checking: tuple[threading.Lock, ...] = field(default_factory=lambda: _locks(LOCKS))
-    """Locks for checks. Equal pods have the same lock, so that a burst of jobs checks its pod once."""
+    """Locks for checks in dry runs. Equal pods use the same lock, so that the pod of a burst of equal jobs is
+    checked only once."""
 
-    # -- read ------------------------------------------------------------------------------------------
+    # -- read objects ----------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return the current object, or None."""
+        """Return the current object from the API server, or None if it does not exist."""
         item = self.kube.get(kind.api, kind.kind, name, namespace)
         return kind.kept(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects whose label `kind.label` is `value`."""
+        """Return the current objects whose label `kind.label` has the value `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.kept(item) for item in found]
 
@@ -89,7 +92,8 @@ class Cluster:
         return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
 
     def last_line(self, namespace: str, pod: str) -> datetime | None:
-        """Return the time of a trainer's last log line, or None if there is no line or no valid response."""
+        """Return the time of the last line in a trainer's log, or None if the log is empty or could not be
+        read."""
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         query = {"container": names.TRAINER, "tailLines": "1", "timestamps": "true"}
         try:
@@ -98,12 +102,13 @@ class Cluster:
         except (ApiException, HTTPError, ValueError):
             return None
 
-    # -- write -----------------------------------------------------------------------------------------
+    # -- write a status and execute actions ------------------------------------------------------------
     def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
-        """Write a status that differs from the status in `found`. Return whether `found` was up to date.
+        """Write a status if it differs from the status in `found`.
 
-        If the result is False, reconcile again, because the object has changed or been deleted. If `acting`
-        is true, an unchanged status is also written, to verify before an action that `found` is up to date.
+        Return whether `found` was up to date. If it was not, the object has changed or has been deleted, and
+        the caller must reconcile again. If `acting` is true, an unchanged status is written too, to verify
+        before an action that `found` is up to date.
         """
         document = (
             status
@@ -144,9 +149,9 @@ class Cluster:
             self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
-        """Execute an action for a job or a queue. Actions can be repeated.
+        """Execute an action for a job or a queue.
 
-        Raises Rejected if the API server rejects an object.
+        An action can safely be repeated. Raises Rejected if the API server rejects an object.
         """
         namespace = found["metadata"]["namespace"]
         match action:
@@ -164,7 +169,10 @@ class Cluster:
                 self._finalizers(found, wanted)
 
     def _check_one_of(self, document: Object, alike: str) -> None:
-        """Check an object unless one with an equal `alike` was accepted recently. Raises Rejected."""
+        """Check an object in a dry run, unless an object with an equal `alike` was accepted recently.
+
+        Raises Rejected.
+        """
         with self._checking[hash(alike) % LOCKS]:
             now = self.monotonic()
             if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
@@ -229,8 +237,8 @@ class Cluster:
         ):
             kind_of = "queue" if of_queue else "job"
             message = (
-                f"the claim exists, and not for this {kind_of}: rename the {kind_of}, or name the claim in "
-                "claimName"
+                f"the claim exists, but does not belong to this {kind_of}: rename the {kind_of}, or name "
+                "the claim in claimName"
             )
             raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 
@@ -243,8 +251,8 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": only,
-            # The object remains, with a deletion timestamp, until its pods are deleted. Its pods therefore
-            # cannot communicate with the pods of a new object of the same name.
+            # The object remains, with a deletion timestamp, until its pods are deleted. A new object of the
+            # same name can be created only after that, so its pods cannot communicate with the old pods.
             "propagationPolicy": "Foreground",
         }
         resource = self.kube.resource(action.api_version, action.kind)

@@ -1,4 +1,5 @@
-"""The controller's HTTP server: /metrics, /healthz (fails if a component is stuck) and /readyz."""
+"""The controller's HTTP server, which serves /metrics, /healthz (fails if a component is stuck) and
+/readyz."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""A component without progress for this many seconds is considered stuck.
-
-A request to an unresponsive API server fails earlier, even with its retry.
+"""The number of seconds without progress after which a component is considered stuck. A request to an API
+server that does not respond fails earlier, even with its retry.
 """
 
 
 class Health:
-    """Records the progress of the process's components. A component is monitored from its first report on."""
+    """Records the progress of the process's components.
+
+    A component is monitored from its first report of progress on.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
@@ -35,7 +38,7 @@ class Health:
         self._last.pop(part, None)
 
     def stuck(self) -> list[str]:
-        """Return the components without progress for LATE_SECONDS."""
+        """Return the components that have made no progress for LATE_SECONDS."""
         now = self.monotonic()
         return [part for part, last in list(self._last.items()) if now - last > LATE_SECONDS]
 
@@ -91,4 +94,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because probes arrive every few seconds."""
+        """Do not log requests, because probes send one every few seconds."""

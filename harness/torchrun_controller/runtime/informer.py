@@ -1,4 +1,4 @@
-"""Keeps a Store in sync with a kind's objects: one list, then a watch from the list's version.
+"""Keep a Store in sync with the objects of a kind: list them once, then watch from the version of the list.
 
 A watch ends after the requested timeout, and the next watch continues from the last version. After an expired
 version (410) or repeated watch failures, the objects are listed again. Objects that are missing from the new
@@ -24,7 +24,7 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
-"""The requested duration of a watch, in seconds."""
+"""The duration of a watch, in seconds, that the controller requests from the API server."""
 SILENCE_SECONDS = 120.0
 """The timeout in seconds for a connection without data.
 
@@ -41,11 +41,14 @@ Told = Callable[[Kind, Change], None]
 
 
 class Expired(Exception):
-    """Raised if the API server no longer has the requested version."""
+    """Raised if the API server no longer has the resource version from which to watch."""
 
 
 class Informer(threading.Thread):
-    """A thread that watches one kind. After each update to the store, it calls `told` with the change."""
+    """A thread that watches one kind and updates its store.
+
+    After each update, it calls `told` with the change.
+    """
 
     def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
         super().__init__(name=f"watch {kind.plural}", daemon=True)
@@ -104,7 +107,7 @@ class Informer(threading.Thread):
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
-            return  # The next watch continues from the same version.
+            return  # The next watch continues from this version.
         finally:
             response.close()
 
@@ -118,7 +121,7 @@ class Informer(threading.Thread):
             case "BOOKMARK":
                 self.store.reached(int(item["metadata"]["resourceVersion"]))
                 return
-            case _:  # After any ERROR, the objects are listed again.
+            case _:  # After any ERROR event, all objects are listed again.
                 raise Expired(str(item)[:200])
         if change is not None:
             self.told(self.kind, change)
@@ -137,7 +140,10 @@ class Informer(threading.Thread):
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield a watch's events. An incomplete last line is dropped, because the next watch repeats it."""
+    """Yield the events of a watch.
+
+    An incomplete last line is dropped, because the next watch repeats its event.
+    """
     rest = b""
     for chunk in response.stream(None, decode_content=True):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -15,7 +15,7 @@ METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerRefer
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 CONTAINER = ("name", "state", "started", "lastState")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""Label on a Workload: the UID of its JobSet."""
+"""Label on a Workload, with the UID of its JobSet."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Kind:
     plural: str
     keep: Callable[[Object], Object]
     label: str | None = None
-    """The label by which a store's or cluster's method `of` finds objects."""
+    """The label by whose value the method `of` of a store or cluster finds objects."""
     selector: str = ""
-    """The label selector for the watched objects."""
+    """The label selector that limits which objects are watched."""
     fields: str = ""
-    """The field selector for the watched objects."""
+    """The field selector that limits which objects are watched."""
     namespaced: bool = True
 
     def path(self, namespace: str | None) -> str:
@@ -41,7 +41,10 @@ class Kind:
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return an object's fields to cache, with the API version and kind, which list items do not have."""
+        """Return the part of an object that is cached.
+
+        The API version and the kind are added, because the items of a list do not contain them.
+        """
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 
@@ -165,7 +168,8 @@ def _local_queue(item: Object) -> Object:
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
 QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
 JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
-"""All JobSets are watched, because a JobSet that does not belong to a job may have a job's name."""
+"""All JobSets are watched, because a JobSet that does not belong to a job might have the same name as a
+job."""
 PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
 CLAIMS = Kind(
     "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
@@ -183,7 +187,7 @@ PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
-"""Services are not watched. etcd's Service is read when a job that needs etcd starts."""
+"""Services are not watched. etcd's Service is read only when a job that needs etcd starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(
     "v1",
@@ -192,8 +196,9 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods that use a node's resources, regardless of their owner."""
+"""All pods that use the resources of a node, whoever owns them."""
 OWN = (JOBS, QUEUES)
-"""The kinds that are listed first, so that cached objects are never older than their cached owners."""
+"""The kinds that are listed first. The cached objects created for them are therefore never older than they
+are."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
 KUEUES = (WORKLOADS, LOCAL_QUEUES)

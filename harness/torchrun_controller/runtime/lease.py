@@ -22,7 +22,8 @@ from harness.core.retries import reason_of
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
-"""The lease duration, the renew deadline and the retry period, with client-go's default values, in seconds.
+"""The lease duration, the renew deadline and the retry period in seconds. The values are client-go's
+defaults.
 """
 
 
@@ -34,7 +35,7 @@ def _now() -> str:
 class Lease:
     """A Lease that `identity` acquires and renews.
 
-    The clocks of two machines may differ. Therefore another holder's Lease expires LEASE_SECONDS after this
+    Because the clocks of two machines may differ, another holder's Lease expires LEASE_SECONDS after this
     process observed the last change to the Lease.
     """
 
@@ -44,7 +45,8 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     tried: Callable[[bool], None] = lambda _: None
-    """A callback after each attempt. Its argument is True if the API server responded."""
+    """A function that is called after each attempt to acquire or renew the Lease. Its argument is whether the
+    API server responded."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
@@ -57,7 +59,10 @@ class Lease:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew the Lease until `stop` is set or the Lease is lost. The caller must not write afterwards."""
+        """Renew the Lease until `stop` is set or the Lease is lost.
+
+        After that, the caller must not write to the cluster.
+        """
         last = self.monotonic()
         while not stop.wait(RETRY_SECONDS):
             if self.take():

@@ -1,4 +1,4 @@
-"""Log formats: text, or one JSON object per line. Log lines about a job or queue contain its name."""
+"""Log as text, or as one JSON object per line. Log lines about a job or queue contain its name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
-    """Return the argument `extra` for a log call about a job or queue. `kind` is "job" or "queue"."""
+    """Return the argument `extra` for a log call about a job or queue.
+
+    `kind` is "job" or "queue", followed by the object's namespace and name.
+    """
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
 
 
 def short(error: Exception) -> str:
-    """Return an error message on one line. For an API error, this is the server's message."""
+    """Return an exception's message on one line.
+
+    For an error response of the API server, this is the server's message.
+    """
     if isinstance(error, ApiException | HTTPError):
         return reason_of(error)
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 class Text(logging.Formatter):
-    """The format `TIME LEVEL LOGGER NAMESPACE/NAME: MESSAGE`."""
+    """Formats a log record as `TIME LEVEL LOGGER NAMESPACE/NAME: MESSAGE`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(whose)s%(message)s")
@@ -42,7 +48,8 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One JSON object per line: time (UTC), level, logger, message, namespace, job or queue, uid, error."""
+    """Formats a log record as a JSON object on one line: time (UTC), level, logger, message, namespace, job
+    or queue, uid, error."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))

@@ -33,7 +33,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class Metrics:
-    """The metrics for one controller, in their own registry."""
+    """The Prometheus metrics of one controller, in their own registry."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
@@ -70,13 +70,14 @@ class Metrics:
             }
         )
         self.jobs: Callable[[], Iterable[Object]] = tuple
-        """A function that returns all watched jobs."""
+        """A function that returns all jobs in the watch cache."""
         self.registry.register(_Jobs(self))
         ProcessCollector(registry=self.registry)
 
     @contextmanager
     def look(self, kind: str) -> Iterator[None]:
-        """Measure the duration of a reconcile, and count it if it fails."""
+        """Return a context manager that measures the duration of a reconcile, and counts the reconcile if it
+        fails."""
         started = time.perf_counter()
         try:
             yield
@@ -91,16 +92,17 @@ class Metrics:
         self.requests.labels(*request_of(method, url), str(code)).inc()
 
     def admitted(self, job: Object, before: JobStatus, status: JobStatus) -> None:
-        """Record the waiting time of a job that Kueue just admitted."""
+        """Record the waiting time of a job that Kueue has just admitted."""
         waited = queue_wait(job, before, status)
         if waited is not None:
             self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(waited)
 
 
 class _Jobs(Collector):
-    """Counts the cached jobs on each scrape. A phase without jobs has no sample.
+    """Counts the cached jobs by phase on each scrape.
 
-    Counting watch events would miss this process's own writes, because those are already in the cache.
+    A phase without jobs has no sample. Counting watch events instead would miss this process's own writes,
+    which are already in the cache.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -118,7 +120,10 @@ class _Jobs(Collector):
 
 
 def request_of(method: str, url: str) -> tuple[str, str]:
-    """Return a request's RBAC verb and resource, or ("get", "") for a URL that is not a resource."""
+    """Return the RBAC verb and the resource of a request.
+
+    For a URL that is not that of a resource, return ("get", "").
+    """
     parts = urlsplit(url)
     known = _PATH.match(parts.path)
     if known is None:
@@ -134,7 +139,7 @@ def request_of(method: str, url: str) -> tuple[str, str]:
 
 
 def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
-    """Return a job's waiting time in seconds if it was just admitted, otherwise None.
+    """Return the waiting time of a job in seconds if it was just admitted, and otherwise None.
 
     The waiting time starts when the job is created, resumed, queued or preempted, whichever is latest.
     """

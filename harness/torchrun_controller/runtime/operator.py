@@ -1,4 +1,7 @@
-"""The operator. Each watch event enqueues the affected jobs and queues (work_queue.py)."""
+"""The operator of the controller.
+
+For each watch event, it enqueues the jobs and queues that the event affects (work_queue.py).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ from harness.torchrun_controller.runtime.work_queue import Waking
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 30
-"""The interval in seconds at which every unfinished job is reconciled, in case an event was lost."""
+"""The interval, in seconds, at which every unfinished job is reconciled even without an event, in case an
+event was lost."""
 MOVE_SECONDS = 5
 
 
@@ -69,7 +73,7 @@ class Operator:
         try:
             done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # Raise the error from a task that ended unexpectedly.
+                task.result()  # This raises the error of a task that ended unexpectedly.
         finally:
             stop.set()
             for task in own:
@@ -88,7 +92,7 @@ class Operator:
                 key = Key("job", job["namespace"], job["name"])
                 self.waking.later(key, ROUND_SECONDS * number / len(unfinished))
 
-    # -- which event enqueues which object -------------------------------------------------------------
+    # -- enqueue the objects that an event affects -----------------------------------------------------
     def _told(self, kind: Kind, change: Change) -> None:
         if kind != JOBS and _same(change):
             return
@@ -100,7 +104,8 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            # A restarting JobSet deletes its failed pods, and with them the reason for the failure.
+            # A failed pod is urgent: when a JobSet restarts, it deletes its failed pods, and with them the
+            # reason for the failure.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
             (self.waking.wake if failed else self.waking.progressed)(key)
@@ -109,7 +114,7 @@ class Operator:
                 if owner["kind"] == "JobSet":
                     self.waking.progressed(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
-            if not change.own:  # Otherwise, a reconcile that writes and then fails would repeat at once.
+            if not change.own:  # A reconcile that writes and then fails would repeat at once.
                 self.waking.wake(Key("queue", namespace, name))
             self._wake_jobs(namespace, _waits)
         elif kind == LOCAL_QUEUES:
@@ -127,7 +132,8 @@ class Operator:
                 self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
 
     def _wake_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues that use a LocalQueue, by their own name or by spec.localQueue."""
+        """Enqueue the TorchrunQueues that use a LocalQueue, because it has the same name or spec.localQueue
+        names it."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
@@ -135,7 +141,10 @@ class Operator:
 
 
 def _asks(change: Change) -> bool:
-    """Return whether a job changed outside its status. Only the controller writes the status."""
+    """Return whether a change to a job affects more than its status.
+
+    Only the controller writes the status.
+    """
     before, after = change.before, change.after
     if before is None or after is None:
         return True
@@ -157,7 +166,7 @@ def _waits(phase: str | None) -> bool:
 
 
 def _same(change: Change) -> bool:
-    """Return whether all cached fields are unchanged (kinds.py)."""
+    """Return whether none of the cached fields has changed (kinds.py)."""
     if change.before is None or change.after is None:
         return False
     return _content(change.before) == _content(change.after)

@@ -44,23 +44,22 @@ from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 10.0
-"""The delay in seconds before the next reconcile after an action, if no event occurs first."""
+"""The delay, in seconds, before the next reconcile after an action, unless an event occurs earlier."""
 REFUSED_SECONDS = 5.0
-"""The delay in seconds before the API server checks rejected pods again."""
+"""The delay, in seconds, before the API server is asked again to check pods that it rejected."""
 RECHECK_SECONDS = 10.0
-"""The delay in seconds before the next reconcile of a queue that is not ready.
-
-A delay is needed because some of the queue's objects are not watched.
+"""The delay, in seconds, before the next reconcile of a queue that is not ready. It is needed because some of
+the queue's objects are not watched.
 """
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
-"""The delay in seconds before the next reconcile if a write failed because the cache was outdated."""
+"""The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
 
 
 class Key(NamedTuple):
-    """The identity of an object in the work queue."""
+    """The key of a job or queue in the work queue."""
 
     kind: Literal["job", "queue"]
     namespace: str
@@ -68,15 +67,16 @@ class Key(NamedTuple):
 
 
 def clock() -> datetime:
-    """Return the current time truncated to whole seconds, like condition timestamps."""
+    """Return the current time, truncated to whole seconds like the timestamps of conditions."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
-    This applies if a job ends, if an object is deleted, and if a job gets a new JobSet. It does not apply to
-    a JobSet that this process created, nor if all pods have succeeded, which is final.
+    A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
+    cases are safe with an outdated cache: a JobSet that this process created, and a job whose pods have all
+    succeeded, because this is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -91,7 +91,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
     """Return the minimum time between the last write of a job's status and a write of this new status.
 
-    It is 0 if anything other than the number of pods or a message has changed, or if pods were lost.
+    The time is 0 if pods were lost, or if anything other than the number of pods or a message has changed.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
@@ -127,8 +127,8 @@ def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
 class Reconciler:
     """Reconciles jobs and queues.
 
-    Its state consists of the watch caches, its own writes and the posted Events. If this state is lost, it
-    can be rebuilt.
+    Its state consists of the watch caches, its own writes and the posted Events, and can be rebuilt if it is
+    lost.
     """
 
     def __init__(
@@ -152,7 +152,9 @@ class Reconciler:
         """The time when the API server last rejected the pods of each job or queue."""
 
     def look(self, key: Key) -> float | None:
-        """Reconcile an object. Return the seconds until the next reconcile if no event occurs, or None.
+        """Reconcile an object.
+
+        Return the number of seconds until the next reconcile if no event occurs earlier, or None.
 
         Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
         conditions.
@@ -185,7 +187,8 @@ class Reconciler:
     def _apply(
         self, key: Key, job: Object, before: JobStatus, decision: Decision, now: datetime
     ) -> float | None:
-        """Check the pods, write the status, execute the other actions and post the Events."""
+        """Carry out a decision: check the pods, write the status, execute the other actions and post the
+        Events."""
         checks: list[Action] = [action for action in decision.actions if isinstance(action, Check)]
         if checks and self._too_early(key, now):
             return REFUSED_SECONDS
@@ -202,7 +205,7 @@ class Reconciler:
         return _seconds_until(decision.wake, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
-        """Record the rejection in the job's status."""
+        """Record in a job's status that the API server rejected one of its objects."""
         self._refused[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
@@ -218,13 +221,14 @@ class Reconciler:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
         Without this pause, the object might be reconciled continuously: the API server's message may contain
-        e.g. a new port or count, and each new message changes the status, which triggers a reconcile.
+        a number that is always new, such as a port, and each new message changes the status, which triggers a
+        reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
-        """Write the status. Return whether `job` was up to date."""
+        """Write the status of a job. Return whether `job` was up to date."""
         if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
             return False
         if before != decision.status:
@@ -242,9 +246,10 @@ class Reconciler:
         return decision
 
     def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
-        """Return the decision for a job. If it needs additional data, read the data and decide again.
+        """Return the decision for a job.
 
-        The additional data are etcd's Service, the time of the last log line, and the namespace's Events.
+        If the decision needs additional data, read the data and decide again. Additional data are etcd's
+        Service, the time of the last log line, and the Events in the namespace.
         """
         kai = self.cluster.kai
         seen = replace(self._seen(source, job), rejected=rejected)
@@ -261,7 +266,7 @@ class Reconciler:
         return decision
 
     def _seen(self, source: Source, job: Object) -> Seen:
-        """Read a job's objects. Its queue and the capacity always come from the caches."""
+        """Read the objects of a job. Its queue and the capacity are always read from the caches."""
         waits_in = queue_of(self.caches, job)
         return replace(
             see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
@@ -299,9 +304,9 @@ class Reconciler:
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:
-        """Return the reason why the API server would reject pods for the queue's jobs.
+        """Return why the API server would reject the pods of a queue's jobs.
 
-        Return "" if it would accept the pods, and None if the queue's spec is invalid.
+        Returns "" if it would accept them, and None if the queue's spec is invalid.
         """
         try:
             spec = QueueSpec.model_validate(queue["spec"])
@@ -321,9 +326,10 @@ class Reconciler:
         return ""
 
     def _check_pod(self, pod: Object) -> None:
-        """Let the API server check a queue's pod. Raises Rejected, except if a quota is exhausted.
+        """Let the API server check a queue's pod.
 
-        Quota is freed when pods end. Until then, each job reports the exhausted quota.
+        Raises Rejected, except if a quota is exhausted, because quota is freed when pods end. Until then,
+        each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)
@@ -332,7 +338,10 @@ class Reconciler:
                 raise
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Report an error in one of the object's conditions. Does not raise; the caller raises the error."""
+        """Report an error in one of the conditions of a job or queue.
+
+        This method does not raise the error, which is left to the caller.
+        """
         kind = JOBS if key.kind == "job" else QUEUES
         found = self.caches.one(kind, key.namespace, key.name)
         if found is None:

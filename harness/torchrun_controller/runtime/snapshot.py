@@ -1,4 +1,4 @@
-"""Read a job's or queue's objects, from the watch caches or from the API server."""
+"""Read the objects of a job or queue, either from the watch caches or from the API server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from harness.torchrun_controller.runtime.kinds import (
 
 
 class Source(Protocol):
-    """A source of objects: the caches or the API server. Callers must not modify the returned objects."""
+    """A source of objects: the watch caches or the API server.
+
+    Callers must not modify the returned objects.
+    """
 
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
 
@@ -38,7 +41,7 @@ class Source(Protocol):
 
 
 def see(source: Source, job: Object, *, kai: bool) -> Seen:
-    """Return a snapshot of the job's objects, limited to those that the next decision needs."""
+    """Return a snapshot of a job's objects. It contains only the objects that the next decision needs."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)
@@ -55,7 +58,7 @@ def see(source: Source, job: Object, *, kai: bool) -> Seen:
 
 
 def queue_of(source: Source, job: Object) -> Object | None:
-    """Return the TorchrunQueue that a job names."""
+    """Return the TorchrunQueue to which a job belongs, or None if it does not exist."""
     try:
         name = JobSpec.model_validate(job["spec"]).queue_name
     except ValidationError:
@@ -66,8 +69,8 @@ def queue_of(source: Source, job: Object) -> Object | None:
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
     """Return a snapshot of a queue's objects.
 
-    The resource templates' objects and the ClusterQueue are fetched from the API server, because they are not
-    watched.
+    The ClusterQueue and the objects of the resource templates are read from the API server, because they are
+    not watched.
     """
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]

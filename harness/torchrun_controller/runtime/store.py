@@ -1,4 +1,4 @@
-"""A cache of one kind's objects, updated by a watch. It never goes back to an older version.
+"""A cache of the objects of one kind, updated by a watch. It never goes back to an older version.
 
 Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after an
 event the cache is complete up to that event's version. The process's own writes are stored when the API
@@ -20,16 +20,19 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A change to an object. `before` is None for a new object; `after` is None for a deleted object."""
+    """A change to an object. `before` is None if the object is new, and `after` is None if it was deleted."""
 
     before: Object | None
     after: Object | None
     own: bool = False
-    """Whether this process wrote the object, or read it again because its write was outdated."""
+    """Whether this process wrote the object, or read it again because its cached version was outdated."""
 
 
 def version_of(item: Object) -> int:
-    """Return an object's resource version as a number, which increases with each change in the cluster."""
+    """Return an object's resource version as a number.
+
+    The number increases with each change in the cluster.
+    """
     return int(item["metadata"]["resourceVersion"])
 
 
@@ -39,7 +42,7 @@ def place_of(item: Object) -> Place:
 
 
 class Store:
-    """A store of one kind's objects, indexed by namespace and name, and by the value of one label.
+    """A store of the objects of one kind, indexed by namespace and name, and by the value of one label.
 
     Callers must not modify the objects.
     """
@@ -47,18 +50,18 @@ class Store:
     def __init__(self, label: str | None = None) -> None:
         self.label = label
         self.version = 0
-        """The version up to which the watch has reported all changes."""
+        """The resource version up to which the watch has reported all changes."""
         self._items: dict[Place, Object] = {}
         self._labelled: dict[Place, dict[Place, Object]] = defaultdict(dict)
         self._lock = threading.Lock()
 
-    # -- read ------------------------------------------------------------------------------------------
+    # -- read objects ----------------------------------------------------------------------------------
     def get(self, namespace: str, name: str) -> Object | None:
         with self._lock:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return the objects in a namespace whose label is `value`, sorted by name."""
+        """Return the objects in a namespace whose label has the value `value`, sorted by name."""
         with self._lock:
             found = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(found.items())]
@@ -67,11 +70,12 @@ class Store:
         with self._lock:
             return [item for (where, _), item in self._items.items() if namespace in (None, where)]
 
-    # -- events of the watch ---------------------------------------------------------------------------
+    # -- apply the watch's events ----------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects with the listed objects. `version` is the list's version. Return the changes.
+        """Replace all objects with the listed objects.
 
-        Raises ValueError if the list is older than the store.
+        `version` is the resource version of the list. Return the changes. Raises ValueError if the list is
+        older than the store.
         """
         with self._lock:
             if version < self.version:
@@ -85,13 +89,19 @@ class Store:
             return [change for change in changes if change is not None]
 
     def changed(self, item: Object) -> Change | None:
-        """Store an added or modified object. Return the change, or None if the stored object is not older."""
+        """Store an object that was added or modified.
+
+        Return the change, or None if the stored object has the same or a newer version.
+        """
         with self._lock:
             self.version = max(self.version, version_of(item))
             return self._put(item)
 
     def deleted(self, item: Object) -> Change | None:
-        """Remove a deleted object. Return the change, or None if the stored object is missing or newer."""
+        """Remove an object that was deleted.
+
+        Return the change, or None if the store lacks the object or has a newer version.
+        """
         with self._lock:
             version = version_of(item)
             self.version = max(self.version, version)
@@ -105,7 +115,7 @@ class Store:
         with self._lock:
             self.version = max(self.version, version)
 
-    # -- writes of this process ------------------------------------------------------------------------
+    # -- store this process's own writes ---------------------------------------------------------------
     def wrote(self, item: Object) -> Change | None:
         """Store the object from the API server's response to a write. Return the change, or None.
 

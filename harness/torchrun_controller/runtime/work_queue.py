@@ -24,16 +24,16 @@ Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
-"""The maximum number of reconciles per second for progress.
-
-With 100 active objects, each object is reconciled every 5 s.
+"""The maximum number of reconciles per second that progress events cause. With 100 active objects, each
+object is reconciled every 5 s.
 """
 ACTIVE_SECONDS = 10.0
-"""How many seconds an object counts as active after its last progress event."""
+"""The number of seconds for which an object counts as active after its last progress event."""
 
 
 class Waking:
-    """A work queue that calls `look` in at most `workers` threads."""
+    """A work queue that calls `look` with the key of each object to reconcile, in at most `workers`
+    threads."""
 
     def __init__(self, look: Look, workers: int = 10) -> None:
         self.look, self.workers = look, workers
@@ -44,10 +44,10 @@ class Waking:
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._active: OrderedDict[Key, float] = OrderedDict()
-        """The time of each active object's last progress, oldest first."""
+        """The time of the last progress event of each active object, oldest first."""
 
     def wake(self, key: Key) -> None:
-        """Enqueue an object immediately."""
+        """Enqueue an object for an immediate reconcile."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -58,7 +58,8 @@ class Waking:
             self._queue.put_nowait(key)
 
     def progressed(self, key: Key) -> None:
-        """Enqueue an object after a delay, so that reconciles for progress do not exceed PROGRESS_RATE."""
+        """Enqueue an object after a delay that keeps the rate of reconciles for progress events below
+        PROGRESS_RATE."""
         now = asyncio.get_running_loop().time()
         self._active[key] = now
         self._active.move_to_end(key)
@@ -68,7 +69,7 @@ class Waking:
             self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
-        """Process the queue until cancelled."""
+        """Process the work queue until this task is cancelled."""
         self._threads = ThreadPoolExecutor(self.workers, "look")
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):

@@ -1,1 +1,4 @@
-"""Code that runs in pods, packed by harness.torchrun_sync.bundle: standard library only, Python 3.9+."""
+"""Code that runs in pods, packed by harness.torchrun_sync.bundle.
+
+It uses only the standard library of Python 3.9 or later.
+"""

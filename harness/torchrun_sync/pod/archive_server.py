@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes of each of a tree's file contents, in the order of contents_of."""
+    """Yield the content of each distinct file in a tree, as bytes, in the order of contents_of."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:
@@ -35,7 +35,7 @@ def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server for a store's current tree."""
+    """An HTTP server that serves the current tree of a store."""
 
     daemon_threads = True
 
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         print(f"code {record['tree'][:12]} sent to {self.client_address[0]}", flush=True)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing, because waiting pods send two requests per second."""
+        """Do not log requests, because each waiting pod sends two requests per second."""
 
 
 def main(arguments: Sequence[str]) -> int:

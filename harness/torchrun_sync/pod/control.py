@@ -21,9 +21,8 @@ from harness.torchrun_sync.pod.files import read_json, write_json
 
 HOLD_SECONDS = 60.0
 STOP_SECONDS = 40.0
-"""How many seconds a receiver waits for the supervisor to stop the command.
-
-GRACE_SECONDS (supervisor.py) is shorter.
+"""The number of seconds for which a receiver waits for the supervisor to stop the command. It is longer than
+GRACE_SECONDS in supervisor.py.
 """
 LOOK_SECONDS = 0.02
 
@@ -38,7 +37,7 @@ class Control:
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    # -- the receiver's side ---------------------------------------------------------------------------
+    # -- called by the receiver ------------------------------------------------------------------------
     def supervised(self) -> bool:
         """Return whether a supervisor is running."""
         try:
@@ -51,14 +50,16 @@ class Control:
         return False
 
     def status(self) -> dict[str, Any]:
-        """Return the supervisor's last status, or {} if no supervisor is running."""
+        """Return the last status that the supervisor wrote, or {} if no supervisor is running."""
         return read_json(self._at("status.json")) if self.supervised() else {}
 
     def be_patient(self, seconds: float) -> None:
         write_json(self._at("patience.json"), {"until": time.monotonic() + seconds})
 
     def hold(self) -> bool:
-        """Stop the command and wait until it has ended. Return False if no supervisor is running.
+        """Make the supervisor stop its command, and wait until the command has ended.
+
+        Return False if no supervisor is running.
 
         Raises Refused if the command does not stop, or if the supervisor exits.
         """
@@ -77,7 +78,7 @@ class Control:
         raise Refused("the supervisor exited before the command was stopped")
 
     def start(self, generation: int, tree: str) -> None:
-        """Make the supervisor run its command in the current tree."""
+        """Make the supervisor start its command with this generation and tree."""
         write_json(self._at("generation.json"), {"generation": generation, "tree": tree})
         self.release()
 
@@ -88,7 +89,7 @@ class Control:
         except FileNotFoundError:
             return
 
-    # -- the supervisor's side -------------------------------------------------------------------------
+    # -- called by the supervisor ----------------------------------------------------------------------
     def supervise(self) -> IO[bytes]:
         """Acquire the supervisor's lock and return it. Raises Refused if another supervisor holds it."""
         file = open(self._at("supervisor.lock"), "wb")  # noqa: SIM115
@@ -96,14 +97,14 @@ class Control:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise Refused(f"another supervisor runs with {self.folder}") from None
+            raise Refused(f"another supervisor is running with {self.folder}") from None
         return file
 
     def write_status(self, **status: Any) -> None:
         write_json(self._at("status.json"), status)
 
     def hold_token(self) -> str:
-        """Return the token of the current hold, or "" if there is no hold."""
+        """Return the token of the current hold request, or "" if there is none."""
         hold = read_json(self._at("hold.json"))
         return str(hold["token"]) if hold and time.monotonic() < hold["until"] else ""
 

@@ -1,4 +1,7 @@
-"""Validate a tree's entries and compute their digest. Both the client and the pods use this module."""
+"""Validate the entries of a tree, and compute the tree's digest.
+
+Both the client and the pods use this module.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,28 @@ from collections.abc import Sequence
 from typing import Any
 
 Entry = dict[str, Any]
-"""A dict with path and kind (file, dir or link).
-
-A file or folder also has a mode, a file also has size and sha256, and a link also has a target.
+"""An entry of a tree: a dict with path and kind (file, dir or link). A file or folder also has a mode, a file
+also has size and sha256, and a link also has a target.
 """
 KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target",)}
 
 
 class Refused(Exception):
-    """Raised if a request cannot be fulfilled. The receiver sends the message to the client."""
+    """Raised if a pod cannot fulfil a request. The receiver sends the message to the client."""
 
 
 class Dropped(Refused):
-    """Raised if received content had a wrong digest and was deleted. The sender can send it again."""
+    """Raised if received file content had the wrong digest and was deleted. The sender can send it again."""
 
 
 def tree_digest(entries: Sequence[Entry]) -> str:
-    """Return the digest of a tree's entries, independent of their order."""
+    """Return the digest of a tree, given its entries in any order."""
     rows = sorted([e["path"], e["kind"], *(e[name] for name in KINDS[e["kind"]])] for e in entries)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
 def check(entries: Sequence[Entry]) -> None:
-    """Raise Refused if an entry leads out of the tree, or if the entries are not a valid tree."""
+    """Raise Refused if the entries do not form a valid tree, or if an entry leads out of the tree."""
     kinds: dict[str, str] = {}
     for entry in entries:
         path, kind = entry["path"], entry["kind"]

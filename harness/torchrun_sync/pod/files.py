@@ -1,4 +1,4 @@
-"""Read and atomically write small files that another process reads."""
+"""Read and write small files through which processes communicate. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the JSON object in the file, or {} if it does not exist or contains another JSON type."""
+    """Return the JSON object in a file, or {} if the file does not exist or contains another type of JSON
+    value."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)

@@ -1,6 +1,7 @@
-"""Frames on a byte stream. Each frame's header contains the payload's length and SHA-256.
+"""Frames on a byte stream.
 
-The end of an exec stream may be lost or arrive too early, so the protocol does not depend on it.
+The header of each frame contains the length and the SHA-256 of its payload. The protocol does not depend on
+the end of the stream, because the end of an exec stream may be lost or arrive too early.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import hashlib
 import struct
 
 HEADER = struct.Struct(">4s8sQ32s")
-"""A frame's header: magic, kind, the payload's length in bytes, and the payload's SHA-256."""
+"""The format of a frame's header: magic number, kind, the payload's length in bytes, and the payload's
+SHA-256."""
 MAGIC = b"TRS1"
 MAX_PAYLOAD = 16 << 20
-"""The maximum payload size in bytes, so that a wrong length cannot exhaust the memory."""
+"""The maximum size of a payload in bytes. It is limited so that a wrong length cannot exhaust the memory."""
 
 
 class BadFrame(ValueError):
@@ -20,7 +22,7 @@ class BadFrame(ValueError):
 
 
 def pack(kind: str, payload: bytes = b"") -> bytes:
-    """Return one frame."""
+    """Return a frame as bytes: the header, followed by the payload."""
     return HEADER.pack(MAGIC, kind.encode(), len(payload), hashlib.sha256(payload).digest()) + payload
 
 
@@ -36,7 +38,7 @@ class Frames:
     def take(self) -> tuple[str, bytes] | None:
         """Return the next frame's kind and payload, or None if the frame is incomplete. Raises BadFrame."""
         if not (self._buffer.startswith(MAGIC) or MAGIC.startswith(bytes(self._buffer[: len(MAGIC)]))):
-            raise BadFrame(f"expected a frame, seen {bytes(self._buffer[:80])!r}")
+            raise BadFrame(f"expected a frame, found {bytes(self._buffer[:80])!r}")
         if len(self._buffer) < HEADER.size:
             return None
         _, kind, length, digest = HEADER.unpack_from(self._buffer)

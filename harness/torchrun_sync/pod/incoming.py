@@ -1,4 +1,4 @@
-"""A file content that a pod is receiving, named by its digest. It survives a lost connection."""
+"""Write the content of a file that a pod is receiving. The partial content survives a lost connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partially received file content. Bytes from an earlier connection are reread for the digest."""
+    """A partially received file content.
+
+    To compute the digest, bytes received through an earlier connection are read again.
+    """
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
@@ -37,7 +40,10 @@ class Incoming:
         self.received += len(piece)
 
     def finish(self) -> None:
-        """Rename the complete content to its digest. If its digest is wrong, delete it and raise Dropped."""
+        """Check the complete content's digest, and rename the file to the digest.
+
+        If the digest is wrong, delete the file and raise Dropped.
+        """
         self._file.close()
         if self._hash.hexdigest() != self.sha:
             os.unlink(self.part)

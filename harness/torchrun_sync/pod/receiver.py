@@ -24,12 +24,12 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver sends an ack after every this many bytes."""
+"""The number of received bytes after which the receiver sends an ack."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
-"""The maximum size in bytes of an uncompressed piece of a file."""
+"""The maximum uncompressed size, in bytes, of a piece of a file in one frame."""
 MAX_ENTRIES = 1 << 30
-"""The maximum size in bytes of a tree's unpacked entries."""
+"""The maximum uncompressed size of a tree's entries in bytes."""
 
 
 class Receiver:
@@ -55,7 +55,10 @@ class Receiver:
         }
 
     def answer(self, kind: str, payload: bytes) -> bytes:
-        """Process a frame. Return the response frame, or b"" if there is none. Raises Refused."""
+        """Process a frame and return the response frame, or b"" if there is none.
+
+        Raises Refused if the request cannot be fulfilled.
+        """
         if kind == "data":
             return self._data(payload, len(payload))
         if kind == "zdata":
@@ -95,7 +98,10 @@ class Receiver:
         return self._data(b"", 0)
 
     def _data(self, piece: bytes, received: int) -> bytes:
-        """Write a piece of the file. `received` is the piece's size in the frame."""
+        """Write a piece of the file that is being received.
+
+        `received` is the size of the piece in the frame, where it may be compressed.
+        """
         if self._content is None:
             raise Refused("received data that belongs to no file")
         self._content.write(piece)
@@ -109,7 +115,10 @@ class Receiver:
         return _message("ack", came=self._received)
 
     def _drop(self, message: dict[str, Any]) -> bytes:
-        """Delete the partially received file, as senders request if the file changed while it was read."""
+        """Delete the partially received file.
+
+        A sender requests this if the file changed while it was read.
+        """
         del message
         if self._content is not None:
             self._content.drop()
@@ -132,8 +141,8 @@ class Receiver:
         now = self.store.switch(message["tree"], message["generation"])
         self.control.be_patient(message["patience"])
         self.control.start(message["generation"], message["tree"])
-        # This must be the last call. It ends a waiting init container, possibly before the response is sent.
-        # If the sender then retries, the switch must already be complete.
+        # This must be the last step. It ends a waiting init container, possibly before the response is sent.
+        # The sender then retries, and the switch must already be complete.
         self.store.write_ready(message["ready"] or message["tree"])
         return _message("switched", tree=now["tree"], generation=now["generation"])
 

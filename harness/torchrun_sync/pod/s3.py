@@ -24,7 +24,7 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
                 while piece := answer.read(1 << 20):
                     md5.update(piece)
                     temporary.write(piece)
-                # The ETag is not an MD5 if KMS encrypts the object or if the object was uploaded in parts.
+                # The ETag is not an MD5 if the object is encrypted with KMS or was uploaded in parts.
                 plain = not (answer.headers.get("x-amz-server-side-encryption") or "").startswith("aws:")
             temporary.flush()
             digest = item.etag.strip('"')
@@ -41,15 +41,16 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
 
 
 def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
-    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of the listing.
+    """Download the objects under `s3://bucket/prefix` to the folder `root`.
 
-    Raises Failed. If the listing exceeds a workspace's limits, nothing is downloaded.
+    Return a digest of their listing. Raises Failed if the download fails. If the listing exceeds a
+    workspace's limits, nothing is downloaded.
     """
     bucket_name, _, prefix = url[len("s3://") :].partition("/")
     bucket = Bucket(bucket_name, environment)
     items = sorted(islice(bucket.items(prefix), MAX_FILES + 1), key=lambda item: item.key)
     one = [item for item in items if item.key == prefix and not prefix.endswith("/")]
-    if not one:  # The prefix is a folder, so `code` must not match `code-old`.
+    if not one:  # The prefix is treated as a folder, so that `code` does not match `code-old`.
         prefix = prefix and f"{prefix.rstrip('/')}/"
         items = [item for item in items if item.key.startswith(prefix)]
     if not items:
@@ -69,7 +70,7 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
 
 
 def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
-    """Download an archive next to the workspace's files, unpack it, and remove it."""
+    """Download an archive into the workspace's own folder, unpack it into the workspace, and remove it."""
     with tempfile.TemporaryDirectory(dir=os.path.join(root, STORE)) as folder:
         path = os.path.join(folder, item.key.rpartition("/")[2])
         save(bucket, item, path)
@@ -77,9 +78,10 @@ def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
 
 
 def _inside(workspace: Workspace, name: str) -> str:
-    """Return the object's path in the workspace. If its key is a folder, create it and return "".
+    """Return the path for an object in the workspace.
 
-    Raises Failed if the path would be outside the workspace or in the store's folder.
+    If the object's key denotes a folder, create the folder and return "". Raises Failed if the path would be
+    outside the workspace or in the store's folder.
     """
     if not name:
         return ""
@@ -101,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     url, root, ready, seconds = arguments
 
     def late(_number: int, _frame: object) -> None:
-        raise Failed(f"{url} was not there after {seconds} s")
+        raise Failed(f"{url} was not downloaded within {seconds} s")
 
     signal.signal(signal.SIGALRM, late)
     signal.alarm(int(seconds))

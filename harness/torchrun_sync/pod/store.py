@@ -36,7 +36,10 @@ PIECE = 1 << 20
 
 
 class Store:
-    """The folder that contains the trees. If several pods mount it, only one of them writes."""
+    """The folder that contains a pod's trees.
+
+    If several pods mount it, only one of them at a time writes to it.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -49,7 +52,10 @@ class Store:
         self._staged = ""
 
     def _id(self) -> str:
-        """Return the folder's identifier, even if two pods create it at the same time."""
+        """Return the folder's identifier, and create it if it does not exist.
+
+        Two pods can do this at the same time.
+        """
         path = os.path.join(self.root, "id")
         try:
             with open(path, "x", encoding="ascii") as file:
@@ -65,9 +71,9 @@ class Store:
             time.sleep(0.01)
         raise Refused(f"{path} contains {identifier!r}; expected 32 characters: delete it")
 
-    # -- the current tree ------------------------------------------------------------------------------
+    # -- read the current tree -------------------------------------------------------------------------
     def current(self) -> dict[str, Any]:
-        """Return the current tree's metadata, including its name, or {} if there is no tree."""
+        """Return the metadata of the current tree, including its name, or {} if there is no current tree."""
         try:
             name = os.path.basename(os.readlink(os.path.join(self.root, "current")))
         except FileNotFoundError:
@@ -76,12 +82,12 @@ class Store:
         return {**record, "name": name} if record else {}
 
     def intact(self) -> bool:
-        """Return whether all files in the current tree are as the store wrote them."""
+        """Return whether all files in the current tree are unchanged since the store wrote them."""
         current = self.current()
         return len(self._unchanged(current)) == len(current.get("files", {}))
 
     def _unchanged(self, current: dict[str, Any]) -> dict[str, str]:
-        """Return the digests of a tree's unchanged files, keyed by path."""
+        """Return the digests of the files in a tree that are unchanged, keyed by absolute path."""
         digests = {}
         for path, (sha, *written) in current.get("files", {}).items():
             there = os.path.join(self.trees, current["name"], path)
@@ -96,17 +102,22 @@ class Store:
     def _current_paths(self) -> dict[str, str]:
         return {sha: path for path, sha in self._unchanged(self.current()).items()}
 
-    # -- the write lock --------------------------------------------------------------------------------
+    # -- lock the store for writing --------------------------------------------------------------------
     def lock(self, session: str, seconds: float) -> None:
-        """Acquire the write lock (writer.py). Raises Refused."""
+        """Acquire the write lock (writer.py).
+
+        Raises Refused if another session holds it for longer than `seconds`.
+        """
         self._writer.lock(session, seconds)
 
     def unlock(self) -> None:
         self._writer.unlock()
 
-    # -- receiving a tree ------------------------------------------------------------------------------
+    # -- receive a tree and switch to it ---------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-        """Prepare to receive a tree. Return the missing contents as (SHA-256, bytes already received).
+        """Prepare to receive a tree.
+
+        Return (SHA-256, number of bytes already received) for each missing file content.
 
         Raises Refused if the entries are invalid or would replace a file in the mount.
         """
@@ -117,7 +128,7 @@ class Store:
             if top == inside:
                 raise Refused(f"{inside} is the store's own folder, and cannot be part of a tree")
             if os.path.lexists(path) and not _is_ours(path, inside):
-                raise Refused(f"{path} is in the way of the workspace's {top}: remove it, or ignore {top}")
+                raise Refused(f"{path} conflicts with the workspace's {top}: remove it, or ignore {top}")
         self._entries = entries
         self._staged = self._built(tree_digest(entries))
         if self._staged:
@@ -136,13 +147,16 @@ class Store:
         return sorted(missing.items())
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
-        """Return the writer for a file content of the expected tree. Raises Refused for other contents."""
+        """Return a writer for one file content of the expected tree.
+
+        Raises Refused if no file of this tree has this content.
+        """
         if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
             raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
         return Incoming(os.path.join(self.incoming, sha), sha, size, offset)
 
     def stage(self) -> str:
-        """Build the expected tree next to the current one. Return the digest of the built tree."""
+        """Build the expected tree next to the current tree. Return the digest of the tree as it was built."""
         if self._staged:
             return tree_digest(self._entries)
         name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
@@ -166,7 +180,7 @@ class Store:
                 files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
             built.append(actual)
         for entry in self._entries:
-            if entry["kind"] == "dir":  # With 0o700, the owner can always remove the files.
+            if entry["kind"] == "dir":  # Mode 0o700 lets the owner remove the files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
         write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})
@@ -174,7 +188,8 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the tree's name if it was already built during an earlier, lost connection, otherwise ""."""
+        """Return the name of the tree if it was already built before the connection was lost, and otherwise
+        ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
                 record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
@@ -184,7 +199,7 @@ class Store:
         return ""
 
     def _place(self, entry: Entry, path: str, paths: dict[str, str]) -> None:
-        """Move the received file content to `path`, or copy it from the current tree."""
+        """Move a received file content to `path`, or copy the content from the current tree."""
         received = os.path.join(self.incoming, entry["sha256"])
         if os.path.exists(received):
             os.rename(received, path)
@@ -195,9 +210,9 @@ class Store:
         paths[entry["sha256"]] = path
 
     def switch(self, tree: str, generation: int) -> dict[str, Any]:
-        """Switch to the staged tree, or set the current tree's generation. Return the tree's metadata.
+        """Make the staged tree the current tree, or set the generation of the current tree.
 
-        Raises Refused if neither tree is the requested one.
+        Return the tree's metadata. Raises Refused if neither tree has the requested digest.
         """
         before = self.current()
         name = self._staged or self._built(tree) or before.get("name", "")
@@ -217,10 +232,10 @@ class Store:
         return self.current()
 
     def write_ready(self, text: str) -> None:
-        """Write the text to ROOT/ready.
+        """Write a text to ROOT/ready.
 
-        This ends an init container that waits for the text, and also this process if it runs in that
-        container.
+        This ends an init container that waits for the text. If this process runs in that container, it ends
+        too.
         """
         write_text(os.path.join(self.root, "ready"), text)
 
@@ -229,7 +244,7 @@ class Store:
         return os.path.exists(os.path.join(self.root, "ready"))
 
     def _show(self, name: str) -> None:
-        """Create links in the mount for the tree's top-level names, and remove outdated links."""
+        """Create links in the mount to the top-level names of the tree, and remove outdated links."""
         mount, inside = os.path.split(self.root)
         tops = os.listdir(os.path.join(self.trees, name))
         for top in os.listdir(mount):
@@ -240,7 +255,8 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove contents that are in no tree, and trees that are neither `needed` nor used by a process."""
+        """Remove received contents that are in no tree, and trees that are neither in `needed` nor the
+        working directory of a process."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
@@ -258,7 +274,8 @@ class Store:
 
 
 def _is_ours(path: str, inside: str) -> bool:
-    """Return whether a path in the mount is the store's link to the same name in the current tree."""
+    """Return whether a path in the mount is a link that the store created to the same name in the current
+    tree."""
     try:
         return os.readlink(path) == os.path.join(inside, "current", os.path.basename(path))
     except OSError:
@@ -266,7 +283,10 @@ def _is_ours(path: str, inside: str) -> bool:
 
 
 def _working_folders() -> list[str]:
-    """Return the working directories of this container's processes, except unreadable ones."""
+    """Return the working directories of this container's processes.
+
+    Processes that cannot be inspected are left out.
+    """
     folders = []
     for pid in OwnProcesses().pids():
         with contextlib.suppress(OSError):

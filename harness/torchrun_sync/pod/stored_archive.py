@@ -31,25 +31,29 @@ PIECE = 1 << 20
 LOOK_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 HOLDER_SECONDS = 30.0
-"""The timeout in seconds for each read from the pod that stores the code."""
+"""The timeout, in seconds, of each read from the pod that stores the code."""
 MAX_HEAD = 1 << 28
-"""The maximum size of an unpacked head in bytes."""
+"""The maximum size of an archive's unpacked head in bytes."""
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, size in bytes) for each file content, in the order used in an archive."""
+    """Return (SHA-256, size in bytes) for each distinct file content in a tree, in the order that archives
+    use."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
-    """Return an archive's parts. Each part contains at most `size` bytes of the archive."""
+    """Split an archive into parts.
+
+    Each part contains at most `size` bytes of the archive, after its own head.
+    """
     sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
     pieces = (whole[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
 
 
 def joined(folder: str) -> bytes | None:
-    """Return the archive whose parts are in the folder.
+    """Return the archive whose parts are mounted in a folder.
 
     Return None if a part is missing or belongs to a different archive.
     """
@@ -77,9 +81,9 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 
 
 class Whole:
-    """An archive that is unpacked while it is read, so that it is never completely in memory.
+    """An archive that is unpacked while it is being read, so that it is never completely in memory.
 
-    `read(n)` is a function that returns at most n packed bytes, or b"" at the end.
+    The function `read` returns at most as many packed bytes as requested, and b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -93,7 +97,7 @@ class Whole:
         self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-        """Yield the SHA-256, size and pieces of each file content. Unread pieces are skipped."""
+        """Yield (SHA-256, size, pieces) of each file content. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
             pieces = self._take(size)
             yield sha, size, pieces
@@ -115,7 +119,8 @@ class Whole:
 
 
 def restore(store: Store, whole: Whole, ready: str) -> None:
-    """Switch the store to the archive's tree, and write `ready`, the text that the pod waits for."""
+    """Switch the store to the archive's tree, and write the text `ready`, for which the pod waits, to
+    ROOT/ready."""
     head = whole.head
     need = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in whole.contents():
@@ -149,16 +154,15 @@ def main(arguments: Sequence[str]) -> int:
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
             refused = f"; {error}"
         if time.monotonic() > until:
-            message = f"no code came within {seconds} s{refused}: send it with `kubectl torchrun sync`"
+            message = f"no code arrived within {seconds} s{refused}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
         time.sleep(LOOK_SECONDS)
 
 
 def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
-    """Restore the code from Secrets or from the pod at `holder`, if it is newer than the code in `store`.
-
-    Return a message with the current code and its source, or "" while the code is not ready.
+    """Restore the code from Secrets or from the pod at `holder`, if that code is newer than the code in
+    `store`. Return a message with the current code and its source, or "" if no code is ready yet.
     """
     parts = joined(folder)
     if parts is not None:
@@ -211,7 +215,10 @@ def _read(path: str) -> str:
 
 
 def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield an archive's pieces. `contents` yields the files' bytes, in the order of contents_of."""
+    """Yield the packed bytes of an archive in pieces.
+
+    `contents` yields the bytes of the files in the order of contents_of.
+    """
     text = json.dumps(head).encode()
     packing = zlib.compressobj(6)
     yield packing.compress(b"%d\n" % len(text) + text)

@@ -29,18 +29,18 @@ from harness.workers.own_processes import OwnProcesses
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
-"""The time in seconds between SIGTERM and SIGKILL during a switch.
-
-When the pod is deleted, its own grace period applies.
+"""The number of seconds between SIGTERM and SIGKILL when the command is stopped for a switch. If the pod is
+deleted, the pod's own grace period applies instead.
 """
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable that contains the rendezvous id. If it is set, the supervisor appends the generation."""
+"""The environment variable with the rendezvous id. If it is set, the supervisor appends the generation to its
+value."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
-    """Runs a pod's command."""
+    """Runs a pod's command, and restarts it after each switch to another tree."""
 
     def __init__(self, root: str, control: Control, command: Sequence[str]) -> None:
         self.root, self.control, self.command = os.path.abspath(root), control, command
@@ -51,7 +51,10 @@ class Supervisor:
         self.end_requested = False
 
     def run(self, start_seconds: float) -> int:
-        """Run until the command has ended for the last time. Return the exit code."""
+        """Run the command, and restart it as requested, until it has ended for the last time.
+
+        Return the exit code.
+        """
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         until = time.monotonic() + start_seconds
@@ -85,7 +88,10 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
-        """Return the requested generation and tree, by default those on the pod's volume."""
+        """Return the generation and tree that the client requested.
+
+        Without a request, return those on the pod's volume.
+        """
         wanted = self.control.wanted() or self._recorded()
         return int(wanted.get("generation", 0)), str(wanted.get("tree", ""))
 
@@ -105,7 +111,7 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        # If pods share a volume, another pod may already have switched it to a newer tree.
+        # If several pods share a volume, another pod may already have switched the volume to a newer tree.
         tree = str(self._recorded().get("tree", tree))
         folder = os.path.dirname(self.root)
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
@@ -128,7 +134,7 @@ class Supervisor:
     def _stop(self, grace: float | None) -> None:
         """Stop the command with SIGTERM, then kill all remaining processes.
 
-        The command has `grace` seconds to exit, or unlimited time if `grace` is None.
+        The command has `grace` seconds to exit after SIGTERM. If `grace` is None, the time is unlimited.
         """
         if self.process is None:
             return
@@ -148,7 +154,8 @@ class Supervisor:
         self.process = None
 
     def _reap(self) -> None:
-        """Reap all exited child processes, including orphaned processes that this subreaper has adopted."""
+        """Reap all child processes that have exited, including orphaned processes, which this process adopts
+        as a subreaper."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

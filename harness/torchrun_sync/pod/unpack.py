@@ -24,20 +24,22 @@ MAX_BYTES = 16 << 30
 MAX_FILES = 200_000
 MAX_PATH = 1024
 MAX_LINKS = 40
-"""The maximum number of symlinks in a path, as in the kernel."""
+"""The maximum number of symlinks that are followed in a path, as in the kernel."""
 MAX_HEADER = 1 << 24
-"""The maximum size of a tar header in bytes. Pax headers are read completely into memory."""
+"""The maximum size of a tar header in bytes, because tarfile reads pax headers completely into memory."""
 PIECE = 1 << 20
 STORE = ".torchrun"
-"""The folder with the marker for a complete workspace. Archives must not write to it."""
+"""The folder in the workspace that contains the marker for a complete download. Archives must not write to
+it."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
-"""The module whose function `open` reads an archive, by file suffix. An image may not have all modules."""
+"""Maps a file suffix to the module whose function `open` reads the archive. An image may lack some of these
+modules."""
 ARCHIVES = (".zip", *OPENERS)
 
 
 @dataclass
 class Workspace:
-    """A folder to write to, with the number of files and bytes written so far."""
+    """The folder into which an archive is unpacked, with the number of files and bytes written so far."""
 
     root: str
     files: int = 0
@@ -46,9 +48,9 @@ class Workspace:
     """The targets of an archive's links, keyed by path. The links are created last."""
 
     def place(self, name: str) -> str:
-        """Return the absolute path for a relative `name`, and create its folders.
+        """Return the absolute path for a name in an archive, and create the folders above it.
 
-        Raises Failed if the path is outside the workspace, leads through a link, or is in the store.
+        Raises Failed if the path is outside the workspace, leads through a link, or is in the store's folder.
         """
         parts = _parts(name)
         folder = self.root
@@ -60,7 +62,10 @@ class Workspace:
         return os.path.join(folder, parts[-1])
 
     def counted(self, size: int = 0, files: int = 0) -> None:
-        """Add to the number of bytes and files. Raises Failed if the workspace exceeds its limits."""
+        """Add to the number of bytes and files written so far.
+
+        Raises Failed if the workspace exceeds its limits.
+        """
         self.size, self.files = self.size + size, self.files + files
         if self.size > MAX_BYTES or self.files > MAX_FILES:
             raise Failed(
@@ -86,14 +91,17 @@ class Workspace:
     def make_folder(self, name: str) -> None:
         if any(part not in ("", ".") for part in name.split("/")):
             self.counted(files=1)
-            self.place(f"{name}/{STORE}")  # creates the folder `name`, but not STORE in it
+            self.place(f"{name}/{STORE}")  # creates the folder `name`, but not STORE
 
     def link(self, name: str, target: str) -> None:
         self.counted(files=1)
         self.links["/".join(_parts(name))] = target
 
     def make_links(self) -> None:
-        """Create the links. If any leads out of the workspace, raise Failed without creating links."""
+        """Create the archive's links.
+
+        If any link leads out of the workspace, raise Failed without creating any.
+        """
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:
                 raise Failed(f"the link {name!r} leaves the workspace: {target[:MAX_PATH]!r}")
@@ -105,9 +113,9 @@ class Workspace:
             os.symlink(target, path)
 
     def _resolve(self, name: str) -> None:
-        """Follow a path through symlinks in the archive and on disk.
+        """Follow a link's path through the symlinks in the archive and on disk.
 
-        Raises Failed if the path leads out of the workspace.
+        Raises Failed if it leads out of the workspace.
         """
         done: list[str] = []
         todo, left = name.split("/"), MAX_LINKS
@@ -133,7 +141,9 @@ class Workspace:
 
 
 def unpack(archive: str, workspace: Workspace) -> None:
-    """Unpack an archive, whose format is determined by its name. Raises Failed.
+    """Unpack an archive.
+
+    Its suffix determines the format. Raises Failed if the archive cannot be unpacked.
 
     Hard links become copies. Devices, pipes and sockets are refused.
     """
@@ -200,22 +210,23 @@ def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     headers = cast("_Headers", tar.fileobj)
     while (member := tar.next()) is not None:
-        cast("Any", tar).members.clear()  # otherwise tarfile keeps each header in memory
+        cast("Any", tar).members.clear()  # Otherwise, tarfile would keep each header in memory.
         headers.left = None
         yield member
         headers.left = MAX_HEADER
 
 
 class _Headers:
-    """A file for tarfile that refuses to read large headers into memory.
+    """A file object for tarfile that does not read large headers into memory.
 
-    A member may have several headers. Since Python 3.14, tarfile reads a large header in parts.
+    A member of a tar file can have several headers. Since Python 3.14, tarfile reads a large header in parts.
     """
 
     def __init__(self, content: IO[bytes]) -> None:
         self.seek, self.tell, self._content = content.seek, content.tell, content
         self.left: int | None = MAX_HEADER
-        """How many more header bytes the next member may have. None while content is read."""
+        """The number of bytes that the headers of the next member may still have. None while a member's
+        content is read."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:

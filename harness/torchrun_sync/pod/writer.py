@@ -1,4 +1,7 @@
-"""A store's write lock. Only one process writes at a time, even if several pods mount the folder."""
+"""The write lock of a store.
+
+Only one process at a time writes to a store, even if several pods mount its folder.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from harness.workers.own_processes import OwnProcesses
 
 
 class Writer:
-    """A lock on the file ROOT/lock. The kernel releases it when the process exits."""
+    """A lock on the file ROOT/lock. The kernel releases the lock when the process that holds it exits."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -58,7 +61,8 @@ class Writer:
 
 
 def _end(pid: int, session: str) -> None:
-    """Kill the session's receiver in this container, unless its PID now belongs to another process."""
+    """Kill an earlier receiver of the session in this container, unless its PID now belongs to another
+    process."""
     if not OwnProcesses().has(pid):
         return
     try:

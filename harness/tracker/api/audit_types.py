@@ -52,7 +52,7 @@ class AuditedPoints(Struct):
 
 
 class AuditedBlock(Struct):
-    """A block of rows.
+    """A block of a run's raw points.
 
     `packed` contains the block's columns, encoded in base64 (harness/tracker/shared/blocks.py).
     """
@@ -84,7 +84,7 @@ class DigestReports(Struct):
 
 class ReportsStored(Struct):
     reports: int
-    """The number of reports of this process that are stored."""
+    """The number of digest reports from this process that the tracker has stored."""
 
 
 class CameToNothing(Struct):

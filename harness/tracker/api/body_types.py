@@ -39,7 +39,7 @@ class Create(Struct):
 
 
 class Resume(Struct):
-    """The run to resume, given by runId, displayId or externalId."""
+    """A request to resume a run, which is identified by runId, displayId or externalId."""
 
     runId: Id | None = None
     displayId: str | None = None
@@ -90,7 +90,10 @@ class Graph(Struct):
 
 
 class PointLine(Struct, forbid_unknown_fields=True):
-    """The values of one step. A non-finite value can be null, "NaN", "Infinity" or "-Infinity"."""
+    """One line of POST /ingest/metrics: the values of one step, by metric name.
+
+    A non-finite value can be null, "NaN", "Infinity" or "-Infinity".
+    """
 
     time: Whole
     step: Whole

@@ -1,4 +1,4 @@
-"""Helpers for all routes: request senders, query parameters, application state and responses."""
+"""Helpers that all routes share: request senders, query parameters, application state and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """The converter for {name:int} in a route's path. Starlette's own converter fails on over 4300 digits."""
+    """The path converter for integers, used in routes such as /runs/{name:int}. It replaces Starlette's own
+    converter, which raises an exception for numbers with more than 4300 digits."""
 
     regex = "[0-9]{1,19}"
 
@@ -26,7 +27,10 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return a request's sender. If a header occurs several times, its first value is used."""
+    """Return the sender of a request, built from its headers, its client address and its key's permissions.
+
+    If a header occurs several times, its first value is used.
+    """
     scope = request.scope
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
     run, name, project = (
@@ -52,7 +56,7 @@ def admit(request: Request, grant: Grant) -> None:
 
 
 def admitted(request: Request) -> bool:
-    """Return whether the request has a valid key or upload URL."""
+    """Return whether the request was admitted, which means that it has a valid API key or upload URL."""
     return "grant" in (request.scope.get("state") or {})
 
 
@@ -98,7 +102,7 @@ def base_url(request: Request) -> str:
 
 
 class Json(Response):
-    """A JSON response. It can contain NaN and infinities, like the JSON that Pluto's client writes."""
+    """A JSON response. Like the JSON that Pluto's client writes, it can contain NaN and infinities."""
 
     media_type = "application/json"
 
@@ -107,7 +111,8 @@ class Json(Response):
         self.raw_headers.append((b"x-content-type-options", b"nosniff"))
 
     def render(self, content: Any) -> bytes:
-        # An older tracker might have stored a lone surrogate. It is written as a JSON escape.
+        # A lone surrogate stored by an older tracker cannot be encoded as UTF-8, so it is written as a JSON
+        # escape.
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
             errors="backslashreplace"
         )

@@ -31,7 +31,10 @@ def media_type(header: str | None) -> str:
 
 
 def headers(kind: str, file_name: str) -> Mapping[str, str]:
-    """Return the response headers for a file of type `kind`, which media_type returned."""
+    """Return the response headers for an uploaded file.
+
+    `kind` is the content type that `media_type` returned.
+    """
     shown: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
     last = "".join(one for one in file_name.replace("\\", "/").rpartition("/")[2] if one.isprintable())
     last = last if last.strip(".") else "file"

@@ -19,11 +19,11 @@ from harness.tracker.api import series_types as api_series
 from harness.tracker.api.http import Json
 
 BINARY: Any = bytes
-"""A body of arbitrary bytes."""
+"""Stands for a request or response body of arbitrary bytes."""
 TEXT: Any = str
-"""A response in plain text."""
+"""Stands for a response body in plain text."""
 CONVERTER = re.compile(r":\w+(?=})")
-"""The converter in the path of a Starlette route, such as ":int" in {run_id:int}."""
+"""Matches the converter in the path of a Starlette route, such as ":int" in {run_id:int}."""
 ERRORS = {
     400: "a field is missing or invalid; the message names it",
     401: "the API key is missing or invalid",
@@ -44,9 +44,10 @@ INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
 
 @dataclass(frozen=True)
 class Operation:
-    """A route's request and response.
+    """The request and response of one route.
 
-    `query` lists the query parameters. "!" after a name marks a required parameter, "#" an integer.
+    `query` lists the query parameters, separated by spaces. "!" after a name marks a required parameter, and
+    "#" marks an integer.
     """
 
     answer: Any
@@ -143,7 +144,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the OpenAPI document for the routes in OPERATIONS. The web interface is omitted."""
+    """Return the OpenAPI document for the routes in OPERATIONS.
+
+    The pages of the web interface are not included.
+    """
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
     known = [
         one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
@@ -227,7 +231,7 @@ def _is_model(of: Any) -> bool:
 
 
 async def answer(request: Request) -> Response:
-    """Return this OpenAPI document."""
+    """Handle GET /openapi.json: return the OpenAPI document of this application's routes."""
     return Json(document(route for route in request.app.routes if isinstance(route, Route)))
 
 

@@ -12,15 +12,14 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""The key set in a request's scope once the complete body has been received.
-
-This is usually before the request's task starts.
+"""The key in a request's ASGI scope that is set once the complete request body has been received. The body of
+most requests is complete before the task that handles the request starts.
 """
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
 HELD_LIMIT = 96 << 20
-"""The maximum total size of all request bodies that are being read, in bytes. A single request can
-always have up to BODY_LIMIT bytes."""
+"""The maximum total size of all request bodies that are being read, in bytes. This limit never applies to a
+request that is the only one being read."""
 BODY_SECONDS = 60
 """The maximum time between two parts of a request body, in seconds."""
 
@@ -44,8 +43,8 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | None:
     """Return the next part of the body, or None after the last part.
 
-    If the complete body has already been received, no timeout is set, because a timeout would double the time
-    needed to read a small body.
+    If the complete body has already been received, no timeout is set up, because setting up a timeout would
+    double the time needed to read a small body.
     """
     if WHOLE in request.scope:
         return await anext(stream, None)
@@ -58,7 +57,7 @@ async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | 
 
 @asynccontextmanager
 async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes]:
-    """Provide the request's body inside the `async with` block.
+    """Return an async context manager that reads the request's complete body and releases its memory at exit.
 
     Raises Refused 413 or 408 like `chunks`, and 429 if the bodies of all requests together exceed HELD_LIMIT.
     """

@@ -1,4 +1,5 @@
-"""/api/audit/…: the audit view for the clients in tracker/client/audit.py, claims, and digests."""
+"""Routes under /api/audit/: the audit view that tracker/client/audit.py reads, claims of run ids, and reports
+of digests."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from harness.tracker.storage import claims
 from harness.tracker.storage import digests as reports
 
 FEATURES = ("writers", "columns", "processes", "sealedKeys", "digests")
-"""The features of this tracker, for clients that also support earlier tracker versions."""
+"""The names of the features that this tracker reports in its response to GET /api/audit/runs. Clients also
+support earlier versions of the tracker, and use these names to tell which features are available."""
 
 
 async def runs(request: Request) -> Response:
@@ -42,7 +44,7 @@ async def points(request: Request) -> Response:
 
 
 async def columns(request: Request) -> Response:
-    """Return the same data as `points`, but in columns. This takes a tenth of the time."""
+    """Return the same raw rows as `points`, but as packed columns, which takes a tenth of the time."""
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     if not ids:
         raise Refused(400, "runIds: required")
@@ -74,7 +76,8 @@ async def release(request: Request) -> Response:
 
 
 async def digests(request: Request) -> Response:
-    """Return the reports of digests about these runs, in the order in which they were stored."""
+    """Return the digest reports about the runs in the query parameter `runIds`, in the order in which they
+    were stored."""
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     limit = max(1, number(request, "limit", 1000, 10_000))
     found, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
@@ -82,10 +85,10 @@ async def digests(request: Request) -> Response:
 
 
 async def report_digests(request: Request) -> Response:
-    """Store a report of digests, and return how many reports of its process are stored.
+    """Store a process's digest report, and return how many reports from this process are stored.
 
-    A report cannot be replaced. A report without entries is not stored, so that a client can ask whether the
-    tracker has this route.
+    A stored report cannot be replaced. A report without entries is not stored: clients send one to find out
+    whether the tracker has this route.
     """
     who = http.sender(request)
     async with body_limits.body(request, reports.MAX_REPORT_BYTES) as text:

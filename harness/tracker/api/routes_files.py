@@ -30,7 +30,10 @@ FILES_MOST = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return the values for a row in the table `files`, in the columns from file_name to annotations."""
+    """Return the values of an announced file for the columns file_name to annotations of the table `files`.
+
+    Raises Refused 400 if a field is invalid.
+    """
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")
     step, caption, annotations = (entry.get(name) for name in ("step", "caption", "annotations"))
@@ -148,7 +151,7 @@ async def _receive(request: Request, token: str, uploads: Uploads) -> None:
 
 
 def _check_length(request: Request, size: int) -> None:
-    """Raise Refused if there is a Content-Length header and its value is not `size`."""
+    """Raise Refused 400 or 413 if the request has a Content-Length header whose value is not `size`."""
     declared = request.headers.get("content-length")
     if declared is None or declared == f"{size}":
         return
@@ -159,7 +162,7 @@ def _check_length(request: Request, size: int) -> None:
 
 
 async def _is_stored(request: Request, path: Path, size: int) -> bool:
-    """Return whether the body is identical to the stored file."""
+    """Read the request's body, and return whether it is identical to the stored file."""
     if not path.is_file():
         return False
     equal, left = True, size

@@ -50,7 +50,10 @@ async def metrics(request: Request) -> Response:
 
 
 async def _parsed(request: Request, text: bytes, parse: Callable[[bytes], T]) -> T:
-    """Parse a body. A large body is parsed in a thread, so that the event loop stays responsive."""
+    """Parse an ingest request's body.
+
+    A large body is parsed in a thread, so that the event loop stays responsive.
+    """
     if len(text) <= SMALL:
         return parse(text)
     return await asyncio.get_running_loop().run_in_executor(request.app.state.parsing, parse, text)

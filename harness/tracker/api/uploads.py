@@ -6,7 +6,7 @@ import threading
 
 
 class Uploads:
-    """The uploads in progress and their announced sizes, keyed by token. Thread-safe."""
+    """The uploads in progress, with the number of bytes reserved for each, keyed by token. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,10 @@ class Uploads:
             return True
 
     def reserve(self, token: str, size: int, free: int) -> bool:
-        """Reserve `size` bytes and return True. Return False if all uploads together would exceed `free`."""
+        """Reserve `size` bytes for an upload and return True.
+
+        Return False, and reserve nothing, if the uploads in progress would then exceed `free` bytes together.
+        """
         with self._lock:
             fits = sum(self._sizes.values()) + size <= free
             if fits:

@@ -41,30 +41,37 @@ DIGESTS_PAGE = 10_000
 
 
 class AuditReader(Protocol):
-    """Reads a tracker. All methods raise HarnessError (cause tracker.*) if the tracker does not respond."""
+    """The interface for reading a tracker's rows as evidence.
+
+    All methods raise HarnessError (cause tracker.*) if the tracker does not respond.
+    """
 
     source: Literal["embedded", "hosted"]
     names_processes: bool
-    """Whether the tracker stores the process that a request names. Only valid after reading."""
+    """Whether the tracker stores the X-Harness-Process header, which identifies the process that sent a
+    request. Only valid after the runs were read."""
     truncated: bool
-    """Whether the tracker returned only some of its rows. Only valid after reading."""
+    """Whether the tracker returned only some of its rows. Only valid after all rows were read."""
 
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
-        """Return the runs with this external id, those to which processes of this job attached, and `ids`."""
+        """Return the runs with this external id, the runs to which this job's processes attached, and the
+        runs with the tracker's own ids in `ids`."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Return all create and resume requests for these runs, or None if the tracker stores none."""
+        """Return all create and resume requests for these runs, or None if the tracker does not store such
+        requests."""
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Yield every raw row of these runs, in columns."""
+        """Yield every raw row of these runs, as column-oriented batches."""
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
-        """Return the writers of these runs, or None if the tracker does not report them."""
+        """Return the senders that wrote to these runs, or None if the tracker does not report them."""
 
     def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
-        """Return the digests that recorders sent for these runs, or None if the tracker stores none."""
+        """Return the digest reports that recorders sent for these runs, or None if the tracker stores no
+        digests."""
 
     def failures(self) -> list[TrackerFailure]:
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
@@ -80,8 +87,8 @@ class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
     `client` must be configured with the base URL, the key and TLS. It can use the Kubernetes API server's
-    proxy. `gone` returns the reason why the tracker can no longer respond, or None. If there is a reason,
-    requests are not retried.
+    proxy. `gone` returns the reason why the tracker can no longer respond, or None. Once `gone` returns a
+    reason, requests are not retried.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"
@@ -99,9 +106,10 @@ class EmbeddedAudit:
         self._page = page
         self._gone = gone
         self._reports_writers = False
-        """Whether the tracker reports the writers of runs. Earlier versions do not."""
+        """Whether the tracker reports the writers of runs. Earlier versions of the tracker do not."""
         self.names_processes = False
-        """Whether the tracker stores the process that a request names."""
+        """Whether the tracker stores the X-Harness-Process header, which identifies the process that sent a
+        request."""
         self._packs = False
         """Whether the tracker supports the column format."""
         self._stores_digests = False
@@ -227,9 +235,9 @@ def collect(
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    `ids` are further runs to read, by the tracker's own ids.
-    Return a summary with the number of each. If an error occurs, reading stops, and the summary's field
-    `error` contains the message.
+    `ids` contains the tracker's own ids of further runs to read. Return a summary with the numbers of runs,
+    attachments, points and writers. If an error occurs, reading stops, and the summary's field `error`
+    contains the message.
     """
     runs = points = 0
     attachments: int | None = None

@@ -25,10 +25,10 @@ def claim(
 ) -> None:
     """Claim a run id in the embedded tracker for the launch whose nonce is `launch`.
 
-    Unless `shared` is set, raises HarnessError (cause launch.run_id_taken) if another launch has claimed the
-    id or a run with this id exists. Raises HarnessError (cause tracker.not_ready) if the tracker is an
-    earlier version, in which launch keys contain the tracker's own key. Raises the errors of `ask` if the
-    tracker does not respond.
+    Raises HarnessError (cause launch.run_id_taken) if another launch has claimed the id or a run with this id
+    exists, unless `shared` is set. Raises HarnessError (cause tracker.not_ready) if the tracker is an earlier
+    version, in which launch keys contain the tracker's own key. Raises the errors of `ask` if the tracker
+    does not respond.
     """
     wanted = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("sealedKeys"):

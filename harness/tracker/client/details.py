@@ -13,22 +13,25 @@ from harness.tracker.client.retry import RejectedError, ask
 
 _DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-[0-9]+")
 _ABSENT = (403, 404)
-"""Statuses of a run that does not exist, or that the key cannot access."""
+"""HTTP status codes that mean that a run does not exist, or that the key cannot access the run."""
 
 
 def is_tracker_id(word: str) -> bool:
-    """Return whether a word can be an id or a display id that the tracker gave to a run."""
+    """Return whether a word has the form of a run's id in the tracker (17) or of a display id (E2E-17)."""
     return word.isascii() and (word.isdecimal() or _DISPLAY_ID.fullmatch(word) is not None)
 
 
 def by_id(client: httpx.Client, ids: Iterable[int], project: str, seconds: float) -> list[TrackerRun]:
-    """Return the runs with these ids of the tracker. Runs that cannot be read are left out."""
+    """Return the runs with these tracker ids.
+
+    Runs that do not exist, or that the key cannot access, are left out.
+    """
     found = (_details(client, f"api/runs/details/{run_id}", project, seconds) for run_id in ids)
     return [with_history(client, run, project, seconds) for run in found if run is not None]
 
 
 def by_word(client: httpx.Client, word: str, project: str, seconds: float) -> TrackerRun | None:
-    """Return the run with this id or display id (E2E-17), or None if there is none."""
+    """Return the run with this tracker id (17) or display id (E2E-17), or None if there is no such run."""
     if word.isascii() and word.isdecimal():
         return next(iter(by_id(client, [int(word)], project, seconds)), None)
     if not is_tracker_id(word):
@@ -38,7 +41,8 @@ def by_word(client: httpx.Client, word: str, project: str, seconds: float) -> Tr
 
 
 def with_history(client: httpx.Client, run: dict[str, Any], project: str, seconds: float) -> TrackerRun:
-    """Return a run from its details, with the history of its status."""
+    """Return a run built from the response with its details, and with its status history, which is read
+    here."""
     history = ask(client, "api/runs/status/history", {"runId": run["id"]}, seconds)
     return TrackerRun(
         run_id=int(run["id"]),

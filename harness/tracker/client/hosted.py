@@ -58,7 +58,7 @@ class HostedAudit:
         max_runs: int = 1000,
         http: httpx.Client | None = None,
     ) -> None:
-        """Read with `http` if it is given. It must be configured with the base URL and the key."""
+        """Create a reader. If `http` is given, it must be configured with the base URL and the key."""
         self._client = http or client(
             base_url=base_url or DEFAULT_URL, headers={"Authorization": f"Bearer {api_key}"}, timeout=30
         )
@@ -94,14 +94,14 @@ class HostedAudit:
         return [*matching, *(run for run in named if run.run_id not in {each.run_id for each in matching})]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Return None, because Pluto does not store attachments."""
+        """Return None, because hosted Pluto does not store create and resume requests."""
         del run_ids
         return None
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
         """Wait until the number of rows no longer changes, then yield every raw row.
 
-        Raises WaitError if the number still changes at the deadline.
+        Raises WaitError if the number is still changing at the deadline.
         """
         self._wait_stable(run_ids)
         for run_id in run_ids:
@@ -117,11 +117,12 @@ class HostedAudit:
                     )
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Wait like `points`, then yield every raw row in columns."""
+        """Wait until the number of rows no longer changes, then yield every raw row, as column-oriented
+        batches."""
         return of_points(self.points(run_ids))
 
     def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
-        """Return None, because hosted Pluto stores no digests of recorders."""
+        """Return None, because hosted Pluto does not store digest reports."""
         del run_ids
         return None
 
@@ -131,11 +132,11 @@ class HostedAudit:
         return None
 
     def failures(self) -> list[TrackerFailure]:
-        """Return [], because Pluto does not report failures."""
+        """Return [], because hosted Pluto does not report requests that failed in the tracker."""
         return []
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return [], because Pluto does not report rejected requests."""
+        """Return [], because hosted Pluto does not report rejected requests."""
         del run_ids
         return []
 
@@ -202,7 +203,7 @@ def _job_name(run: dict[str, Any]) -> object:
 
 
 def _value(row: dict[str, Any]) -> float:
-    """Return the value in a row. For a non-finite value, Pluto returns 0 and a flag."""
+    """Return the value in a row of hosted Pluto. For a non-finite value, the row contains 0 and a flag."""
     flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
     flag = row.get("valueFlag") or ""
     if flag in flags:

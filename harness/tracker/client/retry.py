@@ -19,11 +19,12 @@ from harness.core.errors import HarnessError, WaitError
 
 
 class _Again(Exception):
-    """Raised if a request failed, perhaps temporarily, and should be retried."""
+    """Raised if a request failed for a reason that might be temporary. The request is then sent again."""
 
 
 class RejectedError(HarnessError):
-    """The tracker, or a proxy before it, responded with an error that a retry cannot change."""
+    """The tracker, or a proxy in front of the tracker, responded with an error status that a retry would not
+    change."""
 
     def __init__(self, path: str, response: httpx.Response) -> None:
         super().__init__(
@@ -44,9 +45,10 @@ def ask(
 ) -> dict[str, Any]:
     """Send a GET request, or a POST request if there is a `body`. Return the JSON object in the response.
 
-    A POST request can be sent more than once. Raises WaitError (cause tracker.unreachable) if there is no
-    response within `seconds`. Raises HarnessError with the same cause if `gone` returns a reason or the
-    response is an error (RejectedError), and with the cause tracker.key_rejected if the status is 401.
+    Because of the retries, the tracker can receive a POST request more than once. Raises WaitError (cause
+    tracker.unreachable) if there is no response within `seconds`. Raises HarnessError with the same cause if
+    `gone` returns a reason or the response is an error (RejectedError), and with the cause
+    tracker.key_rejected if the status is 401.
     """
 
     def unless_gone(_: RetryCallState) -> None:

@@ -18,13 +18,14 @@ ROWS_MOST = 2000
 
 @dataclass(frozen=True)
 class Series:
-    """One curve in a chart."""
+    """One curve in a chart: one metric of one run."""
 
     run: int
     name: str
     label: str
     colour: int = 0
-    """The index of the curve's colour. With several runs, each run has a colour; otherwise, each rank has."""
+    """The index of the curve's colour. If the chart shows several runs, each run has its own colour;
+    otherwise, each rank has its own colour."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,23 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _is_secret(path: str) -> bool:
-    """Return whether a path's last key names a secret, or an earlier key denotes a secret's value."""
+    """Return whether the last key of a dotted path names a secret, or an earlier key denotes a secret's
+    value."""
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves without recursion, because a config can be nested as deeply as JSON allows."""
+    """Yield (path, value) for each leaf of a nested value.
+
+    This does not use recursion, because a config can be nested more deeply than Python's recursion limit.
+    """
     left: list[tuple[str, Any]] = [(path, value)]
     while left:
         at, one = left.pop()
         if isinstance(one, dict) and one:
             name = one.get("name")
-            named = isinstance(name, str) and _is_secret(name)  # {"name": "HF_TOKEN", "value": …}
+            named = isinstance(name, str) and _is_secret(name)  # such as {"name": "HF_TOKEN", "value": …}
             left += [
                 (f"{at}.{key}" if at else str(key), HIDDEN if named and key == "value" else one[key])
                 for key in reversed(one)

@@ -1,7 +1,8 @@
 """Render log messages as a terminal would display them, with secrets masked.
 
 Each process has its own virtual terminal. Pluto's client sends the output between two line feeds as one
-message. The client adds a prefix such as "[rank3] ", which is not part of the process's output.
+message. The client starts each message with a prefix such as "[rank3] ", which is not part of the process's
+output.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ Found = dict[str, Any]
 LONGEST = 1 << 18
 """The maximum number of characters read from one message."""
 TOTAL, SHORT = 1 << 22, 1 << 11
-"""A page reads at most TOTAL characters of its messages. Of each message after that, it reads at most SHORT
-characters."""
+"""TOTAL is the maximum number of characters that a page reads from its messages, newest first. From each
+older message, it reads at most SHORT characters."""
 SHOWN_MOST = 10_000
 """The maximum number of characters shown per line."""
 _OVERLAP = 1000
-"""The number of further characters in a line that are searched for secrets."""
+"""The number of characters beyond SHOWN_MOST in which secrets are searched for too, so that a secret at the
+end of the shown part is masked."""
 _HINTS = re2.compile(secret_rules.HINTS.encode())
 _PREFIX = re.compile(r"\[rank\d+\] ")
 
 
 class Message(NamedTuple):
-    """The message that produced a terminal row."""
+    """The log message that produced a terminal row."""
 
     id: int
     time: str
@@ -87,7 +89,11 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
 
 
 def clipped(message: str, most: int = LONGEST) -> str:
-    """Return the first `most` characters of a message, or the prefix and the end of a progress bar."""
+    """Return the first `most` characters of a message.
+
+    If the message contains carriage returns, as a progress bar does, return its prefix and its last lines
+    instead.
+    """
     if len(message) <= most:
         return message
     prefix, text = _split(message)
@@ -102,12 +108,14 @@ def cut(message: str) -> int:
 
 
 def visible(message: str) -> str:
-    """Return a message without control characters, so that it can be searched."""
+    """Return a message's text as a terminal would display it, without control characters, for text
+    searches."""
     return "\n".join(row.text for row in rows(clipped(message)))
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Return the prefix that Pluto's client added, or "", and the text that the process wrote."""
+    """Split a message into the prefix that Pluto's client added, or "", and the text that the process
+    wrote."""
     match = _PREFIX.match(message)
     return (match[0], message[match.end() :]) if match else ("", message)
 

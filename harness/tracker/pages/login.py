@@ -1,4 +1,4 @@
-"""Login and logout of the web interface: session checks, the login form, and one-time links."""
+"""Login to and logout from the web interface: session checks, the login form, and one-time links."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def login(request: Request) -> Response:
 
 
 async def log_in(request: Request) -> Response:
-    """Log in with the key in the submitted form."""
+    """Log in with the API key in the submitted form, and redirect to the requested page."""
     if not sessions.from_here(request):
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
     async with body_limits.body(request, FORM_MOST) as text:
@@ -105,7 +105,7 @@ def _throttle(request: Request) -> Throttle:
 
 
 def _next(request: Request) -> str:
-    """Return the path to open after the login. Only this tracker's pages are allowed."""
+    """Return the path to redirect to after the login. Only paths of this tracker's pages are allowed."""
     wanted = request.query_params.get("next", "")
     safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
     return wanted if safe else views.HOME

@@ -13,7 +13,8 @@ from harness.tracker.storage import claims
 Found = dict[str, Any]
 LOG_LINES = 500
 CONTEXT_LINES = 100
-"""The number of earlier messages read together with new ones, because new messages can change old lines."""
+"""The number of earlier log messages that are read together with new ones. A new message can overwrite a line
+that an earlier message wrote, for example a progress bar."""
 NAMES_MOST = 300
 
 
@@ -48,7 +49,10 @@ def lines(
 def _messages(
     db: sqlite3.Connection, wanted: Found, order: str, most: int = LOG_LINES, **bounds: int
 ) -> list[sqlite3.Row]:
-    """Return stored messages. A search ignores escape sequences and other control characters."""
+    """Return the stored log messages that match the filters.
+
+    A text search ignores escape sequences and other control characters.
+    """
     for function in (log_text.visible, log_text.clipped, log_text.cut):
         db.create_function(function.__name__, 1, function, deterministic=True)
     query = (
@@ -63,7 +67,10 @@ def _messages(
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
-    """Return a run's status and its number of rows by kind. A page uses these values to detect changes."""
+    """Return a run's status and its number of rows by kind.
+
+    An open page polls these values to detect changes.
+    """
     rows: dict[str, int] = dict(
         db.execute(
             "SELECT kind, sum(rows) FROM writers WHERE run_id = ? GROUP BY kind", (run["id"],)

@@ -79,7 +79,10 @@ async def log_data(request: Request, session: Session) -> Response:
 
 
 def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
-    """Return the run. Raises Refused 404 if the run does not exist or the session cannot access it."""
+    """Return the requested run.
+
+    Raises Refused 404 if the run does not exist or the session cannot access it.
+    """
     row = reads.run(db, run_id)
     if not session.opens(row["project"]):
         raise Refused(404, "Run not found")

@@ -40,7 +40,10 @@ def _environment() -> Environment:
 
 
 def page(template: str, code: int = 200, /, **shown: Any) -> Response:
-    """Return a page. If an older tracker stored a lone surrogate, it is shown as an escape sequence."""
+    """Return an HTML page, rendered from a template.
+
+    A lone surrogate that an older tracker stored is shown as an escape sequence.
+    """
     text = _environment().get_template(f"{template}.html.j2").render(**shown)
     body = text.encode(errors="backslashreplace")
     return Response(body, code, HEADERS, "text/html; charset=utf-8")

@@ -77,7 +77,7 @@ class Links:
         return made
 
     def take(self, secret: str) -> bool:
-        """Invalidate a secret, and return whether it was valid."""
+        """Invalidate a one-time secret, and return whether it was valid."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
 
@@ -96,7 +96,7 @@ def of(request: Request) -> Session | None:
 
 
 def give(request: Request, response: Response, session: Session) -> None:
-    """Open a session and set its cookie in a response. The browser's earlier session ends."""
+    """Open a session and set its cookie in a response. The earlier session of the same browser ends."""
     _sessions(request).end(request.cookies.get(_name(request), ""))
     made, secure = _sessions(request).make(session), _secure(request)
     response.set_cookie(_name(request), made, SECONDS, httponly=True, samesite="lax", secure=secure)
@@ -110,7 +110,9 @@ def end(request: Request, response: Response) -> None:
 
 
 def from_here(request: Request) -> bool:
-    """Return whether this tracker's pages sent a form. If there is no Origin header, return True.
+    """Return whether one of this tracker's pages sent a form, judged by the Origin header.
+
+    If there is no Origin header, return True.
 
     A proxy can change the Host header, so the origin of --public-url is accepted too.
     """
@@ -127,7 +129,7 @@ def _sessions(request: Request) -> Sessions:
 
 
 def _secure(request: Request) -> bool:
-    """Return whether the browser uses TLS, terminated by a proxy in front of the tracker.
+    """Return whether the browser connects with TLS to a proxy in front of the tracker.
 
     X-Forwarded-Proto is accepted from any sender, because it can only restrict the sender's own cookie.
     """
@@ -136,7 +138,9 @@ def _secure(request: Request) -> bool:
 
 
 def _name(request: Request) -> str:
-    """Return the cookie's name. It differs for each tracker, because all ports of a host share cookies.
+    """Return the name of the session cookie.
+
+    The name differs for each tracker, because all ports of a host share cookies.
 
     With TLS, the name's prefix makes browsers reject a cookie set by another host or over plain HTTP.
     """

@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Throttle:
-    """Counts failed attempts from each address, and from all addresses together."""
+    """Counts failed login attempts from each address, and from all addresses together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -40,7 +40,8 @@ class Throttle:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Return the number of seconds until an attempt from an address is permitted. 0 means now."""
+        """Return the number of seconds until the next login attempt from an address is permitted. 0 means
+        now."""
         now = self._clock()
         self._all.refill(now)
         buckets = [self._all]
@@ -50,7 +51,7 @@ class Throttle:
         return max(0.0, *((1 - one.left) * one.seconds for one in buckets))
 
     def failed(self, address: str) -> None:
-        """Count a failed attempt from an address."""
+        """Count a failed login attempt from an address."""
         now, network = self._clock(), _network(address)
         own = self._of.setdefault(network, Bucket(most=10, seconds=10, left=10, at=now))
         self._of.move_to_end(network)
@@ -62,7 +63,10 @@ class Throttle:
 
 
 def _network(address: str) -> str:
-    """Return the address, or the /64 network of an IPv6 address, because one host can use the whole /64."""
+    """Return the address under which failed login attempts are counted.
+
+    For IPv6, this is the /64 network, because one host can use all addresses of a /64.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

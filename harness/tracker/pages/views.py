@@ -1,4 +1,4 @@
-"""Query each page's content, as plain values for the templates."""
+"""Query the content of each page of the web interface, as plain values for the templates."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
 COUNT_MOST = 1e18
-"""Histograms with larger counts are not drawn."""
+"""The largest count in a histogram that is drawn. A histogram with a larger count is not drawn."""
 CELLS = (50, 20)
-"""The maximum number of rows, and of columns, shown in a table."""
+"""The maximum number of rows, and the maximum number of columns, shown of a logged table."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:
@@ -44,7 +44,7 @@ def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
 
 
 def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return the values shown at the top of each of a run's pages."""
+    """Return the values in the header that all pages of a run share."""
     notes = reads.notes(db, row["id"], "notes")
     config = json.loads(row["config"] or "null")
     wandb_notes = config.get("_wandb_notes") if isinstance(config, dict) else None
@@ -95,7 +95,7 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
 def compared(
     db: sqlite3.Connection, project: str, ids: Sequence[int]
 ) -> tuple[list[sqlite3.Row], list[Found]]:
-    """Return the runs and their config entries. Entries whose values differ between runs come first."""
+    """Return the compared runs and their config entries. Entries that differ between the runs come first."""
     rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
     configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
     found = []
@@ -106,7 +106,8 @@ def compared(
 
 
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
-    """Return the pictures and the other files on one page of the list, and the total number of files."""
+    """Return one page of a run's files, divided into pictures and other files, and the run's total number of
+    files."""
     found = reads.files(db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}")
     page = found[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
@@ -114,7 +115,8 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
-    """Return histograms, tables and other data (latest step for each name), strings, alerts and graphs."""
+    """Return a run's histograms, tables and other data (for each name, those of the latest step), strings,
+    alerts and graphs."""
     rows, total = reads.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}

@@ -1,1 +1,1 @@
-"""All queries that read from the database."""
+"""All queries that read from the tracker's database."""

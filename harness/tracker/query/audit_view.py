@@ -20,7 +20,8 @@ from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]
 MERGED = 64
-"""The maximum number of runs for which blocks are read through the index and merged."""
+"""The maximum number of runs whose blocks are read through the index and merged. For more runs, all blocks
+are scanned."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 
@@ -86,10 +87,9 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
 def points(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[list[Any]], int | None]:
-    """Return up to `limit` raw rows after row `after`, and the row after which to continue.
-
-    The second value is None at the end. The rows are in arrival order. Each row is a list with the values of
-    COLUMNS.
+    """Return up to `limit` raw rows whose ids are greater than `after`, in arrival order, and the id after
+    which to continue. The second value is None if there are no more rows. Each row is a list with the values
+    of COLUMNS.
     """
     found: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
@@ -107,9 +107,8 @@ def points(
 def columns(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[Found], int | None]:
-    """Return blocks of raw rows after row `after`, and the row after which to continue.
-
-    The second value is None at the end. The blocks are in arrival order. They have at most `limit` rows in
+    """Return blocks of raw rows whose ids are greater than `after`, in arrival order, and the id after which
+    to continue. The second value is None if there are no more blocks. The blocks have at most `limit` rows in
     total, unless a single block has more. `packed` contains the columns of a block, encoded in base64
     (blocks.py).
     """
@@ -130,7 +129,8 @@ def columns(
 
 
 def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Iterator[sqlite3.Row]:
-    """Yield the blocks of these runs that end after row `after`, in arrival order, with their senders.
+    """Yield the blocks of these runs whose last row id is greater than `after`, in arrival order, with
+    senders.
 
     The index contains each run's blocks in arrival order, so the cost of a page does not depend on the number
     of earlier rows. For more than MERGED runs, all blocks are scanned.

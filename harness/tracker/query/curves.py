@@ -20,12 +20,13 @@ MOST_BUCKETS = 2000
 FAR = 300
 MOST_FAR = 16
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
-"""A function that returns a metric's deduplicated points in a range of steps: series.shown, lineage.shown."""
+"""The type of series.shown and lineage.shown, which return a metric's deduplicated points in a range of
+steps."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The values at the steps from `first` to `last`.
+    """A summary of a series' values at the steps from `first` to `last`.
 
     `low`, `high` and `mean` are None if no value is finite. `odd` is the number of non-finite values.
     """
@@ -44,8 +45,8 @@ class Curve:
     """A downsampled series.
 
     `points` is the number of points before downsampling. `exact` is true if each bucket has a single step.
-    `older` is the number of rows that are hidden by a newer row for the same step. `far` contains the number
-    of points omitted because they are far from all others, and the first and the last step of these points.
+    `older` is the number of rows that are hidden by a newer row for the same step. `far` describes the points
+    omitted because they are far from all others: their number, and their first and last step.
     """
 
     points: int
@@ -56,7 +57,10 @@ class Curve:
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, or None. `of` reads the series."""
+    """Return (step, value) of the last finite value of a series, or None if it has no finite value.
+
+    The function `of` reads the series.
+    """
     points = of(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
         if math.isfinite(points.values[at]):
@@ -122,7 +126,7 @@ def curve(
     width = -(-(steps[-1] - begin + 1) // buckets)
     result: list[Bucket] = []
     at = 0
-    while at < len(steps):  # Each iteration adds the bucket that contains the next existing step.
+    while at < len(steps):  # Each iteration adds one bucket, which starts at the next existing step.
         edge = begin + ((steps[at] - begin) // width + 1) * width
         end = bisect_left(steps, edge, at)
         result.append(_bucket(steps[at], steps[end - 1], values[at:end]))
@@ -131,7 +135,8 @@ def curve(
 
 
 def fitted(steps: array[int]) -> tuple[int, int] | None:
-    """Return the index range that excludes steps far from all others, or None if there are no such steps.
+    """Return the index range (begin, end) of the steps that are not far from all others, or None if it is the
+    whole range.
 
     At most a twentieth of the steps are omitted, and only if the other steps would otherwise take up less
     than 1/FAR of the chart's width.
@@ -149,7 +154,10 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
-    """Return the points between two times, ordered by time. In the result, times replace the steps."""
+    """Return the points between two client times, ordered by time.
+
+    In the result, the times take the place of the steps.
+    """
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
     at = series.Columns(points.times, points.steps, points.values)

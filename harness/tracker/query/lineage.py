@@ -1,4 +1,4 @@
-"""Series of a forked run, including its parents' points up to the fork step, as in hosted Pluto.
+"""Read the series of a forked run, including its parents' points up to the fork step, as in hosted Pluto.
 
 Raw rows, statistics and the audit view contain only a run's own points, because a verdict counts the points
 that the run's own processes sent.
@@ -51,7 +51,8 @@ def names(db: sqlite3.Connection, run: int) -> list[str]:
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return the deduplicated series by step, like series.shown, including the parents' points."""
+    """Return a metric's deduplicated points by step, like series.shown, including the points of the run's
+    parents."""
     parts = segments(db, run)
     if len(parts) == 1:
         return series.shown(db, run, name, first, last)
@@ -69,7 +70,7 @@ def shown(
 def points(
     db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
 ) -> Sequence[series.Found]:
-    """Return the deduplicated points by step, at most `limit` points per metric."""
+    """Return the deduplicated points of a run's metrics by step, at most `limit` points per metric."""
     found: list[series.Found] = []
     for one in names(db, run) if name is None else [name]:
         found.extend(series.listed(one, series.sampled(shown(db, run, one, first, last), limit)))

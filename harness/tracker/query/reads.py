@@ -32,7 +32,7 @@ def projects(db: sqlite3.Connection) -> list[Found]:
 
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
-    """Return a run. Raises Refused 404 if there is no run with this id."""
+    """Return a run's row. Raises Refused 404 if there is no run with this id."""
     return _one(db.execute("SELECT * FROM seen WHERE id = ?", (run_id,)))
 
 
@@ -98,7 +98,8 @@ def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
 def data(
     db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return a page of histograms, tables, graphs and strings, sorted by name and step, and their number."""
+    """Return one page of a run's histograms, tables, graphs and strings, sorted by name and step, and their
+    total number."""
     where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
     total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
@@ -173,7 +174,7 @@ def logs(
 def files(
     db: sqlite3.Connection, run_id: int, log_name: str | None, link: Callable[[str], str]
 ) -> list[Found]:
-    """Return the files whose bytes were received, sorted by step."""
+    """Return a run's files, sorted by step. Files whose bytes were not received are left out."""
     rows = db.execute(
         "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
         " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",

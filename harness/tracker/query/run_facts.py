@@ -14,7 +14,8 @@ from harness.tracker.storage.store import Slow
 
 PATH_MOST = 1024
 PARTS_MOST = 64
-"""The maximum number of characters (PATH_MOST) and parts (PARTS_MOST) in a path such as config.optim.lr."""
+"""The maximum number of characters (PATH_MOST) and of dot-separated parts (PARTS_MOST) in a path such as
+config.optim.lr."""
 COLUMNS = {
     "state": "status",
     "displayName": "name",
@@ -29,10 +30,16 @@ METRICS = ("summaryMetrics", "summary_metrics")
 
 
 class Facts:
-    """The values of one run. Expensive values are read on first access and cached."""
+    """The values of one run that filters and sort orders use.
+
+    Expensive values are read on first access and cached.
+    """
 
     def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """Create the object. Once time.monotonic() exceeds `late`, expensive reads raise Slow."""
+        """Create the object for a run.
+
+        `late` is a deadline on the time.monotonic() clock, after which expensive reads raise Slow.
+        """
         self._db = db
         self._late = late
         self.row = row
@@ -40,9 +47,10 @@ class Facts:
         self._metrics: dict[str, float | None] = {}
 
     def column(self, name: str) -> Any:
-        """Return the value of a column.
+        """Return the value of one of the run's columns.
 
-        For heartbeat_at, return the time of the last point, as in Pluto, or else of the last heartbeat.
+        As in Pluto, heartbeat_at is the time of the last point. If the run has no points, it is the time of
+        the last heartbeat.
         """
         if name != "heartbeat_at":
             return self.row[name]
@@ -50,17 +58,23 @@ class Facts:
         return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
 
     def value(self, document: str, path: str) -> Any:
-        """Return the value at a dotted path in the config or the system metadata, or None. Raises Slow."""
+        """Return the value at a dotted path in the run's config or system metadata, or None if there is none.
+
+        Raises Slow after the deadline.
+        """
         self._in_time()
         if document not in self._documents:
             self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
         value = _at(self._documents[document], path.split("."))
-        if value is None and path.endswith(".value"):  # In wandb, paths end with ".value".
+        if value is None and path.endswith(".value"):  # In wandb, the paths in a config end with ".value".
             value = _at(self._documents[document], path.removesuffix(".value").split("."))
         return value
 
     def metric(self, name: str) -> float | None:
-        """Return the latest value of a metric, or None. Raises Slow."""
+        """Return the latest value of one of the run's metrics, or None if there is none.
+
+        Raises Slow after the deadline.
+        """
         self._in_time()
         if name not in self._metrics:
             point = curves.last(self._db, self.row["id"], name)
@@ -78,7 +92,10 @@ def check_path(path: str) -> None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value as a finite number, or None. As in Pluto, a string can contain a number."""
+    """Return a value as a finite number, or None if it is not a finite number.
+
+    As in Pluto, a string can contain the number.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -93,7 +110,10 @@ def text_of(value: Any) -> str:
 
 
 def _at(value: Any, path: list[str]) -> Any:
-    """Return the value at a path, or None. A key can itself contain dots."""
+    """Return the value at a dotted path in nested JSON objects, or None if there is none.
+
+    A key can itself contain dots.
+    """
     if not path:
         return value
     if isinstance(value, dict):

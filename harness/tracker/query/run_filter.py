@@ -48,12 +48,15 @@ STATES = {
     "canceled": "CANCELLED",
     **{name.lower(): name for name in ("RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED")},
 }
-"""Name of a state in wandb or Pluto → Pluto's state."""
+"""Maps the lower-case name of a run state in wandb or Pluto to Pluto's state."""
 Test = Callable[["Facts"], bool]
 
 
 def read(text: str) -> Test:
-    """Parse a filter in JSON, and return a function that tests a run. Raises Refused 400 if it is invalid."""
+    """Parse a filter in JSON, and return a function that tests a run.
+
+    Raises Refused 400 if the filter is invalid.
+    """
     try:
         tree = loads(text, constants=False)
     except (ValueError, RecursionError):
@@ -128,7 +131,7 @@ def _column(name: str, how: str, what: Any) -> Test:
             raise Refused(400, f"filter: tags does not support {how}")
         tags = {str(one) for one in _list(what, how)}
         return lambda run: (not tags.isdisjoint(json.loads(run.column("tags")))) == (how in {"$eq", "$in"})
-    if how == "$regex":  # Pluto searches for the literal text and ignores case.
+    if how == "$regex":  # Pluto's search in names treats the pattern as literal text and ignores case.
         part = str(what).lower()
         return lambda run: part in run.column("name").lower()
     if how in ORDER:
@@ -168,7 +171,10 @@ def _moment(text: str) -> datetime | None:
 
 
 def _pattern(text: str) -> Any:
-    """Compile a client's pattern with RE2, which matches in linear time. Raises Refused 400 if invalid."""
+    """Compile a client's regular expression with RE2, which matches in linear time.
+
+    Raises Refused 400 if the expression is invalid.
+    """
     if len(text) > MAX_PATTERN:
         raise Refused(400, f"filter: $regex: a pattern has at most {MAX_PATTERN} characters")
     options = re2.Options()

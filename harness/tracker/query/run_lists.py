@@ -22,7 +22,7 @@ SORTS = {
     "name": "name",
     "status": "status",
 }
-"""Sort field → its column in the database. run_order.py sorts by other fields."""
+"""Maps a sort field to its column in the database. run_order.py sorts by all other fields."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ def _listed(row: sqlite3.Row) -> Found:
 def _filtered(
     db: sqlite3.Connection, where: str, values: list[str], listing: Listing
 ) -> tuple[list[Found], int]:
-    """Return the same as `runs`, for a filter or a sort field that is evaluated in Python. Raises Slow."""
+    """Return one page of runs and the number of matching runs, like `runs`, if the filter or the sort field
+    must be evaluated in Python. Raises Slow if this takes too long."""
     late = time.monotonic() + QUERY_SECONDS
     matching = []
     for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608

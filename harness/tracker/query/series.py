@@ -18,12 +18,15 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""The square of a larger number might overflow a float."""
+"""A value whose absolute value is larger might overflow a float when it is squared."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
 def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
-    """Return the distinct metric names of a project, or only of the runs in `runs` if it is not empty."""
+    """Return the distinct metric names of a project's runs.
+
+    If `runs` is not empty, only these runs are considered.
+    """
     wanted = set(runs)
     found: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
@@ -52,7 +55,7 @@ class Columns:
         return len(self.steps)
 
     def ordered(self) -> bool:
-        """Return whether the steps are strictly increasing."""
+        """Return whether the points are sorted by step and each step occurs only once."""
         return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
 
     def part(self, first: int, end: int) -> Columns:
@@ -68,7 +71,7 @@ class Columns:
         return points
 
     def append(self, more: Columns) -> None:
-        """Append the points in `more`."""
+        """Append the points of another `Columns` object."""
         self.steps.extend(more.steps)
         self.times.extend(more.times)
         self.values.extend(more.values)
@@ -113,10 +116,10 @@ def sent(
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return the series by step, deduplicated as in Pluto.
+    """Return a metric's points sorted by step, deduplicated as in Pluto.
 
-    For each step, the point with the highest client time is used, as in Pluto's ReplacingMergeTree(time). If
-    several points have the same time, the point that was received last is used.
+    For each step, only the point with the highest client time is returned, as in Pluto's
+    ReplacingMergeTree(time). If several points have this time, the point that was received last is returned.
     """
     found = sent(db, run, name, first, last)
     if found.ordered():
@@ -159,7 +162,8 @@ def listed(name: str, points: Columns) -> list[Found]:
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Return at most `limit` raw rows sorted by step, with duplicates, and whether there are more rows."""
+    """Return at most `limit` raw rows of a metric, sorted by step and including duplicates, and whether there
+    are more rows."""
     found = sent(db, run, name, first, last)
     order = sorted(range(len(found)), key=found.steps.__getitem__)
     return listed(name, found.at(order[:limit])), len(found) > limit
@@ -170,7 +174,8 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 
 
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
-    """Return statistics of the deduplicated finite values, or None if there are none."""
+    """Return statistics of a series' deduplicated finite values, or None if the series has no finite
+    values."""
     found = shown(db, run, name)
     finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
     if not finite:
@@ -191,7 +196,7 @@ def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of finite values, even if their sum overflows a float."""
+    """Return the mean of a list of finite values, even if their sum would overflow a float."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
@@ -200,7 +205,8 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], middle: float) -> float:
-    """Return the standard deviation of finite values. Return infinity if it is too large for a float."""
+    """Return the standard deviation of a list of finite values, or infinity if it is too large for a
+    float."""
     scale = max(map(abs, values))
     if scale < LARGE:
         scale = 1.0
@@ -215,6 +221,6 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # ** would raise OverflowError; * returns infinity.
+        "VARIANCE": found["stddev"] * found["stddev"],  # On overflow, ** raises OverflowError; * returns inf.
     }[aggregation]
     return float(value)

@@ -23,7 +23,8 @@ from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused, integer
 
 CACHED = 1024
-"""The maximum number of keys, and of (key, run) pairs, whose permissions are cached."""
+"""The maximum number of keys whose permissions are cached, and of (permissions, run) pairs whose access is
+cached."""
 
 
 class Who(Flag):
@@ -42,7 +43,7 @@ class Who(Flag):
     UPLOAD_LINK = auto()
     """An upload URL. Checked by api/routes_files.py."""
     ANYBODY = auto()
-    """No credential."""
+    """No credential is needed."""
 
 
 class Scope(Enum):
@@ -51,14 +52,14 @@ class Scope(Enum):
     NOTHING = "nothing"
     """The response contains no run data, or the route selects the data by the key's permissions."""
     BODY = "the body"
-    """Checked when the run is looked up (storage/runs.py)."""
+    """The request body names the run. Access is checked when the run is looked up (storage/runs.py)."""
     PATH = "the path"
     RUN_ID = "runId"
     RUN_IDS = "runIds"
     PROJECT = "projectName"
-    """The query parameter with the project."""
+    """The query parameter with the name of the project."""
     SENDER = "X-Run-Id"
-    """The header that clients send with rows and files."""
+    """The request header with the run id, which clients send with rows and files."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,11 @@ ACCESS = {
     "POST /api/audit/claims/release": _OWNER,
     "POST /api/pages/link": _OWNER,
 }
-"""Method and path → access. HEAD is treated as GET."""
+"""Maps "METHOD PATH" of each route to its access rule. HEAD has the same rule as GET."""
 
 
 class Keyring:
-    """A cache of the permissions of accepted keys, because every request carries a key."""
+    """Checks API keys, and caches the permissions of accepted keys, because every request carries a key."""
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()
@@ -184,7 +185,10 @@ class Keyring:
 
 
 def admitted(route: Route) -> Route:
-    """Return a route that checks requests against ACCESS. Raises KeyError if a method is not in ACCESS."""
+    """Wrap a route so that it checks each request against ACCESS.
+
+    Raises KeyError if ACCESS lacks the route.
+    """
     endpoint = route.endpoint
     methods = (route.methods or set()) - {"HEAD"}
     access = {method: ACCESS[f"{method} {route.path}"] for method in methods}
@@ -227,7 +231,7 @@ async def admit(request: Request, access: Access) -> None:
 
 
 def _grant(request: Request, keyring: Keyring) -> Grant:
-    """Return the permissions of the request's key, from `Authorization: Bearer KEY` or `X-Api-Key`.
+    """Return the permissions of the request's key, read from `Authorization: Bearer KEY` or `X-Api-Key`.
 
     Requests through the Kubernetes API server's proxy use X-Api-Key, because the proxy removes Authorization.
     """
@@ -241,7 +245,10 @@ def _grant(request: Request, keyring: Keyring) -> Grant:
 
 
 def _runs(request: Request, scope: Scope, grant: Grant, named: bool) -> list[int]:
-    """Return the runs that a request names. Raises Refused if a required run or project is missing."""
+    """Return the ids of the runs that a request names.
+
+    Raises Refused 400 or 403 if a required run or project is missing.
+    """
     query = request.query_params
     if scope is Scope.PATH:
         return [integer(request.path_params["run_id"], "runId")]

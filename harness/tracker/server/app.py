@@ -56,16 +56,16 @@ class Options:
 
 
 async def healthz(request: Request) -> Response:
-    """Return 200 while the thread that writes to the database is running.
+    """Handle GET /healthz: return 200 while the thread that writes to the database is running.
 
-    The response does not depend on a query, so that a busy tracker stays ready.
+    The handler runs no query, so that a busy tracker stays ready.
     """
     alive = http.store(request).alive
     return Json({"status": "ok" if alive else "the writer thread has stopped"}, 200 if alive else 503)
 
 
 def build(options: Options) -> Starlette:
-    """Return the application. It opens the database when it starts and closes it after the last request."""
+    """Return the ASGI application. It opens the database at startup and closes it at shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -79,7 +79,7 @@ def build(options: Options) -> Starlette:
         routes=[
             admitted(route)
             for route in (
-                *routes_ingest.routes,  # first, because they get the most requests and matching takes time
+                *routes_ingest.routes,  # first: routes are tried in order
                 Route("/healthz", healthz),
                 *routes_runs.routes,
                 *routes_files.routes,

@@ -1,4 +1,5 @@
-"""ASGI middleware that responds to errors, and that serves the most frequent request without routing."""
+"""ASGI middleware that turns exceptions into error responses, and a shortcut that serves the most frequent
+request without routing."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from harness.tracker.storage.store import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
-"""Paths of write requests. If such a request is rejected, run data can be lost."""
+"""The prefixes of the paths of write requests. If such a request is rejected, a run can lose data."""
 SECRET_PATHS = ("/files/put/", "/files/get/")
-"""Paths that end with a secret, like Pluto's presigned URLs."""
+"""The prefixes of paths that end with a secret, like the paths of Pluto's presigned URLs."""
 
 
 def shown(path: str) -> str:
-    """Return a path without the secret at its end, for logs and the audit view."""
+    """Return a request path for logs and the audit view, without the secret at the end of an upload or
+    download URL."""
     return next((f"{start}…" for start in SECRET_PATHS if path.startswith(start)), path)
 
 
@@ -42,7 +44,10 @@ async def on_refused(request: Request, error: Exception) -> Response:
 
 
 def on_error(request: Request, error: Exception) -> Response:
-    """Return a 500 response, or 507 if the disk is full. Record the failure for the audit view."""
+    """Return a 500 response for an unexpected exception, or a 507 response if the disk is full.
+
+    The failure is recorded for the audit view.
+    """
     reason = f"{type(error).__name__}: {error}"
     failures(request).add(reason, now())
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
@@ -51,10 +56,10 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """ASGI middleware that converts every route error to a response.
+    """ASGI middleware that converts every exception in a route to an error response.
 
-    If an exception reached uvicorn, uvicorn would close the connection, and the client would lose its next
-    request.
+    If an exception reached uvicorn, uvicorn would close the connection, and the client's next request would
+    fail.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -93,7 +98,10 @@ class Guard:
 
 
 class Straight:
-    """ASGI middleware that calls `metrics` directly. Routing would take as long as parsing 100 points."""
+    """ASGI middleware that passes POST /ingest/metrics directly to its handler `metrics`.
+
+    Routing such a request would take as long as parsing 100 points.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -21,13 +21,17 @@ request's head."""
 HEAD_MOST = 64 << 10
 """The maximum number of bytes in a request outside its body: the head and the chunk framing."""
 FRAMES = 8
-"""The maximum number of framing bytes per byte of the body. A chunk of one byte has six framing bytes."""
+"""The maximum number of bytes of chunk framing per byte of a request body. A chunk with one byte of data has
+six bytes of framing."""
 SPARE = 128
 """File descriptors reserved for the database, files and threads."""
 
 
 def raise_limit() -> int:
-    """Raise the file descriptor limit to its maximum. Return the number of connections that it allows."""
+    """Raise the process's soft limit on open file descriptors to the hard limit, but to at most 65536.
+
+    Return the number of connections that this limit allows.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -54,7 +58,7 @@ class Joined:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
             self._head = data
-            self._loop.call_soon(self._send)  # This sends a response that has no body, for example to HEAD.
+            self._loop.call_soon(self._send)  # Sends a response that has no body.
             return
         self._transport.write(data)
 
@@ -72,12 +76,13 @@ class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
     most = 1024
-    """The maximum number of connections. If there is one more, the oldest connection that waits for a head is
-    closed."""
+    """The maximum number of open connections. If one more is opened, the connection that has waited longest
+    for a request head is closed."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
     _late: asyncio.TimerHandle | None = None
     _unread = 0
-    """Received bytes of the current request, without the body and the allowed framing."""
+    """The number of bytes received for the current request, not counting the body and its permitted chunk
+    framing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         joined = Joined(cast("asyncio.Transport", transport), self.loop)
@@ -105,7 +110,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            # After an upgrade, the parser reads no body, so the server could respond 200 and lose the rows.
+            # After an upgrade, the HTTP parser does not read a request body. The server could then respond
+            # 200 without storing the rows.
             self.send_400_response("This server only supports HTTP/1.1. Do not send an Upgrade header.")
         else:
             super().on_headers_complete()

@@ -1,1 +1,2 @@
-"""Code shared by the server and its clients: keys, ids, links, blocks of rows, requests and errors."""
+"""Code that the tracker's server and its clients share: keys, ids, links, blocks of rows, requests and
+errors."""

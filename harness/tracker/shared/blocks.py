@@ -26,7 +26,7 @@ WORD = 8
 
 @dataclass(frozen=True)
 class Block:
-    """A block's points, in arrival order."""
+    """The points of one request, in columns and in arrival order."""
 
     names: tuple[str, ...]
     steps: array[int]
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the metric names in the format used in the database."""
+        """Return a list of metric names as JSON, which is its format in the database."""
         return title(self.names)
 
     def packed(self) -> bytes:
@@ -47,7 +47,7 @@ class Block:
         return b"".join(parts if self.which is None else [*parts, self.which.tobytes()])
 
     def metrics(self) -> Iterator[str]:
-        """Yield each point's metric."""
+        """Yield the metric name of each point, in arrival order."""
         if self.which is None:
             return islice(cycle(self.names), len(self))
         return map(self.names.__getitem__, self.which)
@@ -57,7 +57,7 @@ class Block:
         return zip(self.metrics(), self.steps, self.times, self.values, strict=True)
 
     def places(self, name: int) -> Sequence[int]:
-        """Return the indexes of a metric's points. `name` is the metric's index in `names`."""
+        """Return the indexes of a metric's points in the block. `name` is the metric's index in `names`."""
         if self.which is None:
             return range(name, len(self), len(self.names))
         return [at for at, of in enumerate(self.which) if of == name]
@@ -71,7 +71,10 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of one of a run's lists of metric names. Insert the list if it is new."""
+    """Return the id of a list of metric names in the table `shapes`.
+
+    Insert the list if the run does not have it yet.
+    """
     db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
     query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
     shape: int = db.execute(query, (run, title)).fetchone()[0]
@@ -92,7 +95,10 @@ def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
 
 
 def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, float]]) -> Block:
-    """Return a block with the points from several lines. Each line has a step, a time, and values by name."""
+    """Return a block with the points from several ingest lines.
+
+    Each line has a step, a client time, and values by metric name.
+    """
     values = array("d", chain.from_iterable(map(dict.values, data)))
     shapes = set(map(tuple, data))
     if len(shapes) == 1:
@@ -110,7 +116,10 @@ def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, floa
 
 
 def in_turn(which: array[int], names: int) -> bool:
-    """Return whether the metrics alternate in a fixed order, and all have the same number of points."""
+    """Return whether the metrics alternate in a fixed order, and all of them have the same number of points.
+
+    `which` contains the index of each point's metric.
+    """
     return names == 0 or (
         len(which) % names == 0 and array("I", range(names)) * (len(which) // names) == which
     )
@@ -127,7 +136,7 @@ def repeated(column: array[int], times: int) -> array[int]:
 
 
 def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
-    """Decode the packed bytes of a block that has `points` points."""
+    """Decode a block of `points` points from the packed bytes in the database."""
     steps, times, values = array("q"), array("q"), array("d")
     end = WORD * points
     steps.frombytes(packed[:end])
@@ -138,7 +147,7 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
 
 
 def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
-    """Append the numbers of `more` at the indexes in `places` to the column `into`."""
+    """Append to the column `into` the numbers of the column `more` at the indexes in `places`."""
     if isinstance(places, range):
         into.extend(more[places.start :: places.step])
     else:

@@ -35,7 +35,9 @@ def free_prefix(db: sqlite3.Connection, project: str) -> str:
 
 
 def find(db: sqlite3.Connection, display_id: str, project: str | None, grant: Grant) -> sqlite3.Row:
-    """Return the run with a display id. Pass `project` if projects share a prefix, as in older databases.
+    """Return the run with a display id.
+
+    Pass `project` if several projects have the same prefix, which is possible in older databases.
 
     Runs that the key cannot access are ignored. Raises Refused 404 if there is no such run. Raises Refused
     409 if several projects have such a run and `project` is None.

@@ -14,16 +14,17 @@ MOST = 100
 
 
 class Failures:
-    """The number of requests per reason and sender, with the times of the first and the last one."""
+    """Counters of requests by reason and sender, with the times of the first and the last request of each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failures: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def add(self, reason: str, at: str, **of: Any) -> None:
-        """Count one request. `at` is an RFC 3339 time.
+        """Count one request.
 
-        If there are already MOST combinations of reason and sender, further ones are counted as "other".
+        `at` is its time in RFC 3339. Once there are MOST combinations of reason and sender, further
+        combinations are counted together as "other".
         """
         with self._lock:
             key = (reason, *of.values())

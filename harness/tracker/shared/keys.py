@@ -1,9 +1,9 @@
 """API keys: the tracker's own key, the keys of projects and the keys of launches.
 
-The client sends its key with every request. The key of a project or a launch contains its scope and an HMAC
-of the scope, so no other key can be derived from it. A launch key identifies the launch that sent a request.
-The client's headers do not identify the launch, because several launches can have the same names and steps,
-and even the same address behind a proxy.
+A client sends its key with every request. The key of a project or a launch consists of a scope and an HMAC of
+that scope, so the holder of a key cannot derive keys with another scope. A launch key identifies the launch
+that sent a request. The client's headers do not identify the launch, because several launches can have the
+same names and steps, and even the same address behind a proxy.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ PROJECT_MOST = 1024
 
 @dataclass(frozen=True)
 class Grant:
-    """A key's permissions. The tracker's own key is not restricted."""
+    """The permissions that a key grants.
+
+    With all fields None, as for the tracker's own key, access is not restricted.
+    """
 
     project: str | None = None
     """The only project that the key can access. None means all projects."""
     launch: str | None = None
-    """The launch for which the key was created."""
+    """The nonce of the launch for which the key was created, or None for the other kinds of keys."""
     run: str | None = None
-    """The run id of the launch. The key of a launch gives access to the run with this id and to the runs that
-    the launch created, but not to other runs in the project."""
+    """The run id of the launch, or None for the other kinds of keys. The key of a launch gives access to the
+    run with this id and to the runs that the launch created, but not to other runs in the project."""
 
 
 OWNER = Grant()
@@ -43,12 +46,18 @@ def launch_key(key: str, launch: str, *, project: str, run: str) -> str:
 
 
 def project_key(key: str, project: str) -> str:
-    """Return a project's key, derived from the tracker's own key. All calls return the same key."""
+    """Return a project's key, derived from the tracker's own key.
+
+    The same arguments always give the same key.
+    """
     return _sealed(key, "p", project)
 
 
 def is_sealed(given: bytes) -> bool:
-    """Return whether a key has the form of a project key or a launch key, which is too long to be guessed."""
+    """Return whether a string has the form of a project key or a launch key.
+
+    Such keys are too long to be guessed.
+    """
     return _SEALED.fullmatch(given) is not None
 
 
@@ -64,7 +73,7 @@ def grant_of(given: bytes, key: bytes) -> Grant | None:
         scope = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
-    # Compare the whole key, because base64 allows other spellings of the same scope.
+    # Compare the whole key, because several base64 strings decode to the same scope.
     if not hmac.compare_digest(given, _sealed(key.decode(), kind, scope).encode()):
         return None
     if kind == "p":

@@ -1,4 +1,7 @@
-"""Check which runs a key can access. This reads the database, because a launch can create runs."""
+"""Check which runs a key can access.
+
+The checks read the database, because a launch key gives access to the runs that the launch created.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def opens(db: sqlite3.Connection, grant: Grant, run: sqlite3.Row) -> bool:
 
 
 def claimed_by_another(db: sqlite3.Connection, grant: Grant, external_id: str) -> bool:
-    """Return whether other launches have claimed a run id, but this key's launch has not."""
+    """Return whether other launches have claimed this run id and the launch of this key has not."""
     if grant.launch is None or grant.run == external_id:
         return False
     query = "SELECT launch FROM claims WHERE project = ? AND external_id = ?"

@@ -1,4 +1,4 @@
-"""The sender of a request, parsers for the values in a request, and errors that reject a request."""
+"""The sender of a request, parsers for values in a request, and exceptions that reject a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def now() -> str:
 
 
 def from_ms(time_ms: int) -> str:
-    """Return a client time in Pluto's format. A time outside the range of dates is returned as a number."""
+    """Format a client time in milliseconds as Pluto does.
+
+    A time that datetime cannot represent is returned as a number.
+    """
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -34,7 +37,10 @@ def from_ms(time_ms: int) -> str:
 
 
 class Refused(HTTPException):
-    """Raised to reject a request. The server responds with an error in Pluto's format."""
+    """Raised to reject a request.
+
+    The server responds with the exception's status code, in Pluto's error format.
+    """
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -53,15 +59,16 @@ class Sender:
     """The sender of a request, identified by the request headers and the client address."""
 
     run_id: int
-    """The header X-Run-Id, or 0 if its value is not a number, as in Pluto's ingest."""
+    """The run id in the header X-Run-Id. As in Pluto's ingest, it is 0 if the header is not a number."""
     run_header: str | None
     name: str | None
     project: str | None
     peer: str | None
     grant: Grant = OWNER
-    """The permissions of the request's key."""
+    """The permissions of the API key in the request."""
     process: str | None = None
-    """The header X-Harness-Process: the id of the sending process, set by the harness's recorder."""
+    """The value of the header X-Harness-Process, in which the harness's recorder sends the id of its
+    process."""
 
     @property
     def launch(self) -> str | None:
@@ -84,7 +91,7 @@ def loads(text: bytes | str, *, constants: bool = True) -> Any:
     Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
     surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    whole = text.decode() if isinstance(text, bytes) else text  # json.loads accepts surrogates in bytes.
+    whole = text.decode() if isinstance(text, bytes) else text  # json.loads accepts bytes with surrogates.
     value = json.loads(whole) if constants else json.loads(whole, parse_constant=_no_constant)
     if "\\u" in whole or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()

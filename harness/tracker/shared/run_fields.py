@@ -31,7 +31,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class Create:
-    """The fields of a create request."""
+    """The validated fields of a request to create a run."""
 
     project: str
     name: str
@@ -93,7 +93,7 @@ def tags(value: object) -> list[str]:
 def merged(into: Any, new: Any) -> Any:
     """Merge `new` into `into` recursively, and return the result.
 
-    Values that are not JSON objects are replaced.
+    Values other than JSON objects are replaced.
     """
     if isinstance(into, dict) and isinstance(new, dict):
         return {**into, **{key: merged(into[key], new[key]) if key in into else new[key] for key in new}}
@@ -125,9 +125,9 @@ def read_create(body: Mapping[str, Any]) -> Create:
 
 
 def read_attach(sender: Sender, new: Create | None = None) -> Attach:
-    """Return the process that the metadata describes.
+    """Return the process that a create request's metadata describes.
 
-    If a field is missing or invalid, it is None, so that the create request still succeeds.
+    A field that is missing or invalid is None, so that the create request still succeeds.
     """
     if new is None:
         return Attach(sender, name=sender.name)

@@ -12,15 +12,17 @@ from harness.core.errors import UsageError
 
 MOST = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")
-"""A display id. The client's pattern ends with `$`, which also matches before a final newline."""
+"""Matches a display id. Like the client's pattern, it ends with `$`, which also matches before a final
+newline."""
 
 RunIdKind = Literal["external", "resume-numeric", "resume-display"]
 
 
 def classify_run_id(text: str) -> RunIdKind:
-    """Return how the client (pluto-ml 0.0.29, sets.py) interprets a value of PLUTO_RUN_ID.
+    """Return how the Pluto client interprets a value of PLUTO_RUN_ID (pluto-ml 0.0.29, sets.py).
 
-    The value is either the name of a run ("external") or a run to resume.
+    The result is "external" if the value is the name of a run. All other results mean that the client resumes
+    an existing run.
     """
     if text.isdigit():
         return "resume-numeric"
@@ -28,7 +30,10 @@ def classify_run_id(text: str) -> RunIdKind:
 
 
 def check_run_id(text: str) -> str:
-    """Return the run id unchanged. Raises UsageError if a job cannot create and share a new run with it."""
+    """Return the run id unchanged.
+
+    Raises UsageError if the ranks of a job could not create and share a new run with this id.
+    """
     if not text.strip():
         raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates one")
     if len(text) > MOST:

@@ -8,18 +8,18 @@ import time
 from typing import Literal
 
 SECONDS = 3600
-"""How long a link is valid, in seconds."""
+"""The number of seconds for which a signed link is valid."""
 Purpose = Literal["read", "upload"]
 
 
 def link(key: str, purpose: Purpose, token: str) -> str:
-    """Return a link's last path segments: token, expiry time (Unix seconds) and signature."""
+    """Return the last path segments of a new signed link: token, expiry time (Unix seconds) and signature."""
     until = f"{int(time.time()) + SECONDS}"
     return f"{token}/{until}/{_seal(key, purpose, token, until)}"
 
 
 def right(key: str, purpose: Purpose, token: str, until: str, seal: str) -> bool:
-    """Return whether this tracker created the link for this purpose and it has not expired."""
+    """Return whether this tracker signed the link for this purpose and the link has not expired."""
     made = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, until).encode())
     return made and int(until) >= time.time()
 

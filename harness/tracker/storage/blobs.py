@@ -1,6 +1,6 @@
-"""Store files in a folder next to the database.
+"""Store uploaded files in a folder next to the database.
 
-The folder never contains an incomplete file under its final name.
+A file gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ class Blobs:
             left.unlink()
 
     def path(self, token: str) -> Path:
-        """Return the path of a token's file, even if it does not exist. Tokens do not contain slashes."""
+        """Return the path at which the file with this token is stored.
+
+        The file need not exist. Tokens do not contain slashes.
+        """
         return self._folder / token.lstrip(".")
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Provide a new temporary file. The file is deleted after the block unless `keep` was called."""
+        """Return a context manager that creates a temporary file.
+
+        At exit, the file is deleted unless `keep` was called.
+        """
         with NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
             try:
                 yield file

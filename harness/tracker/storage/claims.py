@@ -26,7 +26,10 @@ def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: i
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
-    """Count several requests, given as (sender, number of rows). Their runs are given by `sender.run_id`."""
+    """Count several write requests of one kind, given as (sender, number of rows).
+
+    `sender.run_id` is the run.
+    """
     totals: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
         count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
@@ -42,7 +45,11 @@ def _whose(sender: Sender) -> tuple[str, str, str, str]:
 def claim(
     db: sqlite3.Connection, project: str, external_id: str, launch: str, shared: bool
 ) -> dict[str, Any]:
-    """Claim a run id for a launch. If it is claimed or in use, grant the claim only if `shared` is true."""
+    """Claim a run id for a launch, and return whether the claim was granted.
+
+    If another launch has claimed the id, or a run with this id exists, the claim is granted only if `shared`
+    is true.
+    """
     at = now()
     held = db.execute(
         "SELECT launch, at FROM claims WHERE project = ? AND external_id = ? AND launch <> ? ORDER BY at",
@@ -74,7 +81,10 @@ def release(db: sqlite3.Connection, launch: str) -> None:
 
 
 def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
-    """Return the writers of these runs. Claims of their run ids are included, with the kind "claim"."""
+    """Return the writers of these runs, with their numbers of requests and rows by kind.
+
+    Claims of the runs' ids are included, with the kind "claim".
+    """
     ids = ",".join(f"{number:d}" for number in run_ids)
     rows = db.execute(
         f"SELECT * FROM writers WHERE run_id IN ({ids}) UNION ALL"  # noqa: S608

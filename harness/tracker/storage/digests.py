@@ -1,9 +1,10 @@
-"""Store digests of the points that a process logged, as reports that cannot be replaced.
+"""Store reports with digests of the points that a process logged.
 
-The recorder in an admitted pod sends a report about the blocks of steps that are complete
-(harness/workers/recorder/digest_reports.py). A process's reports have consecutive numbers, which start at 0.
-A report is stored as the exact bytes that were sent, because the process's log contains a digest of these
-bytes. The size of all reports is limited, so a process that sends too many cannot fill the disk.
+A stored report cannot be replaced. In pods to which an admission policy added the recorder, the recorder
+sends a report about each block of steps that is complete (harness/workers/recorder/digest_reports.py). A
+process's reports have consecutive numbers, which start at 0. A report is stored as the exact bytes that were
+sent, because the process's log contains a digest of these bytes. The size of all reports is limited, so a
+process that sends too many cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from harness.tracker.storage import runs
 
 MAX_REPORT_BYTES = 256 << 10
 MAX_ENTRIES = 4000
-"""Maximum number of entries in a report."""
+"""The maximum number of entries in a digest report."""
 MAX_PROCESS_BYTES = 4 << 20
-"""Maximum size of a process's reports, compressed. A week of 10 metrics and 10 steps per second has 2 MB."""
+"""The maximum size of all compressed reports of one process, in bytes. A process that logs 10 metrics and 10
+steps per second produces 2 MB in a week."""
 MAX_RUN_BYTES = 64 << 20
 MAX_ALL_BYTES = 2 << 30
 PAGE_BYTES = 8 << 20
 ROW_BYTES = 300
-"""The size of a row without the report, rounded up."""
+"""The size of a row in the table `digests` without its report, in bytes, rounded up."""
 MAX_PROCESS, MAX_METRIC, MAX_DIGEST = 64, 1024, 43
-"""Maximum length of a process's id, of a metric's name, and of a digest in base64."""
+"""The maximum lengths, in characters, of a process's id, of a metric's name, and of a digest in base64."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report as it was sent."""
+    """A digest report in the form in which the recorder sent it."""
 
     process: str
     number: int
@@ -47,7 +49,7 @@ class Report:
 
 
 def parsed(text: bytes) -> Report:
-    """Return the report in a request body. Raises Refused 400 with the name of the invalid field."""
+    """Parse the digest report in a request body. Raises Refused 400 with the name of the invalid field."""
     try:
         body = loads(text)
     except (ValueError, RecursionError):
@@ -87,10 +89,11 @@ def _check(entry: object) -> None:
 
 
 def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
-    """Store a report, and return how many reports of its process are stored.
+    """Store a digest report, and return how many reports of its process are stored.
 
-    The same report can be sent again. Raises Refused 404 if the run does not exist, 409 if the report is not
-    the next one or other content is stored under its number, and 507 if a limit is exceeded.
+    The same report can be sent again. Raises Refused 404 if the run does not exist, 409 if the report's
+    number is not the process's next number or if other content is stored under this number, and 507 if a
+    limit is exceeded.
     """
     run_id = runs.find(db, sender.run_id, sender)["id"]
     whose = run_id, report.process
@@ -132,9 +135,10 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
 def read(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Return up to `limit` reports about these runs, and the id after which to continue, or None.
+    """Return up to `limit` digest reports about these runs, and the id after which to continue.
 
-    `packed` contains the report as it was sent, compressed with zlib and encoded in base64 without padding.
+    The second value is None if there are no more reports. `packed` contains a report as it was sent,
+    compressed with zlib and encoded in base64 without padding.
     """
     ids = ",".join(f"{number:d}" for number in run_ids)
     rows = db.execute(

@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """A request's rows before its first invalid line, and the error of the invalid line, if any."""
+    """The rows parsed from a request, up to the first invalid line, and the error in that line, if any."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass
 class Points:
-    """A request's points before its first invalid line, and the error of the invalid line, if any."""
+    """The points parsed from a request, up to the first invalid line, and the error in that line, if any."""
 
     block: blocks.Block = blocks.EMPTY
     lines: int = 0
@@ -48,12 +48,12 @@ class Points:
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A line of points in the usual form, in which all values are JSON numbers."""
+    """An ingest line of points in the usual form, in which all values are JSON numbers."""
 
     time: int | float
     step: int | float
-    """The type includes float, because with `int` alone the decoder would accept 1.0 as 1. `_at_once` rejects
-    floats."""
+    """The types of `time` and `step` include float, because a decoder for `int` alone would convert 1.0 to 1.
+    `_at_once` rejects floats."""
     data: dict[str, float]
 
 
@@ -74,10 +74,10 @@ def read_points(body: bytes) -> Points:
 
 
 def _at_once(body: bytes) -> Points | None:
-    """Return the points, or None if a line is not in the usual form."""
+    """Parse a body with the native parser. Return None if any line is not in the usual form."""
     try:
         lines = [_decode(line) for line in body.split(b"\n") if line]
-        # A float raises TypeError here, so that `read` parses the lines.
+        # A float raises TypeError here, and `read` then parses all lines instead.
         steps: array[int] = array("q", [line.step for line in lines])  # type: ignore[misc]
         times: array[int] = array("q", [line.time for line in lines])  # type: ignore[misc]
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
@@ -91,7 +91,8 @@ def _at_once(body: bytes) -> Points | None:
 
 
 def quick_rows(line: bytes) -> list[Row]:
-    """Parse one line with the native parser if possible, and otherwise with `point_rows`. Return its rows."""
+    """Return the rows of one line, parsed with the native parser if possible, and otherwise with
+    `point_rows`."""
     try:
         one = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -102,7 +103,10 @@ def quick_rows(line: bytes) -> list[Row]:
 
 
 def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
-    """Parse every line with `rows_of`, which raises ValueError for an invalid line."""
+    """Parse each line with `rows_of` until a line is invalid.
+
+    `rows_of` raises ValueError for an invalid line.
+    """
     result = Lines()
     for at, line in enumerate(body.split(b"\n"), 1):
         if not line or line.isspace():
@@ -191,7 +195,10 @@ def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
 
 
 def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
-    """Store the sender and the time of a request, even if it has an invalid line. Return the request's id."""
+    """Record a request's sender and receive time, even if the request has an invalid line.
+
+    Return the request's id.
+    """
     request = db.execute(
         "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
         " launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -13,11 +13,15 @@ from harness.tracker.storage.schema import BLOCKS, CLAIMS, DIGESTS, WRITERS
 MOST = 1_000_000
 """The maximum number of points in a block."""
 Piece = tuple[int, int, int | None]
-"""(first id, last id, request) of consecutive points. The request is None if it is not known."""
+"""A range of consecutive points: (first id, last id, request id). The request id is None if it is not
+known."""
 
 
 def migrate(db: sqlite3.Connection, found: int) -> int:
-    """Apply all migration steps to a database of version `found`. Return the resulting version."""
+    """Apply all migration steps to a database whose schema version is `found`.
+
+    Return the resulting version.
+    """
     while found in STEPS:
         db.execute("BEGIN IMMEDIATE")
         STEPS[found](db)
@@ -54,7 +58,7 @@ def _to_4(db: sqlite3.Connection) -> None:
     """Add the column `process` to the tables of attachments and writers."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
-        return  # `_to_2` has just created the table with this column.
+        return  # `_to_2` created the table with this column.
     _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
     old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
     copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
@@ -62,7 +66,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _to_5(db: sqlite3.Connection) -> None:
-    """Add the table of digests."""
+    """Add the tables of digest reports and of their sizes."""
     _run(db, DIGESTS)
 
 

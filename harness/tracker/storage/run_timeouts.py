@@ -1,4 +1,4 @@
-"""Show a running run as FAILED if it shows no sign of life within hosted Pluto's timeouts.
+"""Show a run as FAILED if it is RUNNING and has shown no sign of life within hosted Pluto's timeouts.
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 HEARTBEAT_SECONDS = 150
 """The timeout after the last sign of life, for a run that has sent heartbeats."""
 NEVER_BEAT = 12
-"""For a run that never sent a heartbeat, the timeout is this many times longer: 30 minutes by default."""
+"""The factor by which the timeout is longer for a run that never sent a heartbeat. By default, this timeout
+is 30 minutes."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW seen AS SELECT
@@ -34,7 +35,9 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `seen` on a connection: the runs with their current status and the column `silent`.
+    """Create the view `seen` of a connection.
+
+    It contains the runs with their current status and a column `silent`.
 
     `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is silent.
     """

@@ -19,13 +19,16 @@ from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
-"""Terminal status → its precedence. Only a status of higher precedence replaces a terminal status, so that
-a late success does not hide a failure."""
+"""Maps each terminal status to its precedence. Only a status with a higher precedence replaces a terminal
+status, so that a late success does not hide a failure."""
 STATUSES = {"RUNNING", *TERMINAL}
 
 
 def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -> sqlite3.Row:
-    """Return a run. Raises Refused 404 if it does not exist or the sender's key cannot access it."""
+    """Return a run's row.
+
+    Raises Refused 404 if the run does not exist or the sender's key cannot access it.
+    """
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
@@ -35,7 +38,9 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
-    """Return the run with the given project and external id, and whether it existed. Create it if necessary.
+    """Return the run with the given project and external id, and whether it already existed.
+
+    If not, create it.
 
     In a new database, run ids start at the current Unix time. A client with a run id from a lost database
     therefore cannot write to a run in the new database.
@@ -89,9 +94,10 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create, grant: Grant) -> tuple[Any, list[str]]:
-    """Return config and tags, merged with the config and tags of the fork's parent.
+    """Return the config and tags of a new run.
 
-    Raises Refused 404 if the parent does not exist or the key cannot access it.
+    If the run is a fork and inherits them, they are merged with those of its parent. Raises Refused 404 if
+    the parent does not exist or the key cannot access it.
     """
     if new.forked_from is None:
         return new.config, new.tags
@@ -133,7 +139,8 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
 
 
 def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
-    """Attach to an existing run. Set its status to RUNNING and merge `config` into its config."""
+    """Attach a process to an existing run: set the run's status to RUNNING, and merge `config` into its
+    config."""
     row = find(db, run_id)
     at = now()
     if row["status"] in TERMINAL:
@@ -202,7 +209,7 @@ def add_log_names(
 
 
 def note(db: sqlite3.Connection, run_id: object, sender: Sender, kind: str, content: Any) -> None:
-    """Store an alert, a model graph or notes as they were sent."""
+    """Store a run's alert, model graph or notes as they were sent."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], kind, sender)
     db.execute(

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""The possible numbers of rows per statement. There are few of them, so that SQLite can cache all prepared
-statements."""
+"""The permitted numbers of rows per statement. They are few, so that SQLite can cache every prepared
+statement."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], after: str = "") -> None:
-    """Insert rows. `into` is the SQL before the values, and `after` is the SQL after the values."""
+    """Insert rows with as few statements as possible.
+
+    `into` is the SQL before the values, and `after` is the SQL after the values.
+    """
     for some in _parts(rows):
         one = f"({','.join('?' * len(some[0]))})"
         db.execute(into + ",".join([one] * len(some)) + after, [value for row in some for value in row])

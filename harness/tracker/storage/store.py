@@ -31,15 +31,15 @@ T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 GROUP = 256
-"""The number of writes after which a transaction accepts no further writes."""
+"""The number of writes after which no further writes are added to a transaction."""
 QUEUE = 4096
-"""The maximum number of waiting writes. Further writes are rejected, and their senders retry later."""
+"""The maximum number of writes in the queue. Further writes are rejected, and their senders retry later."""
 QUERY_SECONDS = 60.0
-"""The time limit of a query, in seconds."""
+"""The maximum duration of a query, in seconds."""
 
 
 class Full(Exception):
-    """Raised if QUEUE writes are already waiting."""
+    """Raised if the queue of writes already contains QUEUE writes."""
 
 
 class Slow(Exception):
@@ -47,7 +47,8 @@ class Slow(Exception):
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection that uses WAL, synchronous=FULL and explicit transactions."""
+    """Open the database, and return a connection that uses WAL, synchronous=FULL and explicit
+    transactions."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -204,13 +205,13 @@ class Store:
             self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
-            with suppress(RuntimeError):  # If the event loop has closed, nothing waits for the result.
+            with suppress(RuntimeError):  # The event loop has closed, so no task waits for the results.
                 loop.call_soon_threadsafe(self._tell, list(some_outcomes))
 
     def _tell(self, outcomes: list[Outcome]) -> None:
-        """Set the results of writes.
+        """Set the results of several writes.
 
-        The event loop calls this once for all results, because one call per result would take longer.
+        The event loop calls this method once for all results, because one call per result would take longer.
         """
         for done, result, failure in outcomes:
             self._waiting -= 1
@@ -233,7 +234,7 @@ class Store:
         return [outcome for one in some for outcome in self._keep([one])]
 
     def _one(self, item: Work) -> Outcome:
-        """Execute one write. If it fails, roll back only this write."""
+        """Execute one write within a savepoint. If the write fails, roll back only this write."""
         work, done = item
         assert not isinstance(work, Sent)
         self._db.execute("SAVEPOINT one")

@@ -1,6 +1,6 @@
 """Write the points of many requests in a few SQL statements, in one transaction on the writer thread.
 
-The writer assigns the ids itself, because there is only one writer thread. The points of a request have
+Because there is only one writer thread, the writer itself assigns the ids. The points of a request have
 consecutive ids.
 """
 
@@ -34,17 +34,20 @@ class Sent:
 
 
 class Keeper:
-    """Writes points, and caches the ids of shapes until `forget` is called."""
+    """Writes points to the database. The ids of shapes are cached until `forget` is called."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[int, str], int] = {}
 
     def forget(self) -> None:
-        """Clear the cache. Call this after a rollback."""
+        """Clear the cache of shape ids.
+
+        Call this after a rollback, because the cached ids might not have been stored.
+        """
         self._shapes.clear()
 
     def keep(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
-        """Write the points and the senders of these requests."""
+        """Write the points and the senders of several requests."""
         request, point = db.execute(
             "SELECT (SELECT coalesce(max(id), 0) FROM requests),"
             " (SELECT coalesce(max(last_id), 0) FROM blocks)"

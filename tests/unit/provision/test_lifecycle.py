@@ -48,7 +48,7 @@ def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:
     first, second = ready(kind), ready(kind)
     said: list[str] = []
     assert not kind.leave(RunContext(settings=settings, progress=said.append), first, "aaaa")
-    assert said == ["cluster shared stays: another harness uses it"]
+    assert said == ["cluster shared is kept, because another harness process uses it"]
     assert kind.state() is not None
     assert kind.removable(second, ""), "though another run made it"
     assert kind.used()
@@ -162,4 +162,4 @@ def test_failure_to_free_disk_is_only_reported(settings: Settings) -> None:
     kind.free_disk("e2e-1", said.append)
     assert said == []
     made(settings).free_disk("e2e-1", said.append)
-    assert said[0].startswith("could not see what the pods of e2e-1 keep on disk: ")
+    assert said[0].startswith("could not measure the disk usage of the pods in e2e-1: ")

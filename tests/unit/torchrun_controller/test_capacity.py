@@ -135,7 +135,7 @@ def test_gpus_beside_which_no_cpu_is_free_are_told_apart() -> None:
     )
     said = str(desired(one, seen, NOW).status.message)
     assert "8 GPUs are free" in said
-    assert "the CPUs or the memory that its pods ask for are not free beside them" in said
+    assert "there are not enough free CPUs or memory on the nodes with free GPUs" in said
 
 
 def test_a_job_that_waits_for_long_writes_seldom() -> None:

@@ -204,7 +204,7 @@ LOST = "demo-node-0-1-x0 was evicted from node a (EvictionByEvictionAPI: Evictio
 def test_an_evicted_pod_is_the_reason_with_its_node(phase: str) -> None:
     """Contract: message and Event name the pod, its node and the reason, and not the rank that fails next."""
     lost = look([pod(0, "Running"), evicted(phase)])
-    again = "all ranks start again, and maxRestarts does not count this"
+    again = "all ranks start again, which does not count towards maxRestarts"
     assert (lost.status.phase, lost.status.message) == ("Pending", f"{LOST}; {again}")
     assert posted(lost) == {"Disrupted": LOST}
     trainer = _status(names.TRAINER, terminated={"exitCode": 1, "reason": "Error"})

@@ -27,22 +27,25 @@ FIELDS = {
 }
 SELECT = "/select/logsql/"
 NO_MESSAGE = "missing _msg field"
-"""The beginning of VictoriaLogs' placeholder for a missing message."""
+"""The beginning of the message that VictoriaLogs returns for a log line without a message."""
 CONNECT_SECONDS = 10
 _OWN = ("_", "kubernetes.")
-"""Prefixes of fields that do not come from the log line itself."""
+"""The prefixes of fields that vlagent or VictoriaLogs adds, and that are not in the log line itself."""
 _QUOTED_OR_FIELD = re.compile(
     r'"(?:[^"\\]|\\.)*"|' + "|".join(rf"(?<![\w.]){re.escape(name)}(?=\s*:)" for name in FIELDS)
 )
 
 
 def with_stored_names(query: str) -> str:
-    """Return a LogsQL query with the names that vlagent stores."""
+    """Return a LogsQL query in which konduktor's field names are replaced by those that vlagent stores."""
     return _QUOTED_OR_FIELD.sub(lambda found: FIELDS.get(found[0], found[0]), query)
 
 
 def with_message(line: bytes) -> bytes:
-    """Return a line of a query result. If it has no message, the message is the log line's fields as JSON."""
+    """Return one line of a query result.
+
+    If the line has no message, all fields of the log line, as a JSON object, become the message.
+    """
     if NO_MESSAGE.encode() not in line:
         return line
     try:
@@ -56,7 +59,11 @@ def with_message(line: bytes) -> bytes:
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """Handles one request. Its response ends with the connection, because a `tail` has no known length."""
+    """Handles one request.
+
+    The connection is closed at the end of the response, because the length of a `tail` response is not known
+    in advance.
+    """
 
     upstream: str
 
@@ -70,7 +77,7 @@ class Proxy(BaseHTTPRequestHandler):
         connection = HTTPConnection(self.upstream, timeout=CONNECT_SECONDS)
         try:
             connection.connect()
-            connection.sock.settimeout(None)  # a tail is silent while its job prints nothing
+            connection.sock.settimeout(None)  # A `tail` response is silent while its job prints nothing.
             connection.request(
                 "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
             )
@@ -99,7 +106,7 @@ class Proxy(BaseHTTPRequestHandler):
             yield response.read()
 
     def log_request(self, *_: object) -> None:
-        """Suppress the log of requests, so that only failures are printed."""
+        """Do not log individual requests, so that the log contains only failures."""
 
 
 def main() -> None:

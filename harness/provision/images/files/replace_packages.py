@@ -70,7 +70,7 @@ def install(folder: Path) -> set[Path]:
 def write_layer(changed: set[Path]) -> None:
     """Write the changed paths to stdout as an image layer, in which `.wh.NAME` marks NAME as removed.
 
-    Parent folders are entries too, because Docker would create them with mode 0600 otherwise.
+    The layer also contains the parent folders, because Docker would otherwise create them with mode 0600.
     """
     paths = {parent for path in changed for parent in path.parents[:-1]} | changed
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as layer:
@@ -83,7 +83,10 @@ def write_layer(changed: set[Path]) -> None:
 
 
 def owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return an entry with root as the owner, who has another id on a host with remapped user ids."""
+    """Return a tar entry whose owner is root.
+
+    On a host with remapped user ids, root's files have another id.
+    """
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

@@ -137,7 +137,7 @@ def test_a_kept_cluster_of_another_jobset_is_refused_by_its_version(
     stack = SimpleNamespace(node_image="node:b", versions={**installed, "jobset": "v0.12.0-0123456789ab"})
     images: Any = SimpleNamespace(stack=stack)
     context: Any = SimpleNamespace(progress=print)
-    with pytest.raises(UsageError, match=r"has jobset v0\.11\.1, and v0\.12\.0 is to be used"):
+    with pytest.raises(UsageError, match=r"has jobset v0\.11\.1, but v0\.12\.0 is required"):
         create_or_reuse(kind, images, context)
     stack.versions = installed
     with pytest.raises(HarnessError, match="has node image and workers") as refused:
