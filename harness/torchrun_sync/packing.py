@@ -15,8 +15,8 @@ PIECE = 1 << 20
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
     """Return the tree as an archive in the format of pod/stored_archive.py.
 
-    Returns None if the archive is larger than `limit` bytes. Raises Changed if a file was written to after the
-    scan.
+    Returns None if the archive is larger than `limit` bytes. Raises Changed if a file was written to after
+    the scan.
     """
     head = {"entries": tree.entries, "tree": tree.digest, "generation": generation}
     pieces: list[bytes] = []
