@@ -112,8 +112,8 @@ def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pyte
         ("harness/jobset:v0.12.0-0123456789ab", "v0.12.0-ba9876543210", ""),
         ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:01", "v0.12.0", ""),
         ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0-rc.1", ""),
-        ("harness/jobset:v0.12.0-0123456789ab", "v0.11.1-ba9876543210", "has jobset v0.12.0, and v0.11.1 is"),
-        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0", "has jobset v0.12.0-rc.1, and v0.12.0 is"),
+        ("harness/jobset:v0.12.0-0123456789ab", "v0.11.1-ba9876543210", "has jobset v0.12.0, but v0.11.1 is"),
+        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0", "has jobset v0.12.0-rc.1, but v0.12.0 is"),
     ],
 )
 def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted: str, message: str) -> None:
