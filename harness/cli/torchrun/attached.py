@@ -99,7 +99,7 @@ class Attached:
             for thread in self._shown.values():
                 thread.join(LOG_SECONDS)
             return self.jobs.exit_code(job)
-        self._bring(job, pods)
+        self._sync_new_pods(job, pods)
         return None
 
     def bring(self, seconds: float) -> None:
@@ -140,7 +140,7 @@ class Attached:
             targets = [each for each in targets if each.container == TRAINER]
         return targets if count and len(targets) == count else []
 
-    def _bring(self, job: Object, pods: Sequence[Object]) -> None:
+    def _sync_new_pods(self, job: Object, pods: Sequence[Object]) -> None:
         """Send the code to new pods. With --watch, also send it once changed files are completely written."""
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}

@@ -23,7 +23,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 SHOWN = 3
 LOOK_SECONDS = 0.5
-HOLDER_MADE_SECONDS = 20.0
+HOLDER_CREATE_SECONDS = 20.0
 """Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
 """Maximum seconds until that pod runs, including the time to pull its image and bind its volume claim."""
@@ -112,7 +112,7 @@ class Keeper:
             if into is not None:
                 break
             waited = time.monotonic() - began
-            if pod is None and (waited > HOLDER_MADE_SECONDS or self._has_none(job)):
+            if pod is None and (waited > HOLDER_CREATE_SECONDS or self._has_none(job)):
                 return (
                     f"{large}: list data in .torchrunignore, or move it to a claim; a job of several nodes "
                     "whose queue sets storage.workspace.enabled has a pod for its code"
