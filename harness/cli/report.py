@@ -30,7 +30,7 @@ def report(
     Without --output, the command also rewrites ctrf.json and junit.xml in the bundle.
     """
     from harness.judge.users import judge
-    from harness.report import beside
+    from harness.report import report_files
     from harness.report.html import page
 
     evidence = opened(bundle)
@@ -38,7 +38,7 @@ def report(
     verdict = judge(evidence)
     errors: dict[str, Exception] = {}
     if output is None:
-        errors = beside.write(evidence, verdict)
+        errors = report_files.write(evidence, verdict)
     else:
         try:
             page.write(evidence, verdict, output)

@@ -38,7 +38,7 @@ class End:
     follows: bool = False
     others_lost_peers: bool = False
     """Whether the pod's log shows a rank's own error and, from another rank, that it lost a peer."""
-    in_vain: bool = False
+    peer_absent: bool = False
     """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""
     """What the user should do, if that differs from the cause's action in the catalogue."""
@@ -50,7 +50,7 @@ class End:
     """A cause suggested by the log, even if another cause ended the pod."""
     unexplained: bool = False
     """Whether the log does not show why the pod's container failed."""
-    noticed_late: bool = False
+    detected_late: bool = False
     """Whether `at` is when a controller detected that the pod's node was gone, possibly minutes later."""
     by_controller: bool = False
     """Whether `text` gives the reason for which one of the job's controllers stopped the pod."""
@@ -69,5 +69,5 @@ def first(bad: list[End]) -> End:
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     cause = min(near, key=order)
-    gone = [end for end in bad if end.noticed_late]
+    gone = [end for end in bad if end.detected_late]
     return gone[0] if gone and (cause.follows or cause.unexplained) else cause

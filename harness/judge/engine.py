@@ -36,7 +36,7 @@ from harness.judge.points import (
 )
 from harness.judge.ranks import code, completion, exit_codes, job_status, pods, processes, restarts, worlds
 from harness.judge.training import checkpoints, data_order, upload
-from harness.judge.unwatched import softened
+from harness.judge.unwatched import downgrade
 
 Judge = Callable[[Facts], Finding | list[Finding]]
 
@@ -122,12 +122,12 @@ CHECKS: dict[CheckId, Judge] = {
     "training-upload": upload.check,
     "tracker-kept": lambda facts: tracker_faults.tracker_kept(facts.case, facts.truths, facts.findings),
     "evidence": lambda facts: harness_stages.evidence(facts.case),
-    "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
+    "disturbances": lambda facts: disturbances.judged(facts.case, _soften_if_early(facts)),
 }
 """The function for each check. A function that is listed for two checks returns both findings."""
 
 
-TELLING = (
+PROVING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
@@ -151,12 +151,12 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     for entry in filter(facts.applies, REGISTRY.values()):
         if (finding := _finding(facts, entry)) is not None:
             facts.findings.append(finding)
-    ours = _in_time(facts)
+    ours = _soften_if_early(facts)
     theirs = user_checks.findings(bundle.path, judges) if facts.tracked and facts.passed("launched") else []
     ordered = [*(in_phases(ours) if facts.attached_to_others else decisive(ours)), *decisive(theirs)]
     checks = [finding.check for finding in [*ours, *theirs]]
     if not ordered:
-        text = _praise(facts, ours, accounted(facts))
+        text = _explain_pass(facts, ours, accounted(facts))
         return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
     named = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
@@ -235,7 +235,7 @@ def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
 
 
-def _in_time(facts: Facts) -> list[Finding]:
+def _soften_if_early(facts: Facts) -> list[Finding]:
     """Return the findings so far. A finding that may only be due to the harness stopping early is UNKNOWN."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
@@ -246,7 +246,7 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     For an attached job, return UNKNOWN if the reason may have occurred before the harness attached.
     """
     if facts.attached_to_others:
-        return softened(facts.case, finding)
+        return downgrade(facts.case, finding)
     absent = finding.cause is not None and CAUSES[finding.cause].absence
     # A stage fails only after it has waited long enough for the missing object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
@@ -255,18 +255,18 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     return replace(finding, result="UNKNOWN", cause=None, head=text, details=(), why=())
 
 
-def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
+def _explain_pass(facts: Facts, findings: list[Finding], accounted: str) -> str:
     """Return the explanation of a PASS: the main proofs, all restarts, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     some = "ranks-logged" in texts and (
         len(facts.case.logging) < len(facts.case.ranks) or facts.admitted is not None
     )
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
-    telling = [*TELLING, *["ranks-logged"] * some, *notes]
+    proving = [*PROVING, *["ranks-logged"] * some, *notes]
     untracked = (
         [] if "run-exists" in texts else ["this launch does not log with Pluto, so no points were judged"]
     )
-    proofs = [texts[name] for name in telling if name in texts]
+    proofs = [texts[name] for name in proving if name in texts]
     return explanation("", why=[*proofs, *untracked, *_replaced(facts.bundle), accounted])
 
 

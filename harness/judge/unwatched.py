@@ -24,13 +24,13 @@ _WAITING = ("queue", "admission")
 """Families of causes that may be temporary while a job waits to be admitted."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
 """Checks that can pass only if all pods of the job still exist."""
-_CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
+_MAY_CLEAR_UP = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
 """Scheduling causes that may be temporary while a job waits for nodes or devices."""
 _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unification.foreign_job")
 """Causes that may be due to an earlier job, or earlier pods of this job, that wrote to the same run."""
 
 
-def softened(case: Case, finding: Finding) -> Finding:
+def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
@@ -40,7 +40,7 @@ def softened(case: Case, finding: Finding) -> Finding:
         return finding
     entry = CAUSES[cause]
     if case.terminal is None and (
-        entry.absence or cause in _CAN_PASS or (entry.family in _WAITING and finding.name != "eviction")
+        entry.absence or cause in _MAY_CLEAR_UP or (entry.family in _WAITING and finding.name != "eviction")
     ):
         return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
     if cause == "admission.max_execution_time" and not case.recorded:

@@ -32,7 +32,7 @@ def prepare_to_finish() -> None:
 
     The import takes 0.2 s, so callers do it in advance, while the job is starting.
     """
-    for module in ("harness.judge.users", "harness.report.beside"):
+    for module in ("harness.judge.users", "harness.report.report_files"):
         import_module(module)
 
 
@@ -47,7 +47,7 @@ def finish(context: RecordedContext) -> Outcome:
     bundle = Bundle.open(writer.path)
     verdict = _redacted(judge(bundle), writer.redactor)
     writer.verdict(verdict)
-    missing = _beside(context, bundle, verdict)
+    missing = _write_report_files(context, bundle, verdict)
     writer.release()
     return Outcome(verdict, writer.path, None if REPORT in missing else writer.path / REPORT)
 
@@ -67,16 +67,16 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
     return cleaned.model_copy(update={"checks": checks})
 
 
-def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
+def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
     """Write the report files. Return the names of those that could not be written.
 
     If a file cannot be written, the verdict does not change, because a report is not evidence. If the
     evidence filled the disk, no report files are written, so that the remaining space stays free.
     """
-    from harness.report import beside
+    from harness.report import report_files
 
     writer, full = context.writer, context.writer.full
-    failed = beside.write(bundle, verdict) if full is None else dict.fromkeys(beside.FILES, full)
+    failed = report_files.write(bundle, verdict) if full is None else dict.fromkeys(report_files.FILES, full)
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         said = writer.redactor.text("; ".join(reasons))

@@ -16,7 +16,7 @@ import pytest
 from harness.evidence import Bundle
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
-from harness.report import beside
+from harness.report import report_files
 from harness.report.ci.ctrf import Document
 
 ROOT = Path(__file__).parents[2]
@@ -216,7 +216,7 @@ def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path
     wrong = told["ctrf"] | {"verdict": "PASS"}
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))
     launches = [Bundle.open(folder / name) for name in ("client-drop-point", "tracker-outage")]
-    assert [beside.write(bundle, judge(bundle)) for bundle in launches] == [{}, {}]
+    assert [report_files.write(bundle, judge(bundle)) for bundle in launches] == [{}, {}]
     made = [folder / "out/ctrf.json", *(bundle.path / "ctrf.json" for bundle in launches)]
     done = subprocess.run(
         ["node", "check.mjs", *map(str, made), "wrong.json"],

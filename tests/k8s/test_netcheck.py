@@ -38,7 +38,7 @@ SHORTER = 120.0
 def changed(change: Callable[[Object, Object], None]) -> NetcheckJob:
     """Return the Job of `harness netcheck` with a changed Service or Job."""
     made = job(4)
-    (service,), document = made.beside, made.document
+    (service,), document = made.other_objects, made.document
     change(service, document)
     return NetcheckJob(document, (service,), made.source)
 

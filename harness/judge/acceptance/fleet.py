@@ -89,7 +89,7 @@ def fleet(
             _node(name, records_of, restarts.get(name, 0), shared, bool(world), owing, parts.get(name))
         )
     results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in unplaced]
-    results, figures = node_comparison.beside(results)
+    results, figures = node_comparison.compare(results)
     versions = node_comparison.versions(results) if owing else None
     missing = [node.node for node in results if not node.answered]
     checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]

@@ -29,7 +29,7 @@ ADVICE = {
 Place = tuple[str, int | None]
 
 
-def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
+def compare(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
     """Compare nodes of the same kind with each other.
 
     Returns the nodes, with results adjusted or added by the comparison, and the medians across nodes.

@@ -59,7 +59,7 @@ def shared_cause(fleet: Fleet) -> Shared | None:
     causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
     cause, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
-    return Shared(cause, count, len(answered)) if _most(count, answered) else None
+    return Shared(cause, count, len(answered)) if _majority(count, answered) else None
 
 
 def image_at_fault(fleet: Fleet) -> str | None:
@@ -68,7 +68,7 @@ def image_at_fault(fleet: Fleet) -> str | None:
     return next(texts, None)
 
 
-def _most(count: int, answered: list[NodeResult]) -> bool:
+def _majority(count: int, answered: list[NodeResult]) -> bool:
     return count > 1 and 2 * count > len(answered)
 
 
@@ -79,7 +79,7 @@ def _doubt(node: NodeResult, answered: list[NodeResult], force: bool = False) ->
         having = sum(_fails(other, cause) for other in answered)
         if cause not in OWN | COMPARED:
             reasons.append(f"{cause or 'a failure without a cause'} may not be the node's own fault")
-        elif _most(having, answered) and not force:
+        elif _majority(having, answered) and not force:
             reasons.append(Shared(cause, having, len(answered)).sentence)
         elif cause in COMPARED and len(answered) < 2:
             reasons.append(f"{cause} may be a fault of the image: no other node was tested with it")

@@ -173,7 +173,7 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
         other
         for other in others
         if other.role != "container"
-        and _in_time(case, other.pod)
+        and _existed_until_end(case, other.pod)
         and other.running is not None
         and not (other.endless and other.status.get("started") is True)
         and not case.started(other.index)
@@ -197,7 +197,7 @@ def _failed_by_itself(end: End) -> bool:
     return own and "Error" in end.log_quote and not _OF_A_WAITING_RANK.search(end.log_quote)
 
 
-def _in_time(case: Case, pod: Pod) -> bool:
+def _existed_until_end(case: Case, pod: Pod) -> bool:
     """Return whether the pod existed until the harness stopped waiting or until the job's time limit."""
     removed = deletion.removed(pod)
     if removed is None or deletion.at_the_deadline(case, removed) is not None:

@@ -18,7 +18,7 @@ from harness.judge.case import Case, gated, names
 from harness.judge.cluster import containers, gpu_supply, image_pulls, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
-_KEPT_FROM_STARTING: dict[str, CauseId] = {
+_START_BLOCKERS: dict[str, CauseId] = {
     "FailedCreatePodSandBox": "scheduling.sandbox_failed",
     "NetworkNotReady": "scheduling.sandbox_failed",
     "FailedMount": "scheduling.volume_failed",
@@ -206,7 +206,7 @@ def scheduling(case: Case) -> Finding:
         alike = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
         return not_passed(
             "scheduling",
-            _KEPT_FROM_STARTING[reason],
+            _START_BLOCKERS[reason],
             f"no container of {case.place(index)} could start: {reason}: {message}",
             details=[f"neither could one of {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else [],
             ranks=case.ranks_of(*alike),
@@ -288,7 +288,7 @@ def _start_warning(case: Case, index: int) -> ObjectState | None:
         event
         for event in case.bundle.history("event")
         if mapping(event.object, "involvedObject").get("uid") == pod.last.uid
-        and event.object.get("reason") in _KEPT_FROM_STARTING
+        and event.object.get("reason") in _START_BLOCKERS
     ]
     stamps = [event.received_at for event in warnings]
     if case.launch.attached:  # The Event's own timestamps also cover the time before the harness attached.

@@ -38,7 +38,7 @@ PARTS = {
 }
 """The parts of the cluster on which a launch depends, and the object kinds that belong to each part."""
 _TRACKER = PARTS["the tracker"]
-TOLD = 8
+MAX_LISTED_CHANGES = 8
 """Maximum number of changes that are listed as evidence."""
 
 
@@ -51,8 +51,8 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     changed = changes(case)
     first = next(iter((in_phases if case.launch.attached else decisive)(findings)), None)
     if first is None:
-        return passed(CHECK, _beside(case, changed))
-    cause, evidence = first.cause or "", [change.ref for change in changed[:TOLD]]
+        return passed(CHECK, _changes_text(case, changed))
+    cause, evidence = first.cause or "", [change.ref for change in changed[:MAX_LISTED_CHANGES]]
     for one in sorted(named(case, changed), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
             why = [f"consequence: {first.check.explanation}"]
@@ -81,8 +81,10 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
         return _before(result, first)
     if case.launch.attached:
         when = case.manifest.attached_at or "the harness attached"
-        return unknown(CHECK, f"what others changed before {when} is not known: {_beside(case, changed)}")
-    return passed(CHECK, _beside(case, changed), evidence)
+        return unknown(
+            CHECK, f"what others changed before {when} is not known: {_changes_text(case, changed)}"
+        )
+    return passed(CHECK, _changes_text(case, changed), evidence)
 
 
 def _before(result: Finding, first: Finding) -> Finding:
@@ -90,7 +92,7 @@ def _before(result: Finding, first: Finding) -> Finding:
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
-def _beside(case: Case, changed: list[Change]) -> str:
+def _changes_text(case: Case, changed: list[Change]) -> str:
     """Return a sentence that lists other clients' changes or, if there were none, the watched kinds."""
     if changed:
         return f"changes outside the job: {_listed(changed)}"

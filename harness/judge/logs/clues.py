@@ -121,7 +121,7 @@ _OF_A_PEER = re.compile(
     # Messages of TCPStore, whose server runs in rank 0, and of NCCL.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
 )
-_IN_VAIN = re.compile(
+_PEER_ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
 )
@@ -196,7 +196,7 @@ class Clues:
     """Whether the rank lost a peer, or waited in vain for a peer."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
-    in_vain: bool = False
+    peer_absent: bool = False
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
     """The stack in the last dump, which is written when the rank's deadline expires or the rank ends."""
@@ -274,7 +274,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
             break
         follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
         another_error = another_error or (is_error and not follows)
-    in_vain = origin is None and any(_IN_VAIN.search(text) for _, text in lines[-80:])
+    peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
     of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
     return Clues(
         log=log,
@@ -285,9 +285,9 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         last_number=last_number,
         rank=rank,
         exit_code=exit_code,
-        of_a_peer=in_vain or of_a_peer,
+        of_a_peer=peer_absent or of_a_peer,
         others_lost_peers=others_lost_peers,
-        in_vain=in_vain,
+        peer_absent=peer_absent,
         stack=stack,
         retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
         report_is_last=report_is_last,
@@ -366,7 +366,7 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
 def is_of_a_peer(text: str) -> bool:
     """Return whether the text reports that a peer ended or did not respond."""
-    return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
+    return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
 
 
 def _plain(tail: Lines) -> Lines:

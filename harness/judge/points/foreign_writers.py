@@ -38,7 +38,7 @@ _WRITTEN = {
     "claim": ("claim of its id", "claims of its id"),
 }
 """The nouns (singular, plural) for what each kind of RunWriter writes."""
-_TOLD_ELSEWHERE = {"attach", "metrics", "status"}
+_COUNTED_ELSEWHERE = {"attach", "metrics", "status"}
 """Kinds of RunWriter whose requests are counted in other evidence files."""
 
 
@@ -59,7 +59,7 @@ class Trace:
 
 
 @dataclass
-class Stranger:
+class ForeignWriter:
     """Another job that wrote to the shared run. Jobs that the tracker cannot distinguish count as one."""
 
     launch: str | None
@@ -151,12 +151,12 @@ def check(attached: Attached) -> Finding:
         how = "the key of each request" if own.by_launch else "the names and addresses of its senders"
         text = f"according to {how}, everything in {label} is from this job"
         return passed(CHECK, text, ["tracker/attachments.jsonl"])
-    jobs: dict[str, Stranger] = {}
+    jobs: dict[str, ForeignWriter] = {}
     job_of = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
     for trace in traces:
         job = trace.job or job_of.get(trace.sender or "")
         key = trace.launch or job or trace.sender or trace.peer or ""
-        jobs.setdefault(key, Stranger(trace.launch, job)).take(trace)
+        jobs.setdefault(key, ForeignWriter(trace.launch, job)).take(trace)
     refs = list(dict.fromkeys(trace.ref for trace in traces if not trace.point))[:6]
     refs += [trace.ref for trace in traces if trace.point][:2]
     details = [job.text for job in jobs.values()]
@@ -174,7 +174,7 @@ def _traces(
             yield Trace(ref, "attach", 1, *who, (one.at,), job=one.job_name, rank=one.rank)
     for number, writer in bundle.writers():
         if writer.run_id == run.run_id and not _by_us(own, writer):
-            count = 0 if writer.kind in _TOLD_ELSEWHERE else max(writer.rows, writer.requests)
+            count = 0 if writer.kind in _COUNTED_ELSEWHERE else max(writer.rows, writer.requests)
             who = writer.launch, writer.sender, writer.peer
             yield Trace(
                 f"tracker/writers.jsonl:{number}", writer.kind, count, *who, (writer.first, writer.last)

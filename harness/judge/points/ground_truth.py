@@ -441,7 +441,7 @@ def _which(truth: Truth, number: int) -> str:
     return f"in attempt {own.index(number) + 1} of {len(own)}, " if len(own) > 1 else ""
 
 
-_TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
+_RECORDER_MESSAGE = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(addresses of .* cannot be retrieved|failed to connect|has timed out)")
 """Log lines that report that torch failed to reach the rendezvous."""
@@ -452,7 +452,7 @@ def why_unrecorded(case: Case, rank: int) -> str:
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()
-    messages = [match for _, line in lines if (match := _TOLD.search(line))]
+    messages = [match for _, line in lines if (match := _RECORDER_MESSAGE.search(line))]
     if messages:
         return f": the recorder around Pluto's client {messages[0][1].decode(errors='replace').strip()}"
     if not case.launch.recorder or not case.started(case.node_of(rank)):

@@ -19,27 +19,29 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.shared_run import Attached, in_mode_noop
 from harness.workers.ground_truth.client_rules import sent_name
 
-UNSENT, ACKNOWLEDGED, NEVER, UNTOLD, ASTRAY = "unsent", "acknowledged", "never", "untold", "astray"
+UNSENT, ACKNOWLEDGED = "unsent", "acknowledged"
+NEVER_QUEUED, UNREPORTED, IN_OTHER_RUN = "never queued", "unreported", "in another run"
 _STARTED, _EXITING = b"[pluto-sync] INFO: Sync process started", b"[pluto-sync] INFO: Sync process exiting"
 _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 
 
-def fate(client: TruthClient | None, metric: str, step: int) -> str:
+def outcome(client: TruthClient | None, metric: str, step: int) -> str:
     """Return what happened to a lost point, according to the client's report.
 
-    UNSENT means that it is still in the client's queue, ACKNOWLEDGED that the tracker confirmed it, NEVER
-    that it was never in the queue, and UNTOLD that the client did not report anything about it.
+    UNSENT means that it is still in the client's queue, ACKNOWLEDGED that the tracker confirmed it,
+    NEVER_QUEUED that it was never in the queue, and UNREPORTED that the client did not report anything
+    about it.
     """
     if client is None:
-        return UNTOLD
+        return UNREPORTED
     if _within(client.unsent.get(metric, []), step):
         return UNSENT
     if _within(client.sent.get(metric, []), step):
         return ACKNOWLEDGED
-    return NEVER if client.whole else UNTOLD
+    return NEVER_QUEUED if client.whole else UNREPORTED
 
 
-def _astray(truth: Truth, recorded: Recorded, metric: str, step: int) -> bool:
+def _in_other_run(truth: Truth, recorded: Recorded, metric: str, step: int) -> bool:
     value = truth.rows[metric][step]
     series = [rows[metric] for rows in recorded.elsewhere.values() if metric in rows]
     return any(step in values and same(values[step], value) for values in series)
@@ -55,16 +57,16 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.missing.items():
         for step in steps:
-            fate_ = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
-            if _astray(by_rank[rank], recorded, metric, step):
-                fate_ = ASTRAY
-            counts.setdefault(fate_, Counter())[rank] += 1
-    who = {fate_: names(ranks) for fate_, ranks in counts.items()}
-    many = {fate_: f"{ranks.total()} of them" for fate_, ranks in counts.items()}
-    cut = {fate_: _cut_off(case, counts.get(fate_, ())) for fate_ in (UNSENT, UNTOLD)}
+            result = outcome(by_rank[rank].client(metric, step), sent_name(metric), step)
+            if _in_other_run(by_rank[rank], recorded, metric, step):
+                result = IN_OTHER_RUN
+            counts.setdefault(result, Counter())[rank] += 1
+    who = {result: names(ranks) for result, ranks in counts.items()}
+    many = {result: f"{ranks.total()} of them" for result, ranks in counts.items()}
+    cut = {result: _cut_off(case, counts.get(result, ())) for result in (UNSENT, UNREPORTED)}
     sentences = []
-    if ASTRAY in counts:
-        sentences.append(f"{who[ASTRAY]} put {many[ASTRAY]} into another run")
+    if IN_OTHER_RUN in counts:
+        sentences.append(f"{who[IN_OTHER_RUN]} put {many[IN_OTHER_RUN]} into another run")
     if UNSENT in counts:
         errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
         why = f": {errors[0].splitlines()[0]}" if errors else ""
@@ -73,16 +75,17 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     if ACKNOWLEDGED in counts:
         text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
         sentences.append(f"{text}, so the client is not the reason")
-    if NEVER in counts:
-        handed = Counter({rank: n for rank, n in counts[NEVER].items() if by_rank[rank].outside})
+    if NEVER_QUEUED in counts:
+        handed = Counter({rank: n for rank, n in counts[NEVER_QUEUED].items() if by_rank[rank].outside})
         if handed:
             sentences.append(
                 f"{names(handed)} handed {handed.total()} of them to the client, but its queue never had them"
             )
-        if others := counts[NEVER] - handed:
+        if others := counts[NEVER_QUEUED] - handed:
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
-    if cut[UNTOLD]:
-        sentences += [f"the client of {who[UNTOLD]} reported nothing about {many[UNTOLD]}", *cut[UNTOLD]]
+    if cut[UNREPORTED]:
+        text = f"the client of {who[UNREPORTED]} reported nothing about {many[UNREPORTED]}"
+        sentences += [text, *cut[UNREPORTED]]
     settings = not_uploaded(truths, {rank for rank, _ in compared.missing})
     return [*settings, *sentences, *refusals(case)]
 

@@ -81,7 +81,9 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
         }
     if differences:
         return _mismatch(differences)
-    return _silent(sent, truths, reports) or passed(CHECK, _praise(sent, reports), sorted(_refs(reports)))
+    return _silent(sent, truths, reports) or passed(
+        CHECK, _code_summary(sent, reports), sorted(_refs(reports))
+    )
 
 
 def read(truth: Truth, attempt: Attempt) -> Ran:
@@ -218,7 +220,7 @@ def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding 
     return None
 
 
-def _praise(sent: SentCode, reports: list[Ran]) -> str:
+def _code_summary(sent: SentCode, reports: list[Ran]) -> str:
     """Return a one-line description of the code that ran."""
     changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
     over = f", mounted over it {', '.join(changed[:8])}" if changed else ""

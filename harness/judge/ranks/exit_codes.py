@@ -26,7 +26,7 @@ from harness.workers.recorder import hooks
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
 """Errors from a rank whose peer ended before responding, in addition to those that `clues` finds in logs."""
 
-_UNTOLD = (
+_WHY_CODE_UNREADABLE = (
     "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
     " this code: start the rank with torchrun, call sys.exit, or let the script end with the rank's command"
 )
@@ -287,7 +287,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
         without_code = [
             rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
         ]
-        why = [_UNTOLD] if without_code else []
+        why = [_WHY_CODE_UNREADABLE] if without_code else []
         return not_passed("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
     refs = [life.ref for _, life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)

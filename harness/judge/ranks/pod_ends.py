@@ -150,7 +150,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
     text = f"{case.place(pod.index)} was evicted: {why}"
     late = case.launch.attached and deletion.by_lost_node(case, pod.last)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, noticed_late=late)
+    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=late)
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -176,8 +176,8 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if clues.cause == "address.advertised" and case.expected.num_nodes == 1:
         clues = replace(clues, cause=None)  # Within one pod, loopback addresses are correct.
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
-    end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    end = replace(end, others_lost_peers=clues.others_lost_peers)
+    end = replace(end, stack=clues.stack, peer_absent=clues.peer_absent, follows=clues.of_a_peer)
+    end = replace(end, clue=clues.cause, others_lost_peers=clues.others_lost_peers)
     absent = "could not be read" if case.launch.attached else "was not collected before its pod was gone"
     quote = clues.log_quote if case.bundle.has(log) else f"its log {absent}"
     end = replace(end, log_quote=quote, retried=clues.retried)
@@ -347,7 +347,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
         end = replace(end, advice=_TEARDOWN_ADVICE)
-    return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
+    return replace(end, follows=stack.in_collective, peer_absent=stack.in_collective)
 
 
 def _without_tracker(end: End, ref: str, text: str) -> End:
@@ -360,7 +360,7 @@ def _without_tracker(end: End, ref: str, text: str) -> End:
     messages = [f"its client logged: {end.retried}"] if end.retried else []
     refs = (ref, end.evidence[0])
     end = replace(
-        end, text=text, log_quote=next(iter(messages), ""), evidence=refs, follows=False, in_vain=False
+        end, text=text, log_quote=next(iter(messages), ""), evidence=refs, follows=False, peer_absent=False
     )
     return replace(end, cause="rank.tracker_unreachable")
 
@@ -380,7 +380,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
-        end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.in_vain)
+        end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
         return replace(end, evidence=refs)
     advice = end.advice or restart_store.advice(case, end.index) or known_errors.advice(clues.last)
     return replace(end, cause="rank.crashed", text=text, advice=advice)
@@ -441,14 +441,14 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     if not cause.follows:
         return None
     # A stack outside a collective operation is evidence only if a peer waited in vain.
-    waited = any(end.in_vain for end in all_)
+    waited = any(end.peer_absent for end in all_)
     for end in all_:
         place = case.place(end.index)
         exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")
-        if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
+        if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             return _without_part(end, place, f"{log}:{end.stack.number}")
     found = silent.silent(case) if waited else None
@@ -492,7 +492,7 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
                 f"{place} had ended with exit code 0{step} by then: all ranks must take part in every "
                 "collective operation, so give them the same number of batches"
             )
-        elif cause.in_vain and not end.in_vain and end.stack is None and end.at >= cause.at:
+        elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
             text = f"{place} was still running and had reported no timeout, so it may be the hung one"
             own = [found for found in outside if found.index == end.index]
             where = [f"when it was ended, rank {found.rank} was in {found.stack.place}" for found in own[:3]]

@@ -18,7 +18,7 @@ from harness.judge.cluster import deletion
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks import earlier_attempts, pod_failure_policy
-from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
+from harness.judge.ranks.torchrun_restarts import by_torchrun, unrestarted_processes
 
 RESTARTS = "pluto-e2e-harness/restarts"
 """The annotation that limits restarts. This value is also defined in harness/launch/labels.py."""
@@ -36,7 +36,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
     if not restarts and (open_ := earlier_attempts.not_known(case)):
         return unknown("restarts", open_)
     if not restarts:
-        several = beside(truths)
+        several = unrestarted_processes(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
         return passed("restarts", text)
     # Restarts that are not allowed come first, so that they are not cut off by the limit on details.

@@ -97,7 +97,7 @@ def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: Trut
     return then if first is not None and first != then else None
 
 
-def beside(truths: list[Truth]) -> list[str]:
+def unrestarted_processes(truths: list[Truth]) -> list[str]:
     """Return a sentence for each rank for which several processes logged without a restart."""
     texts = []
     for truth in truths:

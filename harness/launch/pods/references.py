@@ -21,10 +21,10 @@ _CLASSES = {
 """The pod fields that name a cluster-scoped object, with the object's API version and kind."""
 
 
-def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
+def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:
     """Raise UsageError if a class in the pod does not exist, or if nothing creates its service account.
 
-    `beside` contains the other objects that the launch applies.
+    `other_objects` contains the other objects that the launch applies.
     """
     for field, (version, kind) in _CLASSES.items():
         name = pod.get(field)
@@ -33,7 +33,7 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
                 f"{field} {name}: the cluster has no such {kind}; it has {', '.join(existing) or 'none'}"
             )
     account = str(pod.get("serviceAccountName") or "default")
-    accounts = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "ServiceAccount"}
+    accounts = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "ServiceAccount"}
     if account not in accounts | {"default"}:
         raise UsageError(
             f"serviceAccountName {account}: a launch has its own namespace, whose only service account is "
@@ -43,7 +43,7 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
 
 
 def pull_secrets(
-    kube: Kube, pod: Object, beside: Iterable[Object], namespace: str | None, ours: str | None
+    kube: Kube, pod: Object, other_objects: Iterable[Object], namespace: str | None, ours: str | None
 ) -> list[UserSecret]:
     """Return the Secrets in imagePullSecrets, so that the launch can copy them into its namespace.
 
@@ -51,7 +51,7 @@ def pull_secrets(
     Secret from the settings, is omitted, because every launch copies it. Raises UsageError if a Secret is
     missing.
     """
-    created = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
+    created = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
     wanted = [Wanted(name, namespace) for name in dict.fromkeys(named) if name not in created | {ours}]
     return read(kube, wanted, {}, "imagePullSecrets")

@@ -293,7 +293,9 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
         )
         comment += _OF_GPU_NODES
     workload.harden(pod)
-    return comment + yaml.dump_all([*workload.beside, document], Dumper=_Plain, sort_keys=False, width=110)
+    return comment + yaml.dump_all(
+        [*workload.other_objects, document], Dumper=_Plain, sort_keys=False, width=110
+    )
 
 
 def _remove_probe(pod: Object) -> None:

@@ -60,7 +60,7 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     for key, value, special in SPECIAL:
         if issubclass(special, workload_class) and annotations.get(key) == value:
             workload_class = special
-    beside = tuple(each for each in documents if each is not workload)
+    other_objects = tuple(each for each in documents if each is not workload)
     if annotations.get(TRAINING) == "true" and workload_class in (StatefulSetWorkload, IndexedJobWorkload):
-        return printed_training.of_documents(workload, beside, source)
-    return workload_class(workload, beside, source)
+        return printed_training.of_documents(workload, other_objects, source)
+    return workload_class(workload, other_objects, source)

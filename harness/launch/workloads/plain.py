@@ -54,10 +54,10 @@ def take_image(spec: Object, image: str) -> None:
 
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
-    """An object with a pod template. `beside` contains the other objects in its file."""
+    """An object with a pod template. `other_objects` contains the other objects in its file."""
 
     document: Object
-    beside: tuple[Object, ...]
+    other_objects: tuple[Object, ...]
     source: str
     own: bool = field(default=False, kw_only=True)
     """Whether the harness generated the pod template, and therefore sets the pods' security defaults."""
@@ -71,7 +71,7 @@ class PlainWorkload(ABC):
     launcher: ClassVar[str] = "apply"
 
     def __post_init__(self) -> None:
-        problems = listed([*mistakes_in(self.document, self.beside), *self.mistakes()])
+        problems = listed([*mistakes_in(self.document, self.other_objects), *self.mistakes()])
         if problems:
             raise UsageError(
                 f"manifest {self.source}: {problems}",
@@ -212,7 +212,7 @@ class PlainWorkload(ABC):
 
     @property
     def secrets(self) -> set[str]:
-        texts = [*self.envs.values(), yaml.safe_dump_all([self.document, *self.beside])]
+        texts = [*self.envs.values(), yaml.safe_dump_all([self.document, *self.other_objects])]
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
@@ -240,7 +240,7 @@ class PlainWorkload(ABC):
 
     def install(self, kube: Kube, context: RunContext) -> None:
         """Install nothing. Raises UsageError if the pods refer to an object that the cluster lacks."""
-        references.check(kube, self.template["spec"], self.beside)
+        references.check(kube, self.template["spec"], self.other_objects)
         self._pull_secrets(kube, context)
 
     def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
@@ -248,7 +248,7 @@ class PlainWorkload(ABC):
         ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
         namespace = self.document["metadata"].get("namespace")
         pod = self.template["spec"]
-        secrets = references.pull_secrets(kube, pod, self.beside, namespace, ours)
+        secrets = references.pull_secrets(kube, pod, self.other_objects, namespace, ours)
         if isinstance(context, RecordedContext):
             for value in (value for secret in secrets for value in secret.values):
                 context.writer.redactor.add(value)
@@ -290,7 +290,7 @@ class PlainWorkload(ABC):
         self.prepare(document, surroundings)
         if self.own:
             self.harden(spec, rejects_root=surroundings.rejects_root)
-        documents = [*copy.deepcopy(list(self.beside)), document]
+        documents = [*copy.deepcopy(list(self.other_objects)), document]
         for each in documents:
             each["metadata"]["namespace"] = surroundings.namespace
         return documents

@@ -11,7 +11,7 @@ from harness.core.limits import ranks_problem, shown
 from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
-BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
+OTHER_KINDS = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
 """The kinds of objects that a manifest can contain besides its workload."""
 
 
@@ -23,7 +23,7 @@ def _text(container: Object) -> str:
     return " ".join(str(word) for part in words if isinstance(part, list) for word in part)
 
 
-def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
+def mistakes_in(document: Object, other_objects: Sequence[Object]) -> Iterable[str]:
     """Yield a message for each mistake, in the form "field: expected …, found …"."""
     spec = document.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
@@ -61,6 +61,6 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
         yield f"--nproc_per_node: expected a number of at least 1, found {shown(processes.wrong)}"
     elif problem := ranks_problem(1, processes.guess):
         yield problem
-    for each in beside:
-        if each.get("kind") not in BESIDE:
-            yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can accompany the workload"
+    for each in other_objects:
+        if each.get("kind") not in OTHER_KINDS:
+            yield f"{each.get('kind')}: only {', '.join(sorted(OTHER_KINDS))} can accompany the workload"

@@ -63,8 +63,8 @@ class PrintedTraining(Training):
     @property
     def _lacking(self) -> tuple[claims.Mount, ...]:
         """Return the mounts whose claims are not in the file."""
-        beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
-        there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
+        other_objects: Sequence[Object] = self.other_objects  # type: ignore[attr-defined] # of PlainWorkload
+        there = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
@@ -87,7 +87,7 @@ class PrintedTraining(Training):
         super(Training, self).install(kube, context)  # type: ignore[misc] # of PlainWorkload
         self._secrets(kube, context)
         self._user_claims(kube)
-        for each in self.beside:  # type: ignore[attr-defined] # of PlainWorkload
+        for each in self.other_objects:  # type: ignore[attr-defined] # of PlainWorkload
             if each["kind"] == _CLAIM and (name := mapping(each, "spec").get("storageClassName")):
                 claims.prove_class(kube, str(name))
 
@@ -128,11 +128,11 @@ class PrintedJob(PrintedTraining, IndexedJobWorkload):
     """A training as an Indexed Job, from printed manifests."""
 
 
-def of_documents(document: Object, beside: Sequence[Object], source: str) -> PlainWorkload:
+def of_documents(document: Object, other_objects: Sequence[Object], source: str) -> PlainWorkload:
     """Return the training that the printed manifests describe. Raises UsageError for mistakes in them."""
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
-    own = tuple(each for each in beside if each["metadata"]["name"] != ETCD)
+    own = tuple(each for each in other_objects if each["metadata"]["name"] != ETCD)
     plain = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
@@ -140,7 +140,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
         kind="statefulset" if stateful else "job",
         replicas=plain.members(None),  # type: ignore[arg-type] # no cluster is needed
         max_replicas=_most(plain.envs.get("NNODES", ""), plain.members(None), source) if stateful else None,  # type: ignore[arg-type]
-        rdzv="c10d" if len(own) == len(beside) else "etcd",
+        rdzv="c10d" if len(own) == len(other_objects) else "etcd",
         run=next((value for name, value in pairwise(words) if name in _RUN), plain.envs.get("RUN_ID", "run")),
         smoke="training.train" in words,
         claims_namespace=str(namespace) if namespace else None,

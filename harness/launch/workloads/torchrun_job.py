@@ -37,8 +37,8 @@ from harness.torchrun_controller.objects.template import Resolved, pod, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 _Spec = TypeVar("_Spec", bound=BaseModel)
-BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
-MADE_SECONDS = 60.0
+OTHER_KINDS = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
+CREATE_SECONDS = 60.0
 """The timeout in seconds for the controller to create the JobSet, which normally takes about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
@@ -56,7 +56,7 @@ fi
 
 @dataclass(frozen=True)
 class TorchrunJobWorkload(PlainWorkload):
-    """A TorchrunJob with its TorchrunQueue. `document` is the job; `beside` contains the queue."""
+    """A TorchrunJob with its TorchrunQueue. `document` is the job; `other_objects` contains the queue."""
 
     kind: ClassVar[str] = "JobSet"
     keep_alive: ClassVar[bool] = False
@@ -67,9 +67,9 @@ class TorchrunJobWorkload(PlainWorkload):
         return (*kinds.JOBSET, kinds.TORCHRUN_JOB)
 
     def mistakes(self) -> Iterable[str]:
-        for each in self.beside:
-            if each.get("kind") not in BESIDE:
-                yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can accompany a TorchrunJob"
+        for each in self.other_objects:
+            if each.get("kind") not in OTHER_KINDS:
+                yield f"{each.get('kind')}: only {', '.join(sorted(OTHER_KINDS))} can accompany a TorchrunJob"
 
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
@@ -93,7 +93,9 @@ class TorchrunJobWorkload(PlainWorkload):
 
         Raises _Wrong if the file does not contain it.
         """
-        queues = {each["metadata"]["name"]: each for each in self.beside if each["kind"] == names.QUEUE_KIND}
+        queues = {
+            each["metadata"]["name"]: each for each in self.other_objects if each["kind"] == names.QUEUE_KIND
+        }
         if self._spec.queue_name not in queues:
             others = ", ".join(sorted(queues)) or "none"
             raise _Wrong(f"expected TorchrunQueue {self._spec.queue_name} in the same file, found {others}")
@@ -155,7 +157,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def render(self, surroundings: Surroundings) -> list[Object]:
         """Return the objects in the file, with the launch's additions in the queue's pod template."""
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
-        rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
+        rest = [copy.deepcopy(each) for each in self.other_objects if each is not self._queue]
         added = [each for each in self._env(surroundings) if not RESERVED.fullmatch(each["name"])]
         own_names = {each["name"] for each in added}
         template = queue["spec"].setdefault("podTemplate", {}).setdefault("spec", {})
@@ -209,7 +211,7 @@ class TorchrunJobWorkload(PlainWorkload):
             names.API,
             names.JOB_KIND,
             lambda jobs: self._pending(kube, jobs.get(self.name, {}), surroundings.namespace),
-            seconds=MADE_SECONDS,
+            seconds=CREATE_SECONDS,
             namespace=surroundings.namespace,
             cause="launch.jobset_not_found",
         )
@@ -230,14 +232,14 @@ class TorchrunJobWorkload(PlainWorkload):
                 names.JOBSET_API,
                 "JobSet",
                 missing,
-                seconds=MADE_SECONDS,
+                seconds=CREATE_SECONDS,
                 namespace=metadata["namespace"],
                 cause="launch.jobset_not_found",
             )
         except WaitError:
             now = kube.get(names.API, names.JOB_KIND, self.name, metadata["namespace"]) or job
             text = f"no JobSet; the job is {now['status'].get('phase')}: {now['status'].get('message')}"
-            raise WaitError(awaited, text, MADE_SECONDS, cause="launch.jobset_not_found") from None
+            raise WaitError(awaited, text, CREATE_SECONDS, cause="launch.jobset_not_found") from None
         return str(jobsets[self.name]["metadata"]["uid"])
 
     def _pending(self, kube: Kube, job: Object, namespace: str) -> str | None:

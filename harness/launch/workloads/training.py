@@ -199,7 +199,7 @@ class Training:
     def _transfer_keys(self, option: training_transfer.Option, at: Surroundings) -> training_transfer.Keys:
         return training_transfer.keys_of(self._secrets(at.kube, at.context), option)
 
-    def _bring_back(self, surroundings: Surroundings, record: Record) -> None:
+    def _restore(self, surroundings: Surroundings, record: Record) -> None:
         """Restore the run given by --resume-from, unless this launch has already restored it.
 
         Raises HarnessError (cause training.resume_from_failed).
@@ -211,7 +211,7 @@ class Training:
             return  # The launch is being submitted again after an API server error.
         keys = self._transfer_keys("--resume-from", surroundings)
         place = (self.of_pods(surroundings), surroundings, context.progress)
-        record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
+        record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Create the volumes, copy the texts, and apply the workload.
@@ -237,7 +237,7 @@ class Training:
                 apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in documents:
             apply(surroundings.kube, document)
-        self._bring_back(surroundings, record)
+        self._restore(surroundings, record)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
@@ -282,7 +282,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
     _complete(pod, spec, document["metadata"]["labels"])
     workload_class = TrainingStatefulSet if spec.kind == "statefulset" else TrainingJob
     source = f"train-{spec.kind}.yaml"
-    return workload_class(document=document, beside=(service,), source=source, spec=spec, own=True)
+    return workload_class(document=document, other_objects=(service,), source=source, spec=spec, own=True)
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
@@ -375,12 +375,12 @@ def manifests(
         read_only=printed.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
-    beside = [*printed.beside]
+    other_objects = [*printed.other_objects]
     if spec.brings_etcd:
-        beside += etcd(pinned("rendezvous", "image"))
+        other_objects += etcd(pinned("rendezvous", "image"))
     if spec.storage_class:
-        beside += claims.of_class(spec.storage_class, used)
-    documents = [copy.deepcopy(each) for each in (*beside, document)]
+        other_objects += claims.of_class(spec.storage_class, used)
+    documents = [copy.deepcopy(each) for each in (*other_objects, document)]
     for each in documents:
         each["metadata"] |= {"namespace": spec.claims_namespace} if spec.claims_namespace else {}
     return comment + yaml.safe_dump_all(documents, sort_keys=False, width=110)
@@ -439,6 +439,6 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 def on_one_node(pod: Object, labels: Object) -> None:
     """Add an affinity that makes the scheduler place all of a training's pods on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
-    beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
-    beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
+    pod_affinity = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
+    pod_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
     pod.pop("topologySpreadConstraints", None)

@@ -23,7 +23,7 @@ SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3
 """The smoke test's options for train.py."""
 MEMORY = "8Gi"
 """The default memory limit of pods that train on CPUs."""
-MADE_TEXTS = "harness-texts"
+GENERATED_TEXTS = "harness-texts"
 """The folder for generated texts on the output volume, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
 """The trainer's options that the launch sets, with their names in the parsed arguments."""
@@ -259,7 +259,7 @@ class TrainingSpec:
         data, models = claims.CLAIMS[claims.DATASETS], claims.CLAIMS[claims.MODELS]
         texts = claims.Mount(claims.DATASETS, data, read_only=True)
         if self.generates_texts(printed=printed):
-            texts = claims.Mount(claims.OUTPUTS, data, folder=MADE_TEXTS)
+            texts = claims.Mount(claims.OUTPUTS, data, folder=GENERATED_TEXTS)
         mounts = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
         theirs = self.claims_namespace is not None and not printed
         if self.needs_models or theirs:

@@ -135,7 +135,7 @@ def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, p
     return document
 
 
-def bring_back(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
+def restore(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
     """Restore a run before its training. Return the pod's JSON document.
 
     Raises HarnessError (cause training.resume_from_failed).

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .check import Check
-from .devices import CPU, Device, found, image_check
+from .devices import CPU, Device, image_check, visible
 from .emit import Emitter
 from .exchanges import Exchanges
 from .limits import Limits
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the tests as one rank. Return the exit code."""
     options = _options(arguments)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    devices = [] if options.device == "cpu" else found()
+    devices = [] if options.device == "cpu" else visible()
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
@@ -83,7 +83,7 @@ class Rank:
         self._watch = Watch(self.rank, self.ranks, seconds, lambda: self._conclude(""))
         self._watch.start()
         threading.Thread(target=self._on_sigterm, name="sigterm", daemon=True).start()
-        self._watch.tell(f"host/{self.rank}", _node())
+        self._watch.publish(f"host/{self.rank}", _node())
         self._exchanges = Exchanges(
             self.rank, self.ranks, self.device, self._watch, self._emitter, self._options
         )
@@ -98,21 +98,21 @@ class Rank:
 
     def _report(self) -> int:
         code = self._emitter.finish(**self._extra())
-        self._watch.tell("reported", True)
-        self._watch.told(
+        self._watch.publish("reported", True)
+        self._watch.wait_for(
             f"read/{self.ranks}", 1.0
         )  # Rank 0 may host the store, so the other ranks get time to read from it.
         return code
 
     def _await_report(self) -> int:
-        return 0 if self._watch.told("reported", 60.0) else 1
+        return 0 if self._watch.wait_for("reported", 60.0) else 1
 
     def _extra(self) -> dict[str, Any]:
         import torch
 
         hosts = {}
         for rank in range(self.ranks):
-            name = self._watch.told(f"host/{rank}", 1.0)
+            name = self._watch.wait_for(f"host/{rank}", 1.0)
             if name:
                 hosts[rank] = name
         nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
@@ -141,7 +141,7 @@ class Rank:
             diagnosis, reporter = self._blame()
             if self.rank == reporter:
                 self._accuse(diagnosis)
-            elif self._watch.told("reported", GONE_SECONDS + 10):
+            elif self._watch.wait_for("reported", GONE_SECONDS + 10):
                 code = 0
         finally:
             os._exit(code)
@@ -152,7 +152,7 @@ class Rank:
         about = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
-        self._watch.tell("reported", True)
+        self._watch.publish("reported", True)
         time.sleep(2.0)  # This process may host the store, from which the other ranks still read.
 
     def _blame(self) -> tuple[Diagnosis, int]:

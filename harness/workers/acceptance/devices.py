@@ -13,7 +13,7 @@ from .check import Check, Where
 from .smi import Gpu, Smi
 
 TAG = "ENV"
-ASKED = "ACCEPT_GPUS"
+REQUESTED = "ACCEPT_GPUS"
 """Environment variable with the number of GPUs that should be visible in this container."""
 
 
@@ -50,7 +50,7 @@ class Device:
 CPU = Device("cpu", 0, "", "cpu")
 
 
-def found() -> list[Device]:
+def visible() -> list[Device]:
     """Return the GPUs that PyTorch sees, or an empty list if CUDA is not available."""
     import torch
 
@@ -120,12 +120,12 @@ def of(smi: Smi | None, device: Device) -> Gpu | None:
     return next((gpu for gpu in gpus if device.uuid and gpu.uuid == device.uuid), None)
 
 
-def asked(option: int | None) -> int | None:
+def requested(option: int | None) -> int | None:
     """Return the number of GPUs that `option` or ACCEPT_GPUS requests, or None if both are unset.
 
     Raises ValueError if the number is invalid.
     """
-    text = os.environ.get(ASKED, "").strip()
+    text = os.environ.get(REQUESTED, "").strip()
     number = int(text) if option is None and text else option
     if number is not None and number < 1:
         raise ValueError(f"the number of GPUs must be at least 1; found {number}")

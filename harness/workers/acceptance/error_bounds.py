@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ROOM = 4.0
+MARGIN = 4.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ TF32_MASK = -(1 << 13)
 
 def factor(precision: Precision, k: int) -> float:
     """Return the factor by which |A| |B| is multiplied in the bound."""
-    return ROOM * math.sqrt(k) * precision.u_sum
+    return MARGIN * math.sqrt(k) * precision.u_sum
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:

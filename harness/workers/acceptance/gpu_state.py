@@ -95,7 +95,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
     yield _throttle(gpu, **where)
 
 
-def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
+def not_reported(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
     """Yield an UNKNOWN check for each id, for a GPU that nvidia-smi did not report."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)

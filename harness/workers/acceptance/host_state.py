@@ -40,13 +40,13 @@ class _Timex(ctypes.Structure):
 def shared_memory(path: Path) -> Check:
     """Judge the free space in /dev/shm, which must be at least SHM_BYTES."""
     try:
-        room = shutil.disk_usage(path)
+        usage = shutil.disk_usage(path)
     except OSError as error:
         return Check(id="env.shm", tag=TAG, verdict="UNKNOWN", text=f"{path} cannot be read: {error}")
-    return judge_room(room.total, room.free)
+    return judge_space(usage.total, usage.free)
 
 
-def judge_room(total: int, free: int) -> Check:
+def judge_space(total: int, free: int) -> Check:
     """Judge the total and free space in /dev/shm, in bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(

@@ -22,7 +22,7 @@ class Node:
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
     ) -> None:
         self.device, self.mode, self.limits = device, mode, limits
-        self.expected = devices.asked(gpus) if device == "cuda" else None
+        self.expected = devices.requested(gpus) if device == "cuda" else None
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
         self._reading = smi_health.Reading(None, "nvidia-smi was not called")
@@ -78,7 +78,7 @@ class Node:
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
         self._reading = smi_run.read()
-        self.devices = devices.found()
+        self.devices = devices.visible()
         self.extra["gpus"] = [device.as_dict() for device in self.devices]
         whose = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
         self._sharing = whose
@@ -100,7 +100,9 @@ class Node:
     def _at_rest(self, device: Device) -> Iterator[Check]:
         gpu = devices.of(self._reading.smi, device)
         if gpu is None:
-            return gpu_state.not_told(gpu_state.AT_REST, _untold(self._reading, device), **device.where)
+            return gpu_state.not_reported(
+                gpu_state.AT_REST, _not_reported_reason(self._reading, device), **device.where
+            )
         return gpu_state.at_rest(gpu, self.limits, **device.where)
 
     def _links(self) -> Iterator[Check]:
@@ -108,7 +110,9 @@ class Node:
         for device in self.devices:
             gpu = devices.of(self._reading.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(("env.nvlink",), _untold(self._reading, device), **device.where)
+                yield from gpu_state.not_reported(
+                    ("env.nvlink",), _not_reported_reason(self._reading, device), **device.where
+                )
             else:
                 yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
@@ -121,7 +125,9 @@ class Node:
         for device in self.devices:
             gpu = devices.of(now.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, _untold(now, device), **device.where)
+                yield from gpu_state.not_reported(
+                    gpu_state.UNDER_LOAD, _not_reported_reason(now, device), **device.where
+                )
             else:
                 yield from gpu_state.under_load(gpu, self.limits, **device.where)
 
@@ -179,7 +185,7 @@ class Node:
             yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
 
 
-def _untold(reading: smi_health.Reading, device: Device) -> str:
+def _not_reported_reason(reading: smi_health.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
     return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"

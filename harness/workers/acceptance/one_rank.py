@@ -10,7 +10,7 @@ from .devices import Device
 from .emit import Emitter
 from .progress import Watch
 
-TELL_SECONDS = 60.0
+RESULT_SECONDS = 60.0
 
 
 class OneRank:
@@ -25,16 +25,16 @@ class OneRank:
     def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
         """Send a value to rank 0. Return all ranks' values on rank 0, and None on other ranks.
 
-        Raises RuntimeError if a rank does not send its value within TELL_SECONDS seconds.
+        Raises RuntimeError if a rank does not send its value within RESULT_SECONDS seconds.
         """
-        self._watch.tell(f"result/{name}/{self.rank}", own)
+        self._watch.publish(f"result/{name}/{self.rank}", own)
         if self.rank:
             return None
         values = {}
         for rank in range(self.ranks):
-            values[rank] = self._watch.told(f"result/{name}/{rank}", TELL_SECONDS)
+            values[rank] = self._watch.wait_for(f"result/{name}/{rank}", RESULT_SECONDS)
             if values[rank] is None:
-                raise RuntimeError(f"rank {rank} sent no result of {name} within {TELL_SECONDS:.0f} s")
+                raise RuntimeError(f"rank {rank} sent no result of {name} within {RESULT_SECONDS:.0f} s")
         return values
 
     def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:

@@ -26,7 +26,7 @@ class Result:
     """The responses from a group's nodes to one trial."""
 
     group: Group
-    said: Mapping[int, Mapping[str, Any]]
+    responses: Mapping[int, Mapping[str, Any]]
     """Maps each node to its response: `state` (ok, wrong, died, hung or unknown), `text` and, if the state is
     ok, `seconds` and `busbw` (GB/s)."""
     number: int = 0
@@ -35,12 +35,12 @@ class Result:
     @property
     def complete(self) -> bool:
         """Return whether every node reported that its data was correct."""
-        return all(self.said.get(node, {}).get("state") == "ok" for node in self.group)
+        return all(self.responses.get(node, {}).get("state") == "ok" for node in self.group)
 
     @property
     def busbw(self) -> float | None:
         """Return the slowest node's bus bandwidth in GB/s, or None if the result is not complete."""
-        return min(float(self.said[node]["busbw"]) for node in self.group) if self.complete else None
+        return min(float(self.responses[node]["busbw"]) for node in self.group) if self.complete else None
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
@@ -65,12 +65,12 @@ def judge(
     value, both in GB/s.
     """
     for state in _BAD:
-        for node, said in sorted(result.said.items()):
-            if said.get("state") == state:
-                return "bad", f"node {node} {state}: {said.get('text', '')}"
+        for node, response in sorted(result.responses.items()):
+            if response.get("state") == state:
+                return "bad", f"node {node} {state}: {response.get('text', '')}"
     figure = result.busbw
     if figure is None:
-        silent = [node for node in result.group if result.said.get(node, {}).get("state") != "ok"]
+        silent = [node for node in result.group if result.responses.get(node, {}).get("state") != "ok"]
         return "unknown", f"no result from {', '.join(map(str, silent))}"
     if limit is not None and figure < limit:
         return "bad", f"{figure:.3f} GB/s is below the limit of {limit:.3f} GB/s"

@@ -156,12 +156,12 @@ class Watch:
         """
         return int(self._store.add(f"{key}/times", 0)) > 0
 
-    def tell(self, name: str, value: Any) -> None:
+    def publish(self, name: str, value: Any) -> None:
         """Store a value for the other ranks."""
         self._set(f"accept/{name}", value)
 
-    def told(self, name: str, seconds: float) -> Any:
-        """Wait at most `seconds` until a rank stores a value with `tell`.
+    def wait_for(self, name: str, seconds: float) -> Any:
+        """Wait at most `seconds` until a rank stores a value with `publish`.
 
         Return it, or None after a timeout.
         """

@@ -30,7 +30,7 @@ BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
 """Rate limit (rows per second) and burst size below which each row is written immediately in its own frame,
 so that no row is lost if the process is killed. A rank that logs faster writes several rows per frame."""
-MOST_TOLD = 200
+MAX_WARNINGS = 200
 """Maximum number of warnings. There is at most one per metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
 """Duplicates of the original stdout and stderr. They remain valid after a redirection, and child processes do
@@ -61,10 +61,10 @@ class Recorder:
         self._batching = False
         self._blocks: dict[str, list[tuple[str, int, float]]] = {}
         self._metrics: dict[str, tuple[int, Any]] = {}
-        self._kept: dict[str, KeptRows] = {}
+        self._kept_rows: dict[str, KeptRows] = {}
         self._in_blocks: set[str] = set()
-        self._tells_code = False
-        self._told: set[tuple[str, str]] = set()
+        self._reports_code = False
+        self._warned: set[tuple[str, str]] = set()
         """Pairs (metric, reason) for which a warning has been written."""
         self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
@@ -88,7 +88,7 @@ class Recorder:
         except Exception as error:
             # Training must continue even if the code cannot be identified. The checks read this reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
-        self._tells_code = True
+        self._reports_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
     def record(self, metric: str, step: int, value: Any, time_ms: int | None = None) -> None:
@@ -100,7 +100,7 @@ class Recorder:
         """
         sent = client_rules.sent(value, step)
         if sent.why:
-            self._tell(metric, step, value, sent)
+            self._report_change(metric, step, value, sent)
         if (name := client_rules.sent_name(metric)) != metric:
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
         whole = client_rules.whole(step)
@@ -116,9 +116,9 @@ class Recorder:
         self._metrics[metric] = (seen + 1, sha)
         self.count += 1
         time_ms = time_ms or int(time.time() * 1000)
-        kept = self._kept.get(metric)
+        kept = self._kept_rows.get(metric)
         if kept is None:
-            kept = self._kept[metric] = KeptRows()
+            kept = self._kept_rows[metric] = KeptRows()
         kept.put(int(step), value, time_ms)
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
@@ -184,7 +184,7 @@ class Recorder:
             self._write_block(metric)
 
     def _write_last_code(self) -> None:
-        if self._tells_code:
+        if self._reports_code:
             self.code(last=True)
 
     def _write_metrics(self) -> None:
@@ -192,7 +192,7 @@ class Recorder:
             metrics = [[name, rows, sha.hexdigest()] for name, (rows, sha) in self._metrics.items()]
             self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
-    def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+    def _report_change(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
         """Report in the log and in a frame how the client changes or drops a value.
 
         Long texts are truncated.
@@ -206,9 +206,9 @@ class Recorder:
 
     def _warn(self, metric: str, reason: str, text: str) -> bool:
         """Write a warning to the log, once per metric and reason. Return whether it was written."""
-        if (metric, reason) in self._told or len(self._told) >= MOST_TOLD:
+        if (metric, reason) in self._warned or len(self._warned) >= MAX_WARNINGS:
             return False
-        self._told.add((metric, reason))
+        self._warned.add((metric, reason))
         os.write(self.fd, f"[rank {self.rank}] warning: {text}\n".encode(errors="backslashreplace"))
         return True
 
@@ -222,14 +222,14 @@ class Recorder:
         rows = self._blocks.pop(metric)
         steps = [step for _, step, _ in rows]
         span = {"first": min(steps), "last": max(steps), "count": len(rows)}
-        ordered = {"ordered": self._kept[metric].ascending}
+        ordered = {"ordered": self._kept_rows[metric].ascending}
         self._in_blocks.add(metric)
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.block_digest(rows), **ordered})
 
     def _write_kept(self) -> None:
         """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
         for metric in self._in_blocks:
-            rows = self._kept[metric]
+            rows = self._kept_rows[metric]
             if rows.ascending or not rows.known:
                 continue
             part: list[tuple[int, float, bool, bool]] = []

@@ -101,9 +101,9 @@ def conclude(
         found.append(unrecorded)
     else:
         found += [
-            failed("peer.never_came", said + slow, [rank])
+            failed("peer.never_came", text + slow, [rank])
             for rank in missing
-            if (said := _never(rank, cells))
+            if (text := _absence_text(rank, cells))
         ]
     if at:
         offsets = {
@@ -111,8 +111,8 @@ def conclude(
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
     if measured is not None:
-        asked = [unknown("bandwidth", "not measured: requires that every pair is ok", at)]
-        found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
+        not_measured = [unknown("bandwidth", "not measured: requires that every pair is ok", at)]
+        found += bandwidth.judge(measured, machines) or (not_measured if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found, slow)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
@@ -141,26 +141,26 @@ def _run_ids(reports: Sequence[Report]) -> list[Finding]:
     ids = {place: run_id for place, run_id in sorted(ids.items()) if run_id}
     if len({*ids.values()}) < 2:
         return []
-    said = "; ".join(
+    differences = "; ".join(
         f"{run_id} on {listed(place for place, own in ids.items() if own == run_id)}"
         for run_id in dict.fromkeys(ids.values())
     )
-    return [failed("variables.torchrun", f"the ranks' --rdzv_id differs: {said}", ids)]
+    return [failed("variables.torchrun", f"the ranks' --rdzv_id differs: {differences}", ids)]
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
     """Return a finding for each rank that exists twice or is not at its index in the list of peers."""
-    said: dict[int, dict[str, str]] = defaultdict(dict)
+    claims: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
-        said[report.rank][report.instance] = f"{report.host} ({', '.join(report.addresses)})"
+        claims[report.rank][report.instance] = f"{report.host} ({', '.join(report.addresses)})"
         place[report.instance] = report.place
     for (_, receiver), cell in cells.items():
         if past(cell, "greeting") and cell.rank is not None:
-            said[cell.rank].setdefault(cell.instance, f"{cell.host} ({cell.address})")
+            claims[cell.rank].setdefault(cell.instance, f"{cell.host} ({cell.address})")
             place.setdefault(cell.instance, receiver)
     twice, other = [], []
-    for rank, hosts in sorted(said.items()):
+    for rank, hosts in sorted(claims.items()):
         if len(hosts) > 1:
             who = " and ".join(sorted(hosts.values()))
             twice.append(failed("variables.node_rank_twice", f"{who} both claim to be rank {rank}", [rank]))
@@ -208,7 +208,7 @@ def _bad(
             step = CAUSES[cause]
             good = (pair for pair, cell in cells.items() if past(cell, step))
             patterns = classify(bad, good, machines)
-            found += [_placed(cause, pattern, bad, absent, alone) for pattern in patterns]
+            found += [_pattern_finding(cause, pattern, bad, absent, alone) for pattern in patterns]
             continue
         side = 0 if cause in ASKER else 1
         for rank in sorted({pair[side] for pair in bad}):
@@ -258,7 +258,7 @@ def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
     return found
 
 
-def _placed(
+def _pattern_finding(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
     """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed."""
@@ -313,8 +313,8 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
     there = [report.place for report in reports]
     if any(cell and cell.withheld for cell in own):
         return unknown("dns", "even the ranks that took part have no DNS record yet", there)
-    said = f"none of the job's names has a DNS record, not even that of {listed(there)}, which made the query"
-    return failed("dns.no_record", f"{said}: {own[0].text}", [*there, *missing]) if own[0] else None
+    text = f"none of the job's names has a DNS record, not even that of {listed(there)}, which made the query"
+    return failed("dns.no_record", f"{text}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
 def _shows_absence(cell: Cell) -> bool:
@@ -325,13 +325,13 @@ def _shows_absence(cell: Cell) -> bool:
     return (cell.withheld or cell.outcome) in ABSENT and not cell.unrouted
 
 
-def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
+def _absence_text(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
     """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
-    seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
-    if not all(_shows_absence(cell) for cell in seen):
+    probes = [cell for (_, receiver), cell in cells.items() if receiver == rank]
+    if not all(_shows_absence(cell) for cell in probes):
         return ""
-    said = f" ({seen[0].text})" if seen and seen[0].text else ""
-    return f"rank {rank} has contacted no other rank{said}"
+    detail = f" ({probes[0].text})" if probes and probes[0].text else ""
+    return f"rank {rank} has contacted no other rank{detail}"
 
 
 def _proved(
@@ -359,7 +359,7 @@ def _proved(
                     )
                 )
             elif passed == pairs:
-                proved.append(ok(step, _said(step, cells, pairs)))
+                proved.append(ok(step, _pass_text(step, cells, pairs)))
             elif step not in there:
                 proved.append(unknown(step, f"{passed} of {pairs} pairs{slow}"))
         elif step not in there:
@@ -367,7 +367,7 @@ def _proved(
     return proved
 
 
-def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
+def _pass_text(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
     if step == "matrix" and cells:
         slowest = max(cells, key=lambda pair: cells[pair].rtt)
         took = f"{cells[slowest].rtt * 1000:.1f} ms"

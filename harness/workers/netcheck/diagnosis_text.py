@@ -42,7 +42,7 @@ def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     yield ""
     for step in STEPS:
         for finding in (f for f in result.findings if f.step == step):
-            yield f"{_MARKS[finding.status]} {step:<12} {_said(finding)}"
+            yield f"{_MARKS[finding.status]} {step:<12} {_text(finding)}"
     if result.recommendations:
         yield ""
         yield "What to do"
@@ -50,7 +50,7 @@ def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
             yield f"{number}. {advice}"
 
 
-def _said(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     ranks = f" [{listed(finding.ranks)}]" if finding.ranks else ""
     return f"{finding.cause}{ranks}: {finding.text}" if finding.cause else finding.text + ranks
 

@@ -139,9 +139,10 @@ def _drained(connection: socket.socket, length: int, ends: float) -> None:
 class Server:
     """A server that responds to greetings until it is closed. A `with` block closes it.
 
-    `hello` is this rank's identity. `reported` is called with another rank's report, and returns the verdict
-    or null as JSON. `report` returns this rank's report. `told` is called with a verdict. `handlers` respond
-    to other kinds of messages. They are called with the connection and body, and return JSON-compatible data.
+    `hello` is this rank's identity. `on_report` is called with another rank's report, and returns the verdict
+    or null as JSON. `report` returns this rank's report. `on_verdict` is called with a verdict. `handlers`
+    respond to other kinds of messages. They are called with the connection and body, and return
+    JSON-compatible data.
     """
 
     def __init__(
@@ -149,16 +150,16 @@ class Server:
         port: int,
         hello: Hello,
         *,
-        reported: Callable[[dict[str, Any]], bytes] = lambda _: b"null",
+        on_report: Callable[[dict[str, Any]], bytes] = lambda _: b"null",
         report: Callable[[], Any] = lambda: None,
-        told: Callable[[dict[str, Any]], None] = lambda _: None,
+        on_verdict: Callable[[dict[str, Any]], None] = lambda _: None,
         handlers: Mapping[bytes, Callable[[socket.socket, bytes], Any]] | None = None,
     ) -> None:
         """Listen on all addresses of both IP families. Raises OSError if the port is in use."""
         self.hello = hello
-        self.heard: dict[str, tuple[Hello, str]] = {}
+        self.greetings: dict[str, tuple[Hello, str]] = {}
         """Maps each instance to (the identity in its greeting, its IP address)."""
-        self._reported, self._report, self._told = reported, report, told
+        self._on_report, self._report, self._on_verdict = on_report, report, on_verdict
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
@@ -235,16 +236,16 @@ class Server:
     def _answer(self, connection: socket.socket, kind: bytes, body: bytes, address: str) -> bytes:
         if kind == b"HELO":
             other = Hello(**json.loads(body))
-            self.heard[other.instance] = other, address
+            self.greetings[other.instance] = other, address
             return _hello(self.hello)
         if kind == b"FILL":
             return body
         if kind == b"REPT":
-            return self._reported(json.loads(body))
+            return self._on_report(json.loads(body))
         if kind == b"TELL":
             verdict = json.loads(body)
             if verdict is not None:
-                self._told(verdict)
+                self._on_verdict(verdict)
             return json.dumps(self._report()).encode()
         if kind == b"PING":
             return b""

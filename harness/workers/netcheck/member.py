@@ -197,9 +197,9 @@ class Member:
         return Server(
             port,
             self._hello,
-            reported=self._reported,
-            report=self._said,
-            told=self._told,
+            on_report=self._receive_report,
+            report=self._report_data,
+            on_verdict=self._receive_verdict,
             handlers={
                 b"PEER": lambda *_: self._addresses(),
                 b"FLOW": bandwidth.take,
@@ -215,7 +215,7 @@ class Member:
             second = self._serve(self._known.master_port)
         except OSError:
             return None
-        second.heard = self._server.heard
+        second.greetings = self._server.greetings
         self._facts["store_port_free"] = True
         return second
 
@@ -270,7 +270,7 @@ class Member:
     def _report(self) -> Report:
         row = {place: probe.cell for place, probe in list(self._probes.items())}
         place = self._place()
-        heard = self._server.heard if self._server else {}
+        greetings = self._server.greetings if self._server else {}
         since = time.monotonic() - WINDOW
         return Report(
             place,
@@ -281,7 +281,7 @@ class Member:
             row,
             (*self._own, self._interface(row, place)),
             self._facts,
-            {hello.rank: address for hello, address in list(heard.values()) if self._mine(hello)},
+            {hello.rank: address for hello, address in list(greetings.values()) if self._mine(hello)},
             bool(self._hello.run),
             self._master.cell if self._master else None,
             self._server.port if self._server else 0,
@@ -308,10 +308,10 @@ class Member:
 
     # -- server callbacks
 
-    def _said(self) -> dict[str, Any]:
+    def _report_data(self) -> dict[str, Any]:
         return self._report().as_dict()
 
-    def _reported(self, data: dict[str, Any]) -> bytes:
+    def _receive_report(self, data: dict[str, Any]) -> bytes:
         return self._store(Report.of(data))
 
     def _store(self, report: Report) -> bytes:
@@ -331,7 +331,7 @@ class Member:
                 self._informed.add(report.instance)
             return self._no_verdict if self._result is None else self._verdict
 
-    def _told(self, data: dict[str, Any]) -> None:
+    def _receive_verdict(self, data: dict[str, Any]) -> None:
         """Store rank 0's verdict, or the ranks that it knows to listen."""
         if "listening" in data:
             self._listening_at = {int(place): (i, port) for place, (i, port) in data["listening"].items()}
@@ -357,13 +357,13 @@ class Member:
         with self._lock:
             known = [(report, newest) for report, _, newest in self._reports.values()]
             refused = dict(self._refused)
-        heard = {report.place: newest for report, newest in known}
+        last_report_at = {report.place: newest for report, newest in known}
 
         def later(report: Report, place: int, cell: Cell) -> Cell:
             if not cell.listened:
                 return cell
-            reported = refused.get((report.instance, place, cell.at), now)
-            return replace(cell, listened=heard.get(place, 0.0) > reported)
+            refused_at = refused.get((report.instance, place, cell.at), now)
+            return replace(cell, listened=last_report_at.get(place, 0.0) > refused_at)
 
         found = []
         for report, newest in known:
@@ -387,7 +387,7 @@ class Member:
             if cell.outcome in RESPONDED and time.monotonic() - newest > FETCH:
                 data = self._exchange(probe, b"TELL", self._no_verdict)
                 if data:
-                    self._reported(data)
+                    self._receive_report(data)
 
     def _settled(self) -> bool:
         """Return whether all ranks have reported and all failures are final."""
@@ -486,9 +486,9 @@ class Member:
         if now - self._sent[1] < least:
             return
         self._sent = row, now
-        data = self._exchange(first, b"REPT", self._said())
+        data = self._exchange(first, b"REPT", self._report_data())
         if data:
-            self._told(data)
+            self._receive_verdict(data)
 
     def _learn(self, addresses: Mapping[str, str]) -> None:
         """Start probing the ranks whose addresses have become known."""
@@ -507,8 +507,8 @@ class Member:
 
     def _addresses(self) -> dict[str, str]:
         """Return the addresses of ranks that have reported, preferably their greetings' source addresses."""
-        heard = list(self._server.heard.values()) if self._server else []
-        spoke = {hello.instance: address for hello, address in heard}
+        greetings = list(self._server.greetings.values()) if self._server else []
+        spoke = {hello.instance: address for hello, address in greetings}
         with self._lock:
             reports = [report for report, _, _ in self._reports.values() if report.addresses]
         return {
@@ -520,9 +520,9 @@ class Member:
 
     def _connected(self) -> bool:
         """Return whether this rank can reach rank 0 or has been reached by it."""
-        heard = self._server.heard.values() if self._server else ()
+        greetings = self._server.greetings.values() if self._server else ()
         first = self._probes[0].cell.outcome in RESPONDED
-        return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
+        return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(greetings))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
         """Return the response to a message, or None without a response. Bytes in `data` are already JSON."""

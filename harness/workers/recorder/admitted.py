@@ -28,7 +28,7 @@ from typing import Any
 from ..ground_truth import client_rules
 from . import admitted_lines as lines
 from . import hooks, point_digests
-from .client_calls import Call, Outside, crashed, recording_here
+from .client_calls import Call, Recording, crashed, recording_here
 from .digest_reports import Reports
 from .point_digests import Digests, Metric
 from .queued_values import Queue
@@ -45,7 +45,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes one process's log lines. It provides the methods of client_calls.Stream that `Outside` calls."""
+    """Writes one process's log lines, with the methods of client_calls.Stream that `Recording` calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -144,7 +144,7 @@ class Lines:
     def rounded(self, *_: Any) -> None:
         """Do nothing, because the digests cover the rounded value."""
 
-    def left_out(self, entry: list[Any]) -> None:
+    def dropped(self, entry: list[Any]) -> None:
         """Do nothing, because the summary contains the account of all values."""
 
     def flush(self) -> None:
@@ -183,7 +183,7 @@ def process_group() -> dict[str, Any] | None:
         return None
 
 
-class Admitted(Outside):
+class Admitted(Recording):
     """Records one process in an admitted pod. Thread-safe."""
 
     def __init__(self, stream: Lines) -> None:
@@ -200,10 +200,12 @@ class Admitted(Outside):
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:
         run = str(getattr(op.settings, "_op_id", ""))
-        return Queue(manager.store, functools.partial(self.past, op), functools.partial(self.queued, run))
+        return Queue(
+            manager.store, functools.partial(self.queued_directly, op), functools.partial(self.queued, run)
+        )
 
-    def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
-        call = super().take(op, data, step, timestamp)
+    def record_call(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
+        call = super().record_call(op, data, step, timestamp)
         if isinstance(data, dict):
             for name in data:
                 if isinstance(name, str) and len(self._names) < MAX_RENAMED:
@@ -212,10 +214,10 @@ class Admitted(Outside):
                         self._names[name] = sent
         return call
 
-    def past(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
+    def queued_directly(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
         own = {name: value for name, value in metrics.items() if not name.startswith(OWN_METRICS)}
         if own:
-            super().past(op, own, step, time_ms)
+            super().queued_directly(op, own, step, time_ms)
 
     def queued(self, run: str, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
         """Add numbers that the client queued to the digests. Never raises."""
@@ -262,7 +264,7 @@ class Admitted(Outside):
         if reports is not None:
             reports.wait()
 
-    def made(self, op: Any) -> None:
+    def record_settings(self, op: Any) -> None:
         run = str(getattr(op.settings, "_op_id", ""))
         self._uploads[run] = bool(op.settings.sync_process_enabled)
         self._ops[run] = op

@@ -97,9 +97,9 @@ class Stream(Recorder):
 
     def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
         """Record and log a warning that the run will contain a different number than the one logged."""
-        self._tell(metric, step, value, sent)
+        self._report_change(metric, step, value, sent)
 
-    def left_out(self, entry: list[Any]) -> None:
+    def dropped(self, entry: list[Any]) -> None:
         """Record immediately, and log a warning, that the client dropped a value for a new reason."""
         key, kind, why, _, step, _ = entry
         if kind != "NoneType":
@@ -116,7 +116,7 @@ class Stream(Recorder):
         return not self._in_call and super()._may_write_at_once()
 
 
-class Handed(dict):  # type: ignore[type-arg]
+class ClientData(dict):  # type: ignore[type-arg]
     """The data passed on to the client: the caller's entries, with each tensor replaced by its number."""
 
     def __init__(self, entries: list[tuple[Any, Any]]) -> None:
@@ -130,9 +130,9 @@ class Handed(dict):  # type: ignore[type-arg]
 class Call:
     """One call to `log`: the data and step for the client, and the values that the caller passed."""
 
-    def __init__(self, data: Any, step: Any, otherwise: str) -> None:
-        self.data, self.step, self.otherwise = data, step, otherwise
-        self.came: list[Leaf] | None = None
+    def __init__(self, data: Any, step: Any, unsent_reason: str) -> None:
+        self.data, self.step, self.unsent_reason = data, step, unsent_reason
+        self.passed: list[Leaf] | None = None
         """The values that were passed, or None for a dictionary of plain numbers, which needs no check."""
         self.queued: Queued | None = None
 
@@ -140,7 +140,7 @@ class Call:
 MAX_NAMES = 100_000
 
 
-class Outside:
+class Recording:
     """Records the points of one process. Thread-safe. A forked child creates its own instance."""
 
     def __init__(self, stream: Stream) -> None:
@@ -151,7 +151,7 @@ class Outside:
         """Held during calls to `log` without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._account = Account(stream.left_out)
+        self._account = Account(stream.dropped)
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """Maps each run object to the step of the last `log` call."""
         self._runs: weakref.WeakKeyDictionary[Any, tuple[int, bool, Queue | None]] = (
@@ -167,7 +167,7 @@ class Outside:
         """Return whether the current process created this object, rather than inheriting it by fork."""
         return self._pid == os.getpid()
 
-    def known(self, op: Any) -> tuple[int, bool, Queue | None]:
+    def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:
         """Return the entry of a run object in `_runs`. The first call adds it and wraps the run's queue."""
         with self._lock:
             if op in self._runs:
@@ -186,15 +186,15 @@ class Outside:
             return self._runs[op]
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:
-        return Queue(manager.store, functools.partial(self.past, op))
+        return Queue(manager.store, functools.partial(self.queued_directly, op))
 
-    def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
+    def record_call(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
         """Record one call to `log`, and return the call to pass to the client.
 
         In the returned data, each tensor is replaced by the number that the client would read. Each tensor is
         read only here, because every read waits for the device.
         """
-        number, same_run, queue = self.known(op)
+        number, same_run, queue = self.run_entry(op)
         manager, mode = op._sync_manager, op.settings.mode
         with self._lock:
             if step is None:
@@ -206,11 +206,11 @@ class Outside:
         if type(data) is dict and manager is not None and _plain(data):
             rows = [(name, meant, value) for name, value in data.items()] if meant is not None else []
         else:
-            call.came = []
+            call.passed = []
             read: dict[int, Any] = {}
             entries = _entries(data)
             for name, value in entries or ():
-                call.came += queued_values.leaves(name, value, functools.partial(_number, read))
+                call.passed += queued_values.leaves(name, value, functools.partial(_number, read))
                 if not isinstance(name, str) or meant is None or mode == "noop":
                     continue
                 sent = client_rules.sent(_read(value, read))
@@ -218,11 +218,11 @@ class Outside:
                 if sent.why and sent.kept and not isinstance(value, list):
                     self.stream.rounded(name, meant, value, sent)
             if entries is None:
-                call.came += queued_values.leaves("", data, _no_number)
+                call.passed += queued_values.leaves("", data, _no_number)
             elif manager is not None and (read or type(data) is not dict):
-                call.data = Handed([(name, _read(value, read)) for name, value in entries])
+                call.data = ClientData([(name, _read(value, read)) for name, value in entries])
         with self._lock:
-            if self._ended and (rows or call.came):
+            if self._ended and (rows or call.passed):
                 raise RuntimeError("points were logged after the end of the process's own code")
             self.stream.call(rows, _milliseconds(timestamp), number, same_run)
         call.queued = queue.begin() if queue is not None else None
@@ -235,15 +235,15 @@ class Outside:
             if queue is not None:
                 queue.stop()
             with self._lock:
-                if call.came is None:
+                if call.passed is None:
                     if call.queued is not None and self._account.same(call.data, call.queued, call.step):
                         return
-                    call.came = [Leaf(name, name, value, value) for name, value in call.data.items()]
-                self._account.close_call(call.came, call.queued, call.step, call.otherwise, raised)
+                    call.passed = [Leaf(name, name, value, value) for name, value in call.data.items()]
+                self._account.close_call(call.passed, call.queued, call.step, call.unsent_reason, raised)
         except Exception as error:
             self.failed(error)
 
-    def past(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
+    def queued_directly(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
         """Record numbers that the client queues without `run.log`. Never raises."""
         if not self.here:
             return
@@ -256,12 +256,12 @@ class Outside:
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and meant is not None
             ]
             with self._lock:
-                self._account.came_past(len(rows))
+                self._account.queued_without_log(len(rows))
                 self.stream.call(rows, int(time_ms), number, same_run)
         except Exception as error:
             self.failed(error)
 
-    def made(self, op: Any) -> None:
+    def record_settings(self, op: Any) -> None:
         """Record whether the run object's client uploads, and where its queue is."""
         mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
         queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
@@ -291,7 +291,7 @@ class Outside:
             if crashed():
                 self.stream.flush()
                 return
-            self.stream.guarded(self._tell_client)
+            self.stream.guarded(self._record_client_state)
             self.stream.guarded(lambda: self.stream.account(*self._account.frames()))
             self.stream.end()
 
@@ -300,15 +300,15 @@ class Outside:
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)
-                self.stream.guarded(self._tell_client)
+                self.stream.guarded(self._record_client_state)
                 self.stream.guarded(lambda: self.stream.account(*self._account.frames()))
 
-    def _tell_client(self) -> None:
+    def _record_client_state(self) -> None:
         if self.queue is not None:
             self.stream.client(client_state.read(str(Path(self.queue).parent)))
 
 
-_recording: Outside | None = None
+_recording: Recording | None = None
 _NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
 """The CPU frequency that the Pluto client itself uses as a fallback if psutil raises an exception."""
 
@@ -374,7 +374,7 @@ def begin() -> None:
         os.environ[hooks.RECORDED_BY] = f"{os.getpid()}:{rank}"
     else:
         process_events.start()
-    _recording = Outside(stream)
+    _recording = Recording(stream)
 
 
 def _begin_admitted(rank: int | None) -> None:
@@ -391,7 +391,7 @@ def _begin_admitted(rank: int | None) -> None:
     _recording = admitted.begin(rank, parent)
 
 
-def recording_here() -> Outside | None:
+def recording_here() -> Recording | None:
     """Return the recording of this process, or None.
 
     A forked child starts its own recording. Never raises.
@@ -415,8 +415,8 @@ def _around_init(original: Callable[..., None]) -> Callable[..., None]:
         recording = _recording
         if recording is not None and recording.here:
             try:
-                recording.known(op)
-                recording.made(op)
+                recording.run_entry(op)
+                recording.record_settings(op)
             except Exception as error:
                 recording.failed(error)
 
@@ -434,7 +434,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
-                    call = recording.take(op, data, step, timestamp)
+                    call = recording.record_call(op, data, step, timestamp)
                 except Exception as error:
                     recording.failed(error)
                     return original(op, data, step, *rest, **options)

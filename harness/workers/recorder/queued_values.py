@@ -20,7 +20,7 @@ MAX_ENTRIES = 1000
 """Maximum number of entries, one per key and reason. All values beyond it share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
-NOTHING_QUEUED = "the client did not queue the value"
+NOT_QUEUED = "the client did not queue the value"
 
 
 class Queued:
@@ -40,13 +40,14 @@ class Queue:
     def __init__(
         self,
         store: Any,
-        past: Callable[[Mapping[str, Any], Any, Any], None],
+        queued_directly: Callable[[Mapping[str, Any], Any, Any], None],
         queued: Callable[[Mapping[str, Any], Any, Any], None] | None = None,
     ) -> None:
         """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a supported client.
 
-        `past` is called for each record that is queued outside a `log` call, with the record's numbers, step
-        and time (ms). `queued` is called with the same arguments after each record has been queued.
+        `queued_directly` is called for each record that is queued outside a `log` call, with the record's
+        numbers, step and time (ms). `queued` is called with the same arguments after each record has been
+        queued.
         """
         self._calls = threading.local()
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
@@ -55,7 +56,7 @@ class Queue:
             run_id: str, record_type: int, payload: Any, timestamp_ms: int, step: Any = None, **more: Any
         ) -> Any:
             if self._call is None and record_type == METRIC:
-                past(payload, step, timestamp_ms)
+                queued_directly(payload, step, timestamp_ms)
             done = enqueue(run_id, record_type, payload, timestamp_ms, step, **more)
             self._after(record_type, payload, step)
             if queued is not None and record_type == METRIC:
@@ -65,7 +66,7 @@ class Queue:
         def batch_(records: Any, *rest: Any, **named: Any) -> Any:
             for _, kind, payload, time_ms, step in records:
                 if kind == METRIC:
-                    past(payload, step, time_ms)
+                    queued_directly(payload, step, time_ms)
             done = batch(records, *rest, **named)
             for _, kind, payload, time_ms, step in records:
                 if queued is not None and kind == METRIC:
@@ -169,12 +170,12 @@ def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
 class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
-    def __init__(self, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` is called with an entry when its key and reason occur for the first time."""
+    def __init__(self, report_new: Callable[[list[Any]], None]) -> None:
+        """`report_new` is called with an entry when its key and reason occur for the first time."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
-        self._tell = tell
+        self._report_new = report_new
         self._left: dict[tuple[str, str, str], list[Any]] = {}
         """Maps (key, type, reason) to [key, type, reason, count, first step, last step]."""
         self._queued = False
@@ -192,22 +193,27 @@ class Account:
         return True
 
     def close_call(
-        self, came: list[Leaf], queued: Queued | None, step: Any, otherwise: str, asked_by: Exception | None
+        self,
+        passed: list[Leaf],
+        queued: Queued | None,
+        step: Any,
+        unsent_reason: str,
+        raised: Exception | None,
     ) -> None:
         """Compare a call's values with those that the client queued, and count them.
 
-        `otherwise` is the reason why this run queues nothing, or "" if it queues points. `asked_by` is the
+        `unsent_reason` is the reason why this run queues nothing, or "" if it queues points. `raised` is the
         exception that the client raised, or None.
         """
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
         refused = client_rules.refused(step)
         moved = self._moved(queued, step)
         others = list(queued.others) if queued is not None else []
-        for leaf in came:
+        for leaf in passed:
             self.handed += 1
             why = ""
             if not self._is_there(leaf, queued, others):
-                why = self._why(leaf, otherwise, asked_by)
+                why = self._why(leaf, unsent_reason, raised)
             elif refused or moved:
                 why = refused or moved
             if why:
@@ -215,7 +221,7 @@ class Account:
             else:
                 self.logged += 1
 
-    def came_past(self, count: int) -> None:
+    def queued_without_log(self, count: int) -> None:
         """Count numbers that were queued without `run.log`."""
         self.past += count
         self._queued = True
@@ -224,7 +230,7 @@ class Account:
         """Return the entries for dropped values, one per key and reason, and the totals."""
         entries = list(self._left.values())
         unseen = self.unseen
-        silent = [e for e in entries if e[2] == NOTHING_QUEUED]
+        silent = [e for e in entries if e[2] == NOT_QUEUED]
         if silent and not self._queued:
             unseen = unseen or "no value was ever observed in the client's queue"
         totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
@@ -252,9 +258,9 @@ class Account:
         return False
 
     @staticmethod
-    def _why(leaf: Leaf, otherwise: str, raised: Exception | None) -> str:
-        if otherwise:
-            return otherwise
+    def _why(leaf: Leaf, unsent_reason: str, raised: Exception | None) -> str:
+        if unsent_reason:
+            return unsent_reason
         if raised is not None:
             return f"the client raised {type(raised).__name__}: {str(raised)[:160]}"
         if not leaf.last:
@@ -262,8 +268,8 @@ class Account:
         if leaf.depth:
             return "the client leaves out everything that is nested in a value"
         if leaf.number is not None and not isinstance(leaf.number, bool):
-            return NOTHING_QUEUED
-        return client_rules.sent(leaf.value).why or NOTHING_QUEUED
+            return NOT_QUEUED
+        return client_rules.sent(leaf.value).why or NOT_QUEUED
 
     def _leave(self, key: str, kind: str, why: str, step: Any) -> None:
         identity = (key[:400], kind, why[:300])
@@ -276,8 +282,8 @@ class Account:
             entry[3], entry[5] = entry[3] + 1, at
             return
         entry = self._left[identity] = [*identity, 1, at, at]
-        if why != NOTHING_QUEUED or self._queued:
-            self._tell(entry)
+        if why != NOT_QUEUED or self._queued:
+            self._report_new(entry)
 
 
 def _equal(queued: Any, number: Any) -> bool:

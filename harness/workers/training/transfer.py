@@ -58,11 +58,11 @@ class Local:
 
 def main(arguments: list[str] | None = None) -> int:
     """Transfer the run, and print the JSON document. Return the exit code, which is 1 after an error."""
-    made = argparse.ArgumentParser("python -m training.transfer")
-    made.add_argument("direction", choices=("up", "down"))
-    made.add_argument("--run-dir", type=Path, required=True)
-    made.add_argument("--url", required=True)
-    given = made.parse_args(arguments)
+    parser = argparse.ArgumentParser("python -m training.transfer")
+    parser.add_argument("direction", choices=("up", "down"))
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--url", required=True)
+    given = parser.parse_args(arguments)
     # without a handler, process 1 would ignore SIGTERM and leave its files behind
     signal.signal(signal.SIGTERM, _ended)
     does = upload if given.direction == "up" else download
@@ -105,15 +105,17 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
         target.compare([best])
     if owner:
         target.send(owner)
-    told = []
+    checkpoints = []
     for name, files, manifest in plans:
         sent = sum(target.send(each) for each in files)
         size = sum(each.size for each in files)
         say(f"{name}: {len(files)} files, {size} bytes verified, {sent} of them sent now")
-        told.append({"name": name, "step": manifest.step, "files": len(files), "bytes": size, "sent": sent})
+        checkpoints.append(
+            {"name": name, "step": manifest.step, "files": len(files), "bytes": size, "sent": sent}
+        )
     if best:
         target.send(best, replace=ours)
-    return {"checkpoints": told, "torn": torn, "best": best and best.path.read_text().strip()}
+    return {"checkpoints": checkpoints, "torn": torn, "best": best and best.path.read_text().strip()}
 
 
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
@@ -253,12 +255,12 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
     """Parse a checkpoint's manifest. Raises Torn if it is invalid or contradicts the objects' sizes."""
     try:
         manifest = Manifest(**json.loads(text))
-        told = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
+        sizes_in_manifest = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise Torn(f"{name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.version != checkpoint.VERSION or manifest.name != name:
         raise Torn(f"{name}: its {MANIFEST} belongs to {manifest.name}, version {manifest.version}")
-    for file, size in told.items():
+    for file, size in sizes_in_manifest.items():
         if any(part in ("", ".", "..") for part in file.split("/")):
             raise Torn(f"{name}: {file!r} is not a file in a checkpoint")
         if sizes.get(f"{name}/{file}") != size:
@@ -273,37 +275,39 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     bucket_name, prefix = located(url)
     bucket = Bucket(bucket_name, environment)
     torn: list[str] = []
-    made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp allows access only for the owner
+        temporary.chmod(0o755)  # mkdtemp allows access only for the owner
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
-        brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
+        downloaded = _download_checkpoints(
+            bucket, prefix, temporary, best.decode(errors="replace").strip(), torn, say
+        )
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
             if text:
-                checkpoint.write(made / name, partial(_save, text))
-        checkpoint.restore_best(made)
-        for folder in (*made.rglob("*"), made):
+                checkpoint.write(temporary / name, partial(_save, text))
+        checkpoint.restore_best(temporary)
+        for folder in (*temporary.rglob("*"), temporary):
             if folder.is_dir() and not folder.is_symlink():
                 checkpoint.flush(folder)
         if os.path.lexists(run):
             raise Failed(f"{run} was created during the download, and is never replaced")
-        made.rename(run)
+        temporary.rename(run)
         checkpoint.flush(run.parent)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    newest = max(brought, key=lambda one: one.manifest.step)
-    say(f"{run}: {len(brought)} checkpoints, the newest of step {newest.manifest.step}, verified")
-    told = [
+    newest = max(downloaded, key=lambda one: one.manifest.step)
+    say(f"{run}: {len(downloaded)} checkpoints, the newest of step {newest.manifest.step}, verified")
+    checkpoints = [
         {
             "name": one.manifest.name,
             "step": one.manifest.step,
             "files": len(one.manifest.files) + 1,
             "bytes": one.size + len(one.text),
         }
-        for one in sorted(brought, key=lambda one: one.manifest.step)
+        for one in sorted(downloaded, key=lambda one: one.manifest.step)
     ]
-    return {"checkpoints": told, "torn": torn, "best": best.decode(errors="replace").strip() or None}
+    return {"checkpoints": checkpoints, "torn": torn, "best": best.decode(errors="replace").strip() or None}
 
 
 def _optional(bucket: Bucket, key: str) -> bytes:
@@ -314,9 +318,11 @@ def _optional(bucket: Bucket, key: str) -> bytes:
     return bucket.read(key, SMALL_BYTES) if any(item.key == key for item in bucket.items(key)) else b""
 
 
-def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say) -> list[Stored]:
+def _download_checkpoints(
+    bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say
+) -> list[Stored]:
     """Download a run's newest intact checkpoints and the best one. Raises Failed if that is not possible."""
-    brought: list[Stored] = []
+    downloaded: list[Stored] = []
     kept = 0
 
     def note(text: str) -> None:
@@ -329,22 +335,22 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
             continue
         say(f"{bucket.url(f'{prefix}/{name}')}: {one.size} bytes")
         try:
-            _bring(bucket, f"{prefix}/{name}", one, into / name)
+            _download_checkpoint(bucket, f"{prefix}/{name}", one, into / name)
         except Torn as error:
             note(f"{error}: it is not used")
             shutil.rmtree(into / name, ignore_errors=True)
             continue
-        brought.append(one)
+        downloaded.append(one)
         kept += 1
-    if not brought:
+    if not downloaded:
         why = f": {'; '.join(torn)}" if torn else ""
         raise Failed(f"s3://{bucket.name}/{prefix} holds no intact checkpoint{why}")
-    if best and best not in {one.manifest.name for one in brought}:
+    if best and best not in {one.manifest.name for one in downloaded}:
         raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not intact in the bucket")
-    return brought
+    return downloaded
 
 
-def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
+def _download_checkpoint(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
     """Download one checkpoint, flush its files to disk, and verify them. Raises Failed or Torn."""
     for name, entry in one.manifest.files.items():
         path = folder / name

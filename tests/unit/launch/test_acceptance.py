@@ -90,7 +90,7 @@ def test_the_number_of_nodes_is_written_and_not_guessed():
     assert workload.document["spec"]["podManagementPolicy"] == "Parallel"
     assert (workload.purpose, workload.per_node) == ("ddp", 8)
     assert container(workload)["resources"]["limits"] == {GPU: 8}
-    service = next(each for each in workload.beside if each["kind"] == "Service")
+    service = next(each for each in workload.other_objects if each["kind"] == "Service")
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert workload.first_host == "gpu-accept-ddp-0.gpu-accept-ddp"
     for made, app in ((workload, "gpu-accept-ddp"), (acceptance.nodes(CPU), "gpu-accept-daemon")):

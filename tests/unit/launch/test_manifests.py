@@ -78,7 +78,7 @@ def test_the_guides_services_select_its_pods() -> None:
     labels = [{**workload.template["metadata"]["labels"], INDEX: str(index)} for index in range(2)]
     selected = {
         service["metadata"]["name"]: [service["spec"]["selector"].items() <= own.items() for own in labels]
-        for service in workload.beside
+        for service in workload.other_objects
     }
     assert selected == {"training": [True, True], "training-master": [True, False]}
     assert workload.template["spec"]["subdomain"] == "training"

@@ -78,8 +78,8 @@ def _nnodes(value: str) -> Any:
 
 def test_printed_storage_class_claims_are_loaded_again(tmp_path: Path) -> None:
     made = loaded(printed(TrainingSpec(storage_class="nfs"), tmp_path))
-    beside = made.beside  # type: ignore[attr-defined] # of PlainWorkload
-    names = {each["metadata"]["name"] for each in beside if each["kind"] == "PersistentVolumeClaim"}
+    other_objects = made.other_objects  # type: ignore[attr-defined] # of PlainWorkload
+    names = {each["metadata"]["name"] for each in other_objects if each["kind"] == "PersistentVolumeClaim"}
     assert names == {claims.DATASETS, claims.OUTPUTS}
     made.check(load(kubeconfig=tmp_path / "kubeconfig"))
     assert made.volumes(Nobody())[0] == []  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def test_scalable_pods_get_a_range_of_nodes() -> None:
 def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     """Contract: names, port, Parallel, publishNotReadyAddresses, the pod's index, the three claims."""
     made = training.workload(TrainingSpec())
-    (service,) = made.beside
+    (service,) = made.other_objects
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("train-rdzv", 29500)
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert made.document["spec"]["podManagementPolicy"] == "Parallel"
@@ -417,7 +417,7 @@ def test_made_texts_have_a_folder_of_their_own() -> None:
     ]:
         mounted = {one["mountPath"]: one for one in used(asked, printed=printed)["volumeMounts"]}
         assert mounted["/data"]["name"] == "outputs-pvc"
-        assert mounted["/data"]["subPath"] == training_spec.MADE_TEXTS
+        assert mounted["/data"]["subPath"] == training_spec.GENERATED_TEXTS
         assert not mounted["/data"].get("readOnly")
         assert asked.generates_texts(printed=printed)
     (made,) = claims.of_class("nfs", TrainingSpec(storage_class="nfs").mounts(), "e2e-1")

@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.evidence.io.reader import Bundle
 from harness.judge import judge
 from harness.judge.acceptance.bundle import of_bundle
-from harness.report import beside
+from harness.report import report_files
 from harness.report.ci.facts import from_properties, launched, properties
 from harness.report.ci.summary import Row, launches
 from harness.report.html.acceptance import of_fleet
@@ -39,7 +39,7 @@ def test_without_acceptance_there_is_nothing_of_it(tmp_path: Path) -> None:
     bundle = bundles.healthy().write(tmp_path / "b")
     assert of_bundle(bundle) is None
     assert 'id="acceptance"' not in render(bundle, judge(bundle))
-    assert beside.write(bundle, judge(bundle)) == {}
+    assert report_files.write(bundle, judge(bundle)) == {}
     assert not bundle.has("fleet.json")
     assert launched(judge(bundle), bundle.path).acceptance == []
 
@@ -103,7 +103,7 @@ def test_each_check_of_each_node_is_a_test(faulty: Bundle) -> None:
     """Contract: as many tests as checks, each name once, UNKNOWN is no pass, WARN passes and says so."""
     found, verdict = of_bundle(faulty), judge(faulty)
     assert found is not None
-    assert beside.write(faulty, verdict) == {}
+    assert report_files.write(faulty, verdict) == {}
     count = 1 + len(verdict.checks) + len(found.checks) + sum(len(node.cells) for node in found.nodes)
     cases = list(ET.parse(faulty.path / "junit.xml").getroot().iter("testcase"))
     assert len(cases) == len({case.get("name") for case in cases}) == count
@@ -123,7 +123,7 @@ def test_each_check_of_each_node_is_a_test(faulty: Bundle) -> None:
 
 
 def test_fleet_json_has_all_of_it(faulty: Bundle) -> None:
-    assert beside.write(faulty, judge(faulty)) == {}
+    assert report_files.write(faulty, judge(faulty)) == {}
     told = json.loads((faulty.path / "fleet.json").read_text())
     assert told["verdict"] == "FAIL"
     assert told["nodes"][1]["cells"][0]["cause"] == "compute.wrong"

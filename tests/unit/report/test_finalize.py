@@ -14,8 +14,8 @@ from harness.evidence.io.files import DISK_FULL
 from harness.evidence.schema.bundle import Check, Expected, Manifest, Verdict
 from harness.faults.recorded_bundles import extract, record
 from harness.judge import judge
-from harness.report.beside import FILES
 from harness.report.finalize import finish
+from harness.report.report_files import FILES
 from harness.settings import Settings
 
 SECRET = "t0p-s3cret-value"

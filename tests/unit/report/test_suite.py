@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import judge
-from harness.report import beside
+from harness.report import report_files
 from harness.report.ci.ctrf import Document
 from harness.report.ci.facts import from_properties, launched
 from harness.report.ci.junit import Case, document, legal
@@ -51,7 +51,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 def told(bundle: Bundle, said: Verdict) -> tuple[ET.Element, dict[str, Any]]:
     """Return the suite of junit.xml, and ctrf.json, as they are read back."""
-    assert beside.write(bundle, said) == {}
+    assert report_files.write(bundle, said) == {}
     root = ET.parse(bundle.path / "junit.xml").getroot()
     assert root.tag == "testsuites"
     (suite,) = root

@@ -87,7 +87,7 @@ def test_a_clock_that_was_read_at_rest_is_unknown() -> None:
 
 
 def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
-    checks = list(gpu_state.not_told(gpu_state.AT_REST, "why", index=1))
+    checks = list(gpu_state.not_reported(gpu_state.AT_REST, "why", index=1))
     assert [check.id for check in checks] == list(gpu_state.AT_REST)
     assert {(check.verdict, check.index) for check in checks} == {("UNKNOWN", 1)}
 

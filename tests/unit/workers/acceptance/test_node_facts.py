@@ -75,15 +75,15 @@ def test_a_device_of_another_user_accuses_no_node(mode: int, closed: list[str]) 
 
 
 def test_how_many_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.ASKED, "8")
-    assert devices.asked(None) == 8
-    assert devices.asked(4) == 4
-    monkeypatch.setenv(devices.ASKED, "")
-    assert devices.asked(None) is None
+    monkeypatch.setenv(devices.REQUESTED, "8")
+    assert devices.requested(None) == 8
+    assert devices.requested(4) == 4
+    monkeypatch.setenv(devices.REQUESTED, "")
+    assert devices.requested(None) is None
     for bad in ("0", "many"):
-        monkeypatch.setenv(devices.ASKED, bad)
+        monkeypatch.setenv(devices.REQUESTED, bad)
         with pytest.raises(ValueError, match=r"0|many"):
-            devices.asked(None)
+            devices.requested(None)
 
 
 def test_devices_are_paired_by_uuid() -> None:
@@ -113,7 +113,7 @@ def test_a_version_that_is_not_known() -> None:
     ],
 )
 def test_small_or_full_shared_memory_fails(total: int, free: int, cause: str | None) -> None:
-    check = host_state.judge_room(total, free)
+    check = host_state.judge_space(total, free)
     assert (check.verdict, check.cause) == ("FAIL" if cause else "PASS", cause)
 
 

@@ -9,13 +9,13 @@ from harness.workers.acceptance.outcome import Result, judge, reference
 
 def result(*figures: float | str | None, first: int = 0) -> Result:
     """Return what a group said: a figure for each node, or how it failed, or None for no answer."""
-    said = {}
+    responses = {}
     for node, figure in enumerate(figures, first):
         if isinstance(figure, str):
-            said[node] = {"state": figure, "text": "why"}
+            responses[node] = {"state": figure, "text": "why"}
         elif figure is not None:
-            said[node] = {"state": "ok", "busbw": figure}
-    return Result(tuple(range(first, first + len(figures))), said)
+            responses[node] = {"state": "ok", "busbw": figure}
+    return Result(tuple(range(first, first + len(figures))), responses)
 
 
 def test_the_slowest_node_is_the_group() -> None:

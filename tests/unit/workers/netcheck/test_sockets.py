@@ -98,7 +98,7 @@ def test_a_greeting_exchanges_rank_instance_and_clock_offset() -> None:
             assert found.hello
             assert (found.hello.rank, found.hello.instance, abs(found.offset) < 0.5) == (0, "you", True)
             assert call(connection, b"FILL", bytes(100), 1)[1] == b"100"
-        assert server.heard["me"][0].rank == 1
+        assert server.greetings["me"][0].rank == 1
 
 
 @given(st.binary(max_size=64))
