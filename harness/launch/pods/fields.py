@@ -14,7 +14,7 @@ from kubernetes.client import models
 from harness.core.limits import shown
 
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
-_WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
+_WORDS = {"str": "a string", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
 """Suffixes of the paths of string fields that also accept numbers."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")

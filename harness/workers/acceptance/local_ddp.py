@@ -170,7 +170,7 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
     elif not checks:
         yield _unknown(f"the report of ddp_tests has no checks; {how}; last lines: {tail}")
     elif report.get("ranks") != ranks:
-        yield _unknown(f"the report of ddp_tests covers {report.get('ranks')} ranks; expected {ranks}")
+        yield _unknown(f"the report of ddp_tests has world size {report.get('ranks')}; expected {ranks}")
     elif ended.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
         yield _unknown(f"{how}, but each check of ddp_tests passed; last lines: {tail}")
 

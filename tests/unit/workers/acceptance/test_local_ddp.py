@@ -35,7 +35,7 @@ def test_a_good_run_is_taken_as_it_is() -> None:
         (report(), WELL, "no checks"),
         (report(GOOD), Ended(1, ("RuntimeError: NCCL",)), "RuntimeError: NCCL"),
         (report(GOOD), Ended(None, ()), "time was up"),
-        (report(GOOD, ranks=1), WELL, "of 1 ranks"),
+        (report(GOOD, ranks=1), WELL, "has world size 1"),
         (report(GOOD, checks=[{"id": "x"}]), WELL, "cannot be read"),
         (report(GOOD, checks=[{**GOOD.as_dict(), "verdict": "GREAT"}]), WELL, "cannot be read"),
         (report(GOOD, checks=[{**GOOD.as_dict(), "more": 1}]), WELL, "cannot be read"),
