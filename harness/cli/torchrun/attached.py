@@ -25,7 +25,7 @@ from harness.torchrun_sync.fleet import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """The number of seconds for which a supervisor waits for new code after its command has failed. `sync
 --watch` extends this time again and again."""
@@ -80,7 +80,7 @@ class Attached:
                     code = None
                 if code is not None:
                     return code
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             self.progress(
                 f"detached; {self.name} continues. To attach again: {PROGRAM} logs {self.name} --follow; "
@@ -123,7 +123,7 @@ class Attached:
             targets = self._targets(job, pods)
             if targets and self._tried(job, targets):
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
     def _report(self, job: Object) -> None:

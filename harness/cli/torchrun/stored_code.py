@@ -22,7 +22,7 @@ from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree, Walker
 
 SHOWN = 3
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
 """The maximum number of seconds until the controller has created the pod that stores a job's code, if the job
 has such a pod."""
@@ -132,7 +132,7 @@ class Keeper:
             if pod is not None and not announced:
                 self.progress(f"waiting for the pod {name}, which stores the code")
                 announced = True
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
         with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
             synced = fleet.sync(walker, generation=generation)

@@ -45,7 +45,7 @@ NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
 DESKTOP = "Docker Desktop"
 DNS_PODS = 2
-SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
+SERVE_SECONDS, READY_SECONDS, POLL_SECONDS = 60, 60, 0.1
 AS_KIND = shlex.split(
     "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined --tmpfs /tmp "
     "--tmpfs /run --volume /var --volume /lib/modules:/lib/modules:ro --detach --tty --restart=on-failure:1 "
@@ -259,7 +259,7 @@ class _Copy:
                     raise HarnessError(
                         f"the API server does not serve after {SERVE_SECONDS} s: {error}"
                     ) from None
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _placed(pods: dict[str, Object]) -> str | None:

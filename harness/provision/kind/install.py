@@ -41,7 +41,7 @@ from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.preload import Begun
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
-AGAIN_SECONDS = 180
+SERVING_SECONDS = 180
 """The maximum number of seconds until the controllers serve after the nodes were restarted."""
 
 
@@ -315,7 +315,7 @@ def _until_served(kind: KindNodes, started: datetime) -> None:
     """Wait until the controllers and the tracker serve again after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
-        stop=stop_after_delay(AGAIN_SECONDS),
+        stop=stop_after_delay(SERVING_SECONDS),
         wait=wait_fixed(1),
         retry=retry_if_exception_type((HarnessError, ApiException, HTTPError)),
         reraise=True,

@@ -28,8 +28,8 @@ from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 
-LOOK_SECONDS = 0.3
-ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
+POLL_SECONDS = 0.3
+CHECK_SECONDS, PAUSE_SECONDS = 4.0, 0.2
 """The number of seconds for which one `docker exec` repeats a check on a node, and the pause between two
 checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
@@ -156,7 +156,7 @@ class _Filling:
         Raises _Stopped if kind exits first. In that case, `install` performs the missing steps.
         """
         while not condition():
-            if self._created.wait(LOOK_SECONDS):
+            if self._created.wait(POLL_SECONDS):
                 if not self._stop.is_set() and condition():
                     return
                 raise _Stopped
@@ -185,12 +185,12 @@ class _Filling:
 
 
 def comes_true(node: str, test: str) -> bool:
-    """Return whether a shell test succeeds on a node within ASKED_SECONDS.
+    """Return whether a shell test succeeds on a node within CHECK_SECONDS.
 
     The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs
     all CPUs.
     """
-    tries = round(ASKED_SECONDS / PAUSE_SECONDS)
+    tries = round(CHECK_SECONDS / PAUSE_SECONDS)
     script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
     return _ok(["docker", "exec", node, "sh", "-c", script])
 

@@ -24,7 +24,7 @@ from harness.torchrun_controller.api.models import JobStatus
 
 IMAGE = "TORCHRUN_CONTROLLER_IMAGE"
 """The environment variable that contains the controller's image and tag."""
-LOOK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 WAIT_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 _PATH = re.compile(
     r"^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/[^/]))?/(?P<kind>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?$"
@@ -41,7 +41,7 @@ class Metrics:
             "torchrun_reconcile_seconds",
             "Duration of a reconcile",
             ["kind"],
-            buckets=LOOK_BUCKETS,
+            buckets=RECONCILE_BUCKETS,
             registry=own,
         )
         self.errors = Counter("torchrun_reconcile_errors", "Failed reconciles", ["kind"], registry=own)

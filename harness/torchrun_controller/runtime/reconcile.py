@@ -43,7 +43,7 @@ from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, 
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
-SOON_SECONDS = 10.0
+REQUEUE_SOON_SECONDS = 10.0
 """The delay, in seconds, before the next reconcile after an action, unless an event occurs earlier."""
 REFUSED_SECONDS = 5.0
 """The delay, in seconds, before the API server is asked again to check pods that it rejected."""
@@ -54,7 +54,7 @@ the queue's objects are not watched.
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 MEND = "change the queue, or create what it names"
-AGAIN_SECONDS = 0.2
+REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
 
 
@@ -195,13 +195,13 @@ class Reconciler:
         try:
             self._act(key, job, checks)
             if not self._write(job, before, decision):
-                return AGAIN_SECONDS
+                return REQUEUE_SECONDS
             self._act(key, job, [action for action in decision.actions if action not in checks])
         except Rejected as rejected:
             return self._rejected(key, rejected)
         self.recorder.record(job, events.of_job(before, decision.status), now)
         if decision.actions:
-            return SOON_SECONDS
+            return REQUEUE_SOON_SECONDS
         return _seconds_until(decision.wake, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
@@ -213,7 +213,7 @@ class Reconciler:
         now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now, rejected)
         if not self._write(job, before, decision):
-            return AGAIN_SECONDS
+            return REQUEUE_SECONDS
         self.recorder.record(job, events.of_job(before, decision.status), now)
         return _seconds_until(decision.wake, now)
 
@@ -287,7 +287,7 @@ class Reconciler:
                 self._refused[key] = now
         decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
-            return AGAIN_SECONDS
+            return REQUEUE_SECONDS
         try:
             self._act(key, queue, decision.actions)
         except Rejected as rejected:
@@ -297,10 +297,10 @@ class Reconciler:
             seen = replace(seen, rejected=rejected)
             decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
             if not self.cluster.write_status(queue, decision.status, acting=False):
-                return AGAIN_SECONDS
+                return REQUEUE_SECONDS
         self.recorder.record(queue, events.of_queue(decision.status), now)
         if decision.actions:
-            return SOON_SECONDS
+            return REQUEUE_SOON_SECONDS
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:

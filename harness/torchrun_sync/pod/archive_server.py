@@ -21,7 +21,7 @@ from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.store import Store
 from harness.torchrun_sync.pod.stored_archive import come, contents_of, packed
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 PIECE = 1 << 20
 
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         if message and message != last:
             print(message, flush=True)
             last = message
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from harness.torchrun_sync.pod.entries import Entry, Refused
 from harness.torchrun_sync.pod.store import Store
 
 PIECE = 1 << 20
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 HOLDER_SECONDS = 30.0
 """The timeout, in seconds, of each read from the pod that stores the code."""
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
             message = f"no code arrived within {seconds} s{refused}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def come(store: Store, folder: str, ready: str, holder: str = "") -> str:

@@ -27,7 +27,7 @@ from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.files import read_json
 from harness.workers.own_processes import OwnProcesses
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
 """The number of seconds between SIGTERM and SIGKILL when the command is stopped for a switch. If the pod is
 deleted, the pod's own grace period applies instead.
@@ -85,7 +85,7 @@ class Supervisor:
                     _log(f"exit code {_exit_code(self.code)}; waiting for new code")
             if self.state == "failed" and self.code is not None and not held and not self.control.patient():
                 return _exit_code(self.code)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
         """Return the generation and tree that the client requested.
@@ -143,7 +143,7 @@ class Supervisor:
                 os.killpg(self.process.pid, signal.SIGTERM)
         until = time.monotonic() + (grace if grace is not None else float("inf"))
         while self.code is None and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             self._reap()
         while left := _descendants(os.getpid()):
             for pid in left:

@@ -26,7 +26,7 @@ from harness.tracker.shared.keys import OWNER
 from harness.tracker.shared.requests import Busy, Refused, integer
 from harness.tracker.storage import ingest_lines
 
-FILES_MOST = 1000
+MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
@@ -57,8 +57,8 @@ async def announce(request: Request) -> Response:
     """
     who, body, limit = http.sender(request), await body_limits.fields(request), request.app.state.file_limit
     entries = body.get("files")
-    if not isinstance(entries, list) or not 1 <= len(entries) <= FILES_MOST:
-        raise Refused(400, f"files: expected a list of 1 to {FILES_MOST}")
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FILES:
+        raise Refused(400, f"files: expected a list of 1 to {MAX_FILES}")
     rows = [(*_row(entry), secrets.token_urlsafe(24)) for entry in entries]
     for row in rows:
         if row[1] < 0:

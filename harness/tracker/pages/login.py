@@ -19,7 +19,7 @@ from harness.tracker.shared.keys import is_sealed
 from harness.tracker.shared.requests import Refused
 
 Handler = Callable[[Request, Session], Awaitable[Response]]
-FORM_MOST = 16 << 10
+MAX_FORM_BYTES = 16 << 10
 
 
 def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
@@ -65,7 +65,7 @@ async def log_in(request: Request) -> Response:
     """Log in with the API key in the submitted form, and redirect to the requested page."""
     if not sessions.from_here(request):
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
-    async with body_limits.body(request, FORM_MOST) as text:
+    async with body_limits.body(request, MAX_FORM_BYTES) as text:
         fields = parse_qs(text.decode(errors="replace"))
     given, throttle = fields.get("key", [""])[0], _throttle(request)
     address = request.client.host if request.client else ""

@@ -20,8 +20,8 @@ from harness.tracker.shared.keys import grant_of
 
 SECONDS = 12 * 3600
 LINK_SECONDS = 600
-LINKS_MOST = 100
-SESSIONS_MOST = 100
+MAX_LINKS = 100
+MAX_SESSIONS = 100
 """The maximum number of sessions with the same permissions. Opening another session ends the oldest one."""
 
 
@@ -47,7 +47,7 @@ class Sessions:
         now = time.monotonic()
         self._open = {one: (of, until) for one, (of, until) in self._open.items() if until > now}
         same = [one for one, (of, _) in self._open.items() if of == session]
-        for oldest in same[: max(0, len(same) - SESSIONS_MOST + 1)]:
+        for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
         made = secrets.token_urlsafe(32)
         self._open[_digest(made)] = session, now + SECONDS
@@ -70,7 +70,7 @@ class Links:
     def make(self) -> str:
         now = time.monotonic()
         self._until = {one: until for one, until in self._until.items() if until > now}
-        while len(self._until) >= LINKS_MOST:
+        while len(self._until) >= MAX_LINKS:
             self._until.pop(next(iter(self._until)))
         made = secrets.token_urlsafe(32)
         self._until[made] = now + LINK_SECONDS

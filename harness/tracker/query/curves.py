@@ -16,9 +16,9 @@ from itertools import islice
 
 from harness.tracker.query import series
 
-MOST_BUCKETS = 2000
+MAX_BUCKETS = 2000
 FAR = 300
-MOST_FAR = 16
+MAX_FAR = 16
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
 """The type of series.shown and lineage.shown, which return a metric's deduplicated points in a range of
 steps."""
@@ -118,7 +118,7 @@ def curve(
     steps, values = found.steps, found.values
     if not steps:
         return Curve(0, True, [], older)
-    buckets = max(1, min(buckets, MOST_BUCKETS))
+    buckets = max(1, min(buckets, MAX_BUCKETS))
     if len(steps) <= buckets:
         exact = [_bucket(step, step, values[at : at + 1]) for at, step in enumerate(steps)]
         return Curve(len(steps), True, exact, older, far)
@@ -142,7 +142,7 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
     than 1/FAR of the chart's width.
     """
     begin, end = 0, len(steps)
-    most = min(MOST_FAR, max(1, len(steps) // 20))
+    most = min(MAX_FAR, max(1, len(steps) // 20))
     left = 1
     while left <= most and end - begin - left >= 3:
         span, low = min((steps[end - 1 - left + at] - steps[begin + at], at) for at in range(left + 1))

@@ -18,7 +18,7 @@ from harness.tracker.api.request_bodies import WHOLE
 HEAD_SECONDS = 20.0
 """The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
 request's head."""
-HEAD_MOST = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
 """The maximum number of bytes in a request outside its body: the head and the chunk framing."""
 FRAMES = 8
 """The maximum number of bytes of chunk framing per byte of a request body. A chunk with one byte of data has
@@ -56,7 +56,7 @@ class Joined:
     def write(self, data: bytes) -> None:
         if self._head:
             data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
+        elif data.startswith(b"HTTP/1.1 ") and len(data) < MAX_HEAD_BYTES:
             self._head = data
             self._loop.call_soon(self._send)  # Sends a response that has no body.
             return
@@ -98,7 +98,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         self._unread += len(data)
-        if self._unread > HEAD_MOST + len(data):
+        if self._unread > MAX_HEAD_BYTES + len(data):
             self.transport.close()
             return
         if not self.transport.is_closing():
@@ -117,7 +117,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unread = max(self._unread - FRAMES * len(body), -FRAMES * HEAD_MOST)
+        self._unread = max(self._unread - FRAMES * len(body), -FRAMES * MAX_HEAD_BYTES)
         if not self.transport.is_closing():
             super().on_body(body)
 

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 _SEALED = re.compile(rb"mlpi_([pl])([A-Za-z0-9_-]{1,32768})\.([0-9a-f]{64})")
-PROJECT_MOST = 1024
+MAX_PROJECT_BYTES = 1024
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import groupby
 from harness.tracker.shared import blocks
 from harness.tracker.storage.schema import BLOCKS, CLAIMS, DIGESTS, WRITERS
 
-MOST = 1_000_000
+MAX_POINTS = 1_000_000
 """The maximum number of points in a block."""
 Piece = tuple[int, int, int | None]
 """A range of consecutive points: (first id, last id, request id). The request id is None if it is not
@@ -49,7 +49,9 @@ def _to_3(db: sqlite3.Connection) -> None:
             "SELECT run_id, id, name, step, time_ms, value FROM points WHERE id BETWEEN ? AND ? ORDER BY id",
             (first, last),
         )
-        for _, together in groupby(enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MOST)):
+        for _, together in groupby(
+            enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MAX_POINTS)
+        ):
             _keep(db, [tuple(row) for _, row in together], request)
     _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
 

@@ -26,7 +26,7 @@ RUNS, NAMES = (1, 2), ("a", "b", 'q"\\é\x00', "a/b")
 VALUES = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([None, "NaN", "-Infinity"])
 LINES = st.lists(
     st.tuples(
-        st.integers(0, 3) | st.sampled_from([ingest_lines.MOST, -1, 1.0]),
+        st.integers(0, 3) | st.sampled_from([ingest_lines.MAX_INT, -1, 1.0]),
         st.integers(0, 2),
         st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
     ),

@@ -46,7 +46,7 @@ def test_a_failed_creation_ends_it() -> None:
     with pytest.raises(RuntimeError, match="kind failed"), filling:
         create()
     asked = nodes.asked
-    time.sleep(preload.LOOK_SECONDS * 2)
+    time.sleep(preload.POLL_SECONDS * 2)
     assert nodes.asked == asked
 
 
