@@ -74,7 +74,7 @@ class Api:
         self.told.append((kind, "DELETED", copy.deepcopy(item)))
 
     def listed(self, kind: Kind) -> list[Object]:
-        return [kind.kept(copy.deepcopy(item)) for (of, _), item in self.objects.items() if of == kind.kind]
+        return [kind.trim(copy.deepcopy(item)) for (of, _), item in self.objects.items() if of == kind.kind]
 
     # -- harness.core.kubernetes.Kube, as far as the controller needs it ---------------------------------
     def get(self, api: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -228,11 +228,11 @@ class Watching:
             self.at[kind.kind] += 1
             if of == kind.kind:
                 changes -= 1
-                (store.deleted if event == "DELETED" else store.changed)(kind.kept(copy.deepcopy(item)))
+                (store.deleted if event == "DELETED" else store.changed)(kind.trim(copy.deepcopy(item)))
 
     def hear_all(self) -> None:
         for kind in self.caches.stores:
             self.hear(kind, len(self.api.told))
 
     def look(self, key: Key = JOB) -> float | None:
-        return self.reconciler.look(key)
+        return self.reconciler.reconcile(key)

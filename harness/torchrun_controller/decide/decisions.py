@@ -74,7 +74,7 @@ class Decision:
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
-    wake: datetime | None = None
+    requeue_at: datetime | None = None
     unexplained: bool = False
     """Whether pods are late and none of the watched objects explains it. The controller then reads Events."""
 
@@ -86,7 +86,7 @@ class QueueDecision:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """A snapshot of the objects of one job."""
 
     queue: Object | None = None
@@ -115,7 +115,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class SeenQueue:
+class QueueSnapshot:
     """A snapshot of the objects of one TorchrunQueue."""
 
     local_queue: Object | None = None

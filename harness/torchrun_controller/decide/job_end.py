@@ -18,10 +18,10 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
     owned,
 )
-from harness.torchrun_controller.decide.reconcile_state import Look, delete
+from harness.torchrun_controller.decide.reconcile_state import ReconcileState, delete
 
 
-class Ends(Look):
+class JobEnd(ReconcileState):
     """The part of a job's reconcile that decides whether the job ends.
 
     A job ends when its ranks have ended, when it is cancelled, at its deadline, or if its spec is invalid.
@@ -51,7 +51,7 @@ class Ends(Look):
 
         A single failed pod does not end a job.
         """
-        pods = attempt(self.seen.pods, jobset)
+        pods = attempt(self.snapshot.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
         completed, failed = condition(jobset, "Completed"), condition(jobset, "Failed")
         if completed.get("status") == "True":
@@ -89,7 +89,7 @@ class Ends(Look):
         self._condition("PodsReady", False, "Finished")
         if self._was("Suspended"):
             self._condition("Suspended", False, "Finished")
-        return self._say(phase, message, wake=self.now)
+        return self._decision(phase, message, requeue_at=self.now)
 
     def _refuse(self, reason: str, message: str) -> Decision:
         return self._finish("Failed", reason, message)
@@ -111,7 +111,7 @@ class Ends(Look):
             # the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
-            left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
+            left = [claim for claim in self.snapshot.claims if owned(claim, self.uid)]
             actions += [delete(claim) for claim in left if not ending(claim)]
             uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
             if uploaded and not self._was("CleanedUp"):
@@ -127,7 +127,7 @@ class Ends(Look):
         """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.
-        left = attempt(self.seen.pods, self.ours) if self.ours is not None else []
+        left = attempt(self.snapshot.pods, self.ours) if self.ours is not None else []
         old, now = self.old.workers, counted(left)
         self._set_workers(
             Workers(

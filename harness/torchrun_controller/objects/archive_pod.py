@@ -57,7 +57,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
     whole = template.pod(resolved, kai=False)["spec"]
     trainer = whole["containers"][0]
     digest = resolved.workspace_digest or ""
-    words = holder_command(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
+    words = holder_command(workspace.PARTS_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
     small = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,
@@ -68,7 +68,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
         "resources": {"requests": small, "limits": {"memory": "512Mi"}},
         "volumeMounts": [
             {"name": "workspace", "mountPath": path},
-            {"name": workspace.KEPT, "mountPath": workspace.KEPT_FOLDER, "readOnly": True},
+            {"name": workspace.PARTS_VOLUME, "mountPath": workspace.PARTS_FOLDER, "readOnly": True},
         ],
         **({"securityContext": trainer["securityContext"]} if "securityContext" in trainer else {}),
     }
@@ -80,7 +80,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
         "containers": [container],
         "volumes": [
             {"name": "workspace", **claimed},
-            workspace.kept_volume(resolved.name, names.MAX_PARTS),
+            workspace.parts_volume(resolved.name, names.MAX_PARTS),
         ],
     }
     pod_security.harden(spec, root=True)  # The trainer's user, who reads and writes the same claim.

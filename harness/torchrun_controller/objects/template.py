@@ -163,7 +163,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     digest, parts = job.workspace_digest, job.workspace_parts
     waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
     if waiting and digest and parts:
-        spec["volumes"].append(workspace.kept_volume(job.name, parts))
+        spec["volumes"].append(workspace.parts_volume(job.name, parts))
     initial = [
         *map(_with_last_lines, spec.get("initContainers") or []),
         *([waiting] if waiting else []),

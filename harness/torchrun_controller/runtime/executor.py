@@ -60,7 +60,7 @@ class Cluster:
     kube: Kube
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
-    made: set[str] = field(default_factory=set)
+    created_jobsets: set[str] = field(default_factory=set)
     """The UIDs of the JobSets that this process created and that their jobs' statuses do not contain yet."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Cluster:
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return the current object from the API server, or None if it does not exist."""
         item = self.kube.get(kind.api, kind.kind, name, namespace)
-        return kind.kept(item) if item is not None else None
+        return kind.trim(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
         """Return the current objects whose label `kind.label` has the value `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
-        return [kind.kept(item) for item in found]
+        return [kind.trim(item) for item in found]
 
     def names(self, kind: Kind) -> frozenset[str]:
         """Return the current names of all objects of a cluster-scoped kind."""
@@ -215,7 +215,7 @@ class Cluster:
             self._check_owner(document)
             return
         if document["kind"] == "JobSet":
-            self.made.add(answer["metadata"]["uid"])
+            self.created_jobsets.add(answer["metadata"]["uid"])
         self.wrote(answer)
 
     def _check_owner(self, document: Object) -> None:
@@ -243,7 +243,7 @@ class Cluster:
             raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 
     def _delete(self, action: Delete, namespace: str) -> None:
-        self.made.discard(action.uid)
+        self.created_jobsets.discard(action.uid)
         only = {"uid": action.uid}
         if action.resource_version is not None:
             only["resourceVersion"] = action.resource_version

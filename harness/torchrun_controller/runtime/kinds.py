@@ -40,7 +40,7 @@ class Kind:
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}/{self.api}{within}/{self.plural}"
 
-    def kept(self, item: Mapping[str, object]) -> Object:
+    def trim(self, item: Mapping[str, object]) -> Object:
         """Return the part of an object that is cached.
 
         The API version and the kind are added, because the items of a list do not contain them.

@@ -37,7 +37,7 @@ class Metrics:
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
-        self.looks = Histogram(
+        self.reconcile_seconds = Histogram(
             "torchrun_reconcile_seconds",
             "Duration of a reconcile",
             ["kind"],
@@ -75,7 +75,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     @contextmanager
-    def look(self, kind: str) -> Iterator[None]:
+    def time_reconcile(self, kind: str) -> Iterator[None]:
         """Return a context manager that measures the duration of a reconcile, and counts the reconcile if it
         fails."""
         started = time.perf_counter()
@@ -85,7 +85,7 @@ class Metrics:
             self.errors.labels(kind).inc()
             raise
         finally:
-            self.looks.labels(kind).observe(time.perf_counter() - started)
+            self.reconcile_seconds.labels(kind).observe(time.perf_counter() - started)
 
     def answered(self, method: str, url: str, code: int) -> None:
         """Count a response from the API server."""

@@ -1,8 +1,8 @@
 """Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
 A reconcile reads the watch caches, which may be outdated. This is safe: a status replaces only the job's
-newest version, an object is created only if its name is unused, and irreversible decisions (see `grave`) are
-repeated using the API server's current state.
+newest version, an object is created only if its name is unused, and irreversible decisions
+(see `is_irreversible`) are repeated using the API server's current state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
-from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
+from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import etcd, probe
@@ -39,7 +39,7 @@ from harness.torchrun_controller.runtime.executor import Cluster
 from harness.torchrun_controller.runtime.kinds import JOBS, QUEUES, SERVICES
 from harness.torchrun_controller.runtime.logging_setup import about, short
 from harness.torchrun_controller.runtime.metrics import Metrics
-from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, see_queue
+from harness.torchrun_controller.runtime.snapshot import Source, job_snapshot, queue_of, queue_snapshot
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
@@ -71,7 +71,7 @@ def clock() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
+def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[str]) -> bool:
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
     A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
@@ -85,7 +85,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
         return status.phase != "Succeeded" or status.workers.succeeded != status.num_nodes
     if true(status.conditions, "CleanedUp") and not true(before.conditions, "CleanedUp"):
         return True
-    return status.job_id != before.job_id and status.job_id not in made
+    return status.job_id != before.job_id and status.job_id not in created_jobsets
 
 
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
@@ -120,8 +120,8 @@ def _asks_for_etcd(decision: Decision) -> bool:
     return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
 
 
-def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
-    return None if wake is None else max(0.0, (wake - now).total_seconds())
+def _seconds_until(requeue_at: datetime | None, now: datetime) -> float | None:
+    return None if requeue_at is None else max(0.0, (requeue_at - now).total_seconds())
 
 
 class Reconciler:
@@ -151,7 +151,7 @@ class Reconciler:
         self._refused: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
 
-    def look(self, key: Key) -> float | None:
+    def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
 
         Return the number of seconds until the next reconcile if no event occurs earlier, or None.
@@ -159,7 +159,7 @@ class Reconciler:
         Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
         conditions.
         """
-        with self.metrics.look(key.kind):
+        with self.metrics.time_reconcile(key.kind):
             try:
                 return self._job(key) if key.kind == "job" else self._queue(key)
             except HTTPError:
@@ -181,7 +181,7 @@ class Reconciler:
         decision = self._decision(job, before, now)
         due = self._written.get(key, now - UNEXPLAINED) + patience(before, decision.status)
         if now < due and not decision.actions:
-            return _seconds_until(min(due, decision.wake or due), now)
+            return _seconds_until(min(due, decision.requeue_at or due), now)
         return self._apply(key, job, before, decision, now)
 
     def _apply(
@@ -202,7 +202,7 @@ class Reconciler:
         self.recorder.record(job, events.of_job(before, decision.status), now)
         if decision.actions:
             return REQUEUE_SOON_SECONDS
-        return _seconds_until(decision.wake, now)
+        return _seconds_until(decision.requeue_at, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
         """Record in a job's status that the API server rejected one of its objects."""
@@ -215,7 +215,7 @@ class Reconciler:
         if not self._write(job, before, decision):
             return REQUEUE_SECONDS
         self.recorder.record(job, events.of_job(before, decision.status), now)
-        return _seconds_until(decision.wake, now)
+        return _seconds_until(decision.requeue_at, now)
 
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
@@ -233,43 +233,45 @@ class Reconciler:
             return False
         if before != decision.status:
             self._written[_key_of(job)] = self.now()
-        self.cluster.made.discard(decision.status.job_id or "")
+        self.cluster.created_jobsets.discard(decision.status.job_id or "")
         self._note(job, before, decision.status)
         return True
 
     def _decision(
         self, job: Object, before: JobStatus, now: datetime, rejected: Rejected | None = None
     ) -> Decision:
-        decision = self._decided(job, self.caches, now, rejected)
-        if grave(before, decision, self.cluster.made):
-            decision = self._decided(job, self.cluster, now, rejected)
+        decision = self._decide(job, self.caches, now, rejected)
+        if is_irreversible(before, decision, self.cluster.created_jobsets):
+            decision = self._decide(job, self.cluster, now, rejected)
         return decision
 
-    def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
+    def _decide(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
         """Return the decision for a job.
 
         If the decision needs additional data, read the data and decide again. Additional data are etcd's
         Service, the time of the last log line, and the Events in the namespace.
         """
         kai = self.cluster.kai
-        seen = replace(self._seen(source, job), rejected=rejected)
-        decision = desired.desired(job, seen, now, kai=kai)
+        snapshot = replace(self._snapshot(source, job), rejected=rejected)
+        decision = desired.desired(job, snapshot, now, kai=kai)
         if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
-            decision = desired.desired(job, replace(seen, no_etcd=True), now, kai=kai)
+            decision = desired.desired(job, replace(snapshot, no_etcd=True), now, kai=kai)
         if decision.status.phase == "Running":
-            pods = [pod for pod in seen.pods if (pod.get("status") or {}).get("phase") == "Running"]
+            pods = [pod for pod in snapshot.pods if (pod.get("status") or {}).get("phase") == "Running"]
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
-            decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
+            decision = desired.desired(job, replace(snapshot, silent=silent), now, kai=kai)
         if decision.unexplained:
-            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(seen.pods))
-            decision = desired.desired(job, replace(seen, warnings=warnings), now, kai=kai)
+            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(snapshot.pods))
+            decision = desired.desired(job, replace(snapshot, warnings=warnings), now, kai=kai)
         return decision
 
-    def _seen(self, source: Source, job: Object) -> Seen:
+    def _snapshot(self, source: Source, job: Object) -> Snapshot:
         """Read the objects of a job. Its queue and the capacity are always read from the caches."""
         waits_in = queue_of(self.caches, job)
         return replace(
-            see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
+            job_snapshot(source, job, kai=self.cluster.kai),
+            capacity=self.caches.capacity(),
+            waits_in=waits_in,
         )
 
     def _queue(self, key: Key) -> float | None:
@@ -279,13 +281,13 @@ class Reconciler:
             self._refused.pop(key, None)
             return None
         kai, now = self.cluster.kai, self.now()
-        seen = see_queue(self.caches, self.cluster.kube, queue, kai=kai)
+        snapshot = queue_snapshot(self.caches, self.cluster.kube, queue, kai=kai)
         changed = queues.template_condition(queue) is None
         if queues.needs_check(queue) and (changed or not self._too_early(key, now)):
-            seen = replace(seen, template=self._check_template(queue))
-            if seen.template:
+            snapshot = replace(snapshot, template=self._check_template(queue))
+            if snapshot.template:
                 self._refused[key] = now
-        decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+        decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
             return REQUEUE_SECONDS
         try:
@@ -294,8 +296,8 @@ class Reconciler:
             queue = self.caches.one(QUEUES, key.namespace, key.name)
             if queue is None:
                 return None
-            seen = replace(seen, rejected=rejected)
-            decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+            snapshot = replace(snapshot, rejected=rejected)
+            decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
             if not self.cluster.write_status(queue, decision.status, acting=False):
                 return REQUEUE_SECONDS
         self.recorder.record(queue, events.of_queue(decision.status), now)

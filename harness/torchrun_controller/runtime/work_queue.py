@@ -20,7 +20,7 @@ from harness.torchrun_controller.runtime.logging_setup import about, short
 from harness.torchrun_controller.runtime.reconcile import Key
 
 log = logging.getLogger(__name__)
-Look = Callable[[Key], float | None]
+Reconcile = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
@@ -31,12 +31,12 @@ ACTIVE_SECONDS = 10.0
 """The number of seconds for which an object counts as active after its last progress event."""
 
 
-class Waking:
-    """A work queue that calls `look` with the key of each object to reconcile, in at most `workers`
+class WorkQueue:
+    """A work queue that calls `reconcile` with the key of each object to reconcile, in at most `workers`
     threads."""
 
-    def __init__(self, look: Look, workers: int = 10) -> None:
-        self.look, self.workers = look, workers
+    def __init__(self, reconcile: Reconcile, workers: int = 10) -> None:
+        self.reconcile, self.workers = reconcile, workers
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._waiting: set[Key] = set()
         self._busy: set[Key] = set()
@@ -46,7 +46,7 @@ class Waking:
         self._active: OrderedDict[Key, float] = OrderedDict()
         """The time of the last progress event of each active object, oldest first."""
 
-    def wake(self, key: Key) -> None:
+    def enqueue(self, key: Key) -> None:
         """Enqueue an object for an immediate reconcile."""
         timer = self._timers.pop(key, None)
         if timer is not None:
@@ -57,7 +57,7 @@ class Waking:
             self._waiting.add(key)
             self._queue.put_nowait(key)
 
-    def progressed(self, key: Key) -> None:
+    def enqueue_progress(self, key: Key) -> None:
         """Enqueue an object after a delay that keeps the rate of reconciles for progress events below
         PROGRESS_RATE."""
         now = asyncio.get_running_loop().time()
@@ -66,11 +66,11 @@ class Waking:
         while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
             self._active.popitem(last=False)
         if key not in self._waiting:
-            self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
+            self.enqueue_after(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
         """Process the work queue until this task is cancelled."""
-        self._threads = ThreadPoolExecutor(self.workers, "look")
+        self._threads = ThreadPoolExecutor(self.workers, "reconcile")
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):
                 group.create_task(self._work())
@@ -81,7 +81,7 @@ class Waking:
             self._waiting.discard(key)
             self._busy.add(key)
             try:
-                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.look, key)
+                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.reconcile, key)
                 self._failures.pop(key, None)
             except Exception as error:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1
@@ -92,11 +92,11 @@ class Waking:
                 self._busy.discard(key)
             if key in self._again:
                 self._again.discard(key)
-                self.wake(key)
+                self.enqueue(key)
             elif after is not None:
-                self.later(key, after)
+                self.enqueue_after(key, after)
 
-    def later(self, key: Key, seconds: float) -> None:
+    def enqueue_after(self, key: Key, seconds: float) -> None:
         """Enqueue an object after `seconds`, unless it is already scheduled for an earlier time."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
@@ -104,4 +104,4 @@ class Waking:
             if before.when() <= loop.time() + seconds:
                 return
             before.cancel()
-        self._timers[key] = loop.call_later(seconds, self.wake, key)
+        self._timers[key] = loop.call_later(seconds, self.enqueue, key)
