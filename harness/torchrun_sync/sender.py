@@ -92,25 +92,25 @@ class Sender:
 
     def state(self) -> State:
         """Return the pod's current state."""
-        return self._tried(self._hello)
+        return self._retry(self._hello)
 
     def send(self, tree: Tree) -> str:
         """Stage the tree in the pod, next to the running tree.
 
         Return the digest that the pod computed. Raises Changed, Cut or PodRefused.
         """
-        return self._tried(lambda: self._send(tree))
+        return self._retry(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
         """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
-        response = self._tried(
+        response = self._retry(
             lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
         )
         return dict(response["status"])
 
     def hold(self) -> bool:
         """Make the pod's supervisor stop the command. Return whether the pod has a supervisor."""
-        return bool(self._tried(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
+        return bool(self._retry(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
 
     def switch(self, tree: str, generation: int, *, patience: float = 0, ready: str = "") -> None:
         """Make the pod switch to the tree and start the command.
@@ -118,13 +118,13 @@ class Sender:
         Raises PodRefused if the pod reports another tree.
         """
         asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
-        response = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
+        response = self._retry(lambda: self._ask("switch", "switched", self._limits.stage, asked))
         if (response["tree"], response["generation"]) != (tree, generation):
             raise PodRefused(f"{self.name}: expected a switch to {asked}, but the pod reports {response}")
 
     def release(self) -> None:
         """End a hold, so that the supervisor runs its command again."""
-        self._tried(lambda: self._ask("release", "released", self._limits.answer))
+        self._retry(lambda: self._ask("release", "released", self._limits.answer))
 
     def close(self) -> None:
         if self._channel is not None:
@@ -132,17 +132,17 @@ class Sender:
             self._channel = None
 
     # -- keep a connection to the pod ------------------------------------------------------------------
-    def _tried(self, phase: Callable[[], _Answer]) -> _Answer:
+    def _retry(self, phase: Callable[[], _Answer]) -> _Answer:
         """Run a phase of the protocol and return its result.
 
         If the connection is lost, repeat the phase with a new connection.
         """
-        for again in range(self._limits.tries, -1, -1):
+        for attempts_left in range(self._limits.tries, -1, -1):
             try:
                 return phase()
             except Cut as cut:
                 self.close()
-                if not again:
+                if not attempts_left:
                     raise Cut(
                         f"{self.name}: {cut.message}, {self._limits.tries + 1} times",
                         hint=cut.hint or "sync again: the pod keeps the received data",

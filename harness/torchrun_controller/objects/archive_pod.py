@@ -12,7 +12,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.objects import command, template, workspace
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.template import Resolved
-from harness.torchrun_sync.bundle import holder_command
+from harness.torchrun_sync.bundle import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
@@ -24,9 +24,9 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
     """Return the Service and the StatefulSet of the pod that stores the job's code, or [] if the job does not
     need this pod."""
     code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
-    if code is None or not code.held or resolved.workspace_digest is None:
+    if code is None or not code.used_by_archive_pod or resolved.workspace_digest is None:
         return []
-    name = names.holder(resolved.name)
+    name = names.archive_server(resolved.name)
     labels = {names.PART_LABEL: job["metadata"]["uid"], names.QUEUE_LABEL: resolved.queue_name[:63]}
     metadata = {
         "name": name,
@@ -38,7 +38,7 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": labels,
-        "ports": [{"name": "code", "port": names.HOLDER_PORT}],
+        "ports": [{"name": "code", "port": names.ARCHIVE_PORT}],
     }
     stateful = {
         "replicas": 1,
@@ -57,7 +57,9 @@ def _pod(resolved: Resolved, path: str) -> Object:
     whole = template.pod(resolved, kai=False)["spec"]
     trainer = whole["containers"][0]
     digest = resolved.workspace_digest or ""
-    words = holder_command(workspace.PARTS_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
+    words = archive_server_command(
+        workspace.PARTS_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.ARCHIVE_PORT
+    )
     small = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,

@@ -115,8 +115,12 @@ def container(
         words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
-        holder = f"{names.holder(job)}-0.{names.holder(job)}:{names.HOLDER_PORT}" if code.held else ""
-        words, values = init_command(PARTS_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
+        server = (
+            f"{names.archive_server(job)}-0.{names.archive_server(job)}:{names.ARCHIVE_PORT}"
+            if code.used_by_archive_pod
+            else ""
+        )
+        words, values = init_command(PARTS_FOLDER, server, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
     secret = asked.secret_name if asked else None

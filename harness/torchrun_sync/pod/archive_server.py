@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.store import Store
-from harness.torchrun_sync.pod.stored_archive import come, contents_of, packed
+from harness.torchrun_sync.pod.stored_archive import contents_of, fetch_code, packed
 
 POLL_SECONDS = 1.0
 PIECE = 1 << 20
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     last = ""
     while True:
         try:
-            message = come(store, folder, ready)
+            message = fetch_code(store, folder, ready)
         except (Refused, OSError) as error:
             message = f"the code cannot be stored: {error}"
         if message and message != last:
