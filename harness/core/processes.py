@@ -149,7 +149,7 @@ def started(
 
 def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> subprocess.Popen[str]:
     try:
-        with locks.changing:
+        with locks.fork_mutex:
             return subprocess.Popen(
                 list(command),
                 text=True,

@@ -17,7 +17,7 @@ from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
 from harness.core.kubernetes import Kube, applied_by_us, reached
-from harness.core.locks import Hold, take
+from harness.core.locks import LockHandle, acquire
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
@@ -80,12 +80,12 @@ class ExistingCluster:
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Do nothing, because the launch's namespace is deleted with its pods after the launch."""
 
-    def use(self) -> Hold:
+    def use(self) -> LockHandle:
         """Mark the cluster as used until the returned lock is released.
 
         The harness never removes a user's cluster.
         """
-        return take(self.dir / "users", shared=True)
+        return acquire(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
         """Return False, because the harness never removes a user's cluster."""
