@@ -86,8 +86,8 @@ def attach(
     """
     check(target)
     options.tracker.check()
-    writable.prove(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
-    writable.prove(context.settings.state_dir, "HARNESS_STATE_DIR")
+    writable.check(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
+    writable.check(context.settings.state_dir, "HARNESS_STATE_DIR")
     kube = cluster(context.settings)
     namespace = options.namespace or namespace_of(kube.kubeconfig, kube.context)
     reader = Reader(kube, namespace)

@@ -23,7 +23,7 @@ from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues, tracker
 from harness.provision.controllers.readiness import CONTROLLERS
-from harness.provision.controllers.webhooks import prove
+from harness.provision.controllers.webhooks import check_serving
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
@@ -124,7 +124,7 @@ class ExistingCluster:
             for requirement in needs:
                 progress(f"{requirement.what}: {requirement.state}")
             self._refuse_lacks(needs)
-            prove(kube)
+            check_serving(kube)
             nodes = queues.schedulable_nodes(kube)
         controller_versions = {each.what: each.state for each in needs if each.what in ("jobset", "kueue")}
         return Ready(

@@ -26,8 +26,8 @@ from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
 from harness.provision.controllers.ca_bundle import SECRET, trusting
 from harness.provision.controllers.fast_start import DEFINITION, DEPLOYMENT
-from harness.provision.controllers.readiness import CONTROLLERS, checks, standing
-from harness.provision.controllers.webhooks import probes, prove
+from harness.provision.controllers.readiness import CONTROLLERS, check_controllers, checks
+from harness.provision.controllers.webhooks import check_serving, probes
 
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -92,7 +92,7 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
-    prove(kube)
+    check_serving(kube)
     progress("jobset, kueue: a dry-run create passes every webhook")
 
 
@@ -178,17 +178,17 @@ def renew(kube: Kube, started: datetime) -> None:
                 kube.delete("v1", "Pod", pod["metadata"]["name"], namespace)
 
 
-def prove_again(kube: Kube, seconds: float = 60) -> None:
+def recheck_serving(kube: Kube, seconds: float = 60) -> None:
     """Check that the controllers, which served earlier, still serve, and wait for them if necessary.
 
     Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
     """
     if _serve_now(kube):
         return
-    standing(kube)
+    check_controllers(kube)
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name], endpoints=False)
-    prove(kube, seconds)
+    check_serving(kube, seconds)
 
 
 def _serve_now(kube: Kube) -> bool:

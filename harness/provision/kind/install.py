@@ -38,7 +38,7 @@ from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
 from harness.provision.kind import from_template, power, preload, template
 from harness.provision.kind.nodes import KindNodes
-from harness.provision.kind.preload import Begun
+from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 SERVING_SECONDS = 180
@@ -89,8 +89,8 @@ class Images:
         }
 
 
-def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
-    """Create the cluster and return the components that it already contains, or reuse a serving cluster and
+def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> CompletedSteps | None:
+    """Create the cluster and return the completed steps of the installation, or reuse a serving cluster and
     return None."""
     progress, stack = context.progress, images.stack
     state = kind.state()
@@ -129,9 +129,9 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         if copy is not None:
             return copy
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    with preload.filling(kind, stack, own, context) as begun:
+    with preload.filling(kind, stack, own, context) as completed:
         kind.create(stack.node_image, stack.containerd_patches, context)
-    return begun
+    return completed
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
@@ -139,7 +139,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
     Reasons other than the usual ones are reported as progress.
     """
-    why = from_template.refused(kind, images.stack)
+    why = from_template.rejection(kind, images.stack)
     if why is not None:
         if why:
             context.progress(f"cluster {kind.name}: kind creates it without a template ({why})")
@@ -161,7 +161,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
     """Return whether the cluster could be created from a template if there were one, but there is none."""
-    if from_template.refused(kind, images.stack) is not None:
+    if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
     own_template = template.find(name)
@@ -170,7 +170,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
     """Create a template from a cluster that kind has just created. A failure is only reported as progress."""
-    if from_template.refused(kind, images.stack) is not None:
+    if from_template.rejection(kind, images.stack) is not None:
         return
     try:
         name = template.tag(kind.settings, images.stack, images.own, context)
@@ -182,7 +182,11 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
 
 
 def install(
-    kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun | None = None
+    kind: KindNodes,
+    kube: Kube,
+    images: Images,
+    context: RecordedContext,
+    completed: CompletedSteps | None = None,
 ) -> None:
     """Install the controllers, the queues and the tracker while the worker image is being loaded.
 
@@ -195,10 +199,10 @@ def install(
     else:
         if state.phase == "ready":
             require_versions(kind.name, kube, images.stack.versions)
-        _install(kind, kube, images, context, begun or Begun())
+        _install(kind, kube, images, context, completed or CompletedSteps())
         versions = {str(name): images.stack.versions[name] for name in CONTROLLERS}
         kind.save(replace(state, phase="ready", fingerprint=images.fingerprint, versions=versions))
-        if begun is not None and not begun.copied:
+        if completed is not None and not completed.copied:
             _freeze(kind, images, context)
     if kind.settings.logs:
         with context.writer.stage("logs"), reached():
@@ -241,10 +245,10 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
-            controllers.prove_again(kube)
+            controllers.recheck_serving(kube)
         if kind.settings.tracker == "embedded":
             with writer.stage("tracker"), reached():
-                embedded.prove(kube)
+                embedded.check_serving(kube)
 
 
 @contextmanager
@@ -261,30 +265,32 @@ def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> It
         travelling.result()
 
 
-def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun) -> None:
+def _install(
+    kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, completed: CompletedSteps
+) -> None:
     stack, writer, progress = images.stack, context.writer, context.progress
     if stack.mirrors:
         with writer.stage("mirrors"):
             mirror.teach(kind.nodes(), stack.mirrors, progress)
-    if stack.node_images and not begun.images:
+    if stack.node_images and not completed.images:
         with writer.stage("controller images to nodes"):
             load_images(list(stack.node_images), kind.nodes(), context)
-    travelling = nullcontext() if begun.images else _travelling(kind, images, context)
+    travelling = nullcontext() if completed.images else _travelling(kind, images, context)
     with travelling, writer.stage("controllers"), reached():
-        if not begun.prepared:
+        if not completed.prepared:
             controllers.prepare(kube, stack.controllers, quick)
-        if not begun.deployed:
+        if not completed.deployed:
             controllers.deploy(kube, stack.controllers, quick)
         controllers.complete(kube, stack.controllers, progress)
     with writer.stage("tracker"), reached():
-        if not begun.tracker:
+        if not completed.tracker:
             embedded.begin(kube, images.tracker.tag)
         embedded.wait(kube)
         progress("tracker: serving")
     with writer.stage("queues"), reached():
         amounts = queues.install(kube)
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
-    if begun.copied:
+    if completed.copied:
         with writer.stage("DNS"), reached():
             from_template.wait_dns(kube)
 
@@ -322,5 +328,5 @@ def _until_served(kind: KindNodes, started: datetime) -> None:
     ):
         with attempt:
             controllers.renew(kube, started)
-            controllers.prove_again(kube)
-            embedded.prove(kube)
+            controllers.recheck_serving(kube)
+            embedded.check_serving(kube)

@@ -43,7 +43,7 @@ _ANSWERS = (
 
 
 @dataclass
-class Begun:
+class CompletedSteps:
     """The steps of the installation that a new cluster does not need any more: its images and objects."""
 
     images: bool = False
@@ -61,23 +61,23 @@ class _Stopped(Exception):
 @contextmanager
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
-) -> Iterator[Begun]:
+) -> Iterator[CompletedSteps]:
     """Return a context manager that loads images and objects into the cluster that its block creates.
 
     `own` contains the worker and tracker images. At the end of the block, steps that have begun are
     completed. If the block raises an exception, they are stopped instead.
     """
-    begun, created, stop = Begun(), threading.Event(), threading.Event()
+    completed, created, stop = CompletedSteps(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
         # Nothing is loaded, because kind or `install` will restart containerd with another configuration.
-        yield begun
+        yield completed
         return
     with ThreadPoolExecutor(2) as background:
-        filling = _Filling(kind, stack, own, context, begun, created, stop)
+        filling = _Filling(kind, stack, own, context, completed, created, stop)
         background.submit(filling.images)
         background.submit(filling.objects)
         try:
-            yield begun
+            yield completed
         except BaseException:
             stop.set()
             raise
@@ -92,13 +92,13 @@ class _Filling:
         stack: Stack,
         own: tuple[LocalImage, LocalImage],
         context: RecordedContext,
-        begun: Begun,
+        completed: CompletedSteps,
         created: threading.Event,
         stop: threading.Event,
     ) -> None:
         self._kind, self._stack, self._context = kind, stack, context
         self._worker, self._tracker = own
-        self._begun, self._created, self._stop = begun, created, stop
+        self._completed, self._created, self._stop = completed, created, stop
         self._loaded = threading.Event()
         """Set once the nodes have the images of the controllers and the tracker. A pod that starts without
         its image would wait 10 s before it retries.
@@ -117,7 +117,7 @@ class _Filling:
             self._loaded.set()
             with attempt("worker image to new nodes"):
                 load_images([self._worker], kind.pools(), self._context)
-            self._begun.images = True
+            self._completed.images = True
         except (_Stopped, HarnessError):
             return
         finally:
@@ -139,14 +139,14 @@ class _Filling:
             kube.retried = self._context.writer.retry
             with attempt("definitions and roles"):
                 install.prepare(kube, self._stack.controllers, quick)
-            self._begun.prepared = True
+            self._completed.prepared = True
             self._loaded.wait()
             with attempt("Deployments"):
                 install.deploy(kube, self._stack.controllers, quick)
-                self._begun.deployed = True
+                self._completed.deployed = True
                 if self._kind.settings.tracker == "embedded":
                     embedded.begin(kube, self._tracker.tag)
-                    self._begun.tracker = True
+                    self._completed.tracker = True
         except (_Stopped, HarnessError, ApiException, HTTPError, OSError, NOT_SERVED):
             return
 
