@@ -114,7 +114,7 @@ class ExistingCluster:
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():
             kube = self.kube()
-            kube.retried = writer.retry
+            kube.on_retry = writer.retry
             if kube.proxy is not None:
                 writer.redactor.add(kube.proxy.password)
             version = _version(kube)

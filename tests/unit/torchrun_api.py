@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.torchrun_controller.runtime.caches import Caches
 from harness.torchrun_controller.runtime.executor import Cluster
-from harness.torchrun_controller.runtime.kinds import OWN, Kind
+from harness.torchrun_controller.runtime.kinds import RECONCILED, Kind
 from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
 
 Object = dict[str, Any]
@@ -201,7 +201,7 @@ class Watching:
         self.reconciler = Reconciler(Cluster(Client(api)), self.caches, "cluster-queue", now)  # type: ignore[arg-type]
         self.at: dict[str, int] = {}
         """Kind → how much of what the API server told it has heard."""
-        for kind in OWN:
+        for kind in RECONCILED:
             self._list(kind)
 
     def listed(self) -> bool:

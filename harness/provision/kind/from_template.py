@@ -252,7 +252,7 @@ class _Copy:
         while True:
             try:
                 if kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200:
-                    kube.retried = self._context.writer.retry
+                    kube.on_retry = self._context.writer.retry
                     return kube
             except (ApiException, HTTPError) as error:
                 if deadline.passed:

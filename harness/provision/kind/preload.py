@@ -136,7 +136,7 @@ class _Filling:
                 self._until(self._exported)
                 self._until(self._admitted)
             kube = Kube(self._kind.kubeconfig, self._kind.context)
-            kube.retried = self._context.writer.retry
+            kube.on_retry = self._context.writer.retry
             with attempt("definitions and roles"):
                 install.prepare(kube, self._stack.controllers, quick)
             self._completed.prepared = True

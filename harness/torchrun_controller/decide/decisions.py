@@ -54,7 +54,7 @@ class Delete:
 class Finalizers:
     """An action: set the finalizers of a TorchrunQueue."""
 
-    found: list[str]
+    finalizers: list[str]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
 
-ETCD_AGAIN = timedelta(seconds=10)
+ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
 DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
@@ -71,13 +71,13 @@ class _Job(JobEnd):
         if ending(self.job):
             return self._decision("Deleted", "the garbage collector deletes what the job owns")
         if self.old.phase in FINISHED:
-            return self._after_the_end()
+            return self._clean_up()
         try:
             self.spec = JobSpec.model_validate(self.job["spec"])
         except ValidationError as error:
-            return self._refuse("InvalidSpec", first_error(error))
+            return self._reject("InvalidSpec", first_error(error))
         self.status.queue = self.spec.queue_name
-        return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
+        return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
 
     def _go_on(self) -> Decision:
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
@@ -145,7 +145,7 @@ class _Job(JobEnd):
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
             claims = make.claims(self.job, resolved)
         except Refused as refused:
-            return self._refuse(refused.reason, str(refused))
+            return self._reject(refused.reason, str(refused))
         missing = self._missing(resolved)
         if missing is not None:
             return missing
@@ -212,7 +212,7 @@ class _Job(JobEnd):
                 f"it is not there: `{etcd.INSTALL}`, or set rdzvEndpoint, or rdzvBackend: c10d"
             )
             self._condition("EtcdReady", False, "ServiceNotFound", message)
-            return self._decision("Pending", message, requeue_at=self.now + ETCD_AGAIN)
+            return self._decision("Pending", message, requeue_at=self.now + ETCD_RECHECK)
         if etcd.ENDPOINT in resolved.torchrun:
             self._condition("EtcdReady", True, "ServiceFound")
         return None
@@ -222,7 +222,7 @@ class _Job(JobEnd):
         # Without a JobSet, there is nothing that Kueue could admit.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
-            return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
+            return self._reject("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
         return self._decision("Pending", f"{rejected}; {STARTS}")
 
@@ -275,7 +275,7 @@ class _Job(JobEnd):
         if len(set(versions.values())) > 1:
             each = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
             message = f"the pods fetched different code: {each}; use a tag or a commit, which does not move"
-            return self._refuse("WorkspaceDiffers", message)
+            return self._reject("WorkspaceDiffers", message)
         failed = self._attempt_failed(pods)
         if failed is not None:
             return failed
@@ -292,7 +292,7 @@ class _Job(JobEnd):
             return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
-        why, again = problem.text, problem.again
+        why, again = problem.text, problem.changes_at
         if problem.warning:
             self._condition("PodsReady", False, "PodsNotStarting", why)
         if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
@@ -347,7 +347,7 @@ class _Job(JobEnd):
             reason, message = "SidecarFailing", sidecars.text
         self._condition("PodsReady", ready, reason, message)
         shown = helpers.text or sidecars.text or silent
-        return self._decision("Running", shown, requeue_at=self._first(again, helpers.again))
+        return self._decision("Running", shown, requeue_at=self._first(again, helpers.changes_at))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a decision with the phase Pending and a message that explains why pods are late.
@@ -366,7 +366,7 @@ class _Job(JobEnd):
             # A changed reason is written to the status immediately, but a changed number of pods is not.
             self._condition("PodsReady", False, "PodsWaiting")
         late = self.now >= since + stalled.LATE
-        requeue_at = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
+        requeue_at = self._first(again, self.now + stalled.RECHECK if late else since + stalled.LATE)
         decision = self._decision("Pending", f"{up}: {why}" if why else up, requeue_at=requeue_at)
         return replace(decision, unexplained=late and warnings is None)
 
@@ -466,7 +466,7 @@ class _Job(JobEnd):
             message = (
                 stalled.of_jobset(self.snapshot, since) or stalled.no_workload(since, self.now) or message
             )
-        requeue_at = self.now + stalled.AGAIN if late else since + stalled.LATE
+        requeue_at = self.now + stalled.RECHECK if late else since + stalled.LATE
         return replace(
             self._decision("Queued", message, requeue_at=requeue_at), unexplained=late and warnings is None
         )

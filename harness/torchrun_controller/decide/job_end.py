@@ -27,13 +27,13 @@ class JobEnd(ReconcileState):
     A job ends when its ranks have ended, when it is cancelled, at its deadline, or if its spec is invalid.
     """
 
-    def _ended(self) -> Decision | None:
+    def _job_end(self) -> Decision | None:
         """Return the decision that ends the job, or None if it continues.
 
         Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """
         if self.ours is not None and not ending(self.ours):
-            over = self._over(self.ours)
+            over = self._jobset_end(self.ours)
             if over is not None:
                 return over
         if self.spec.cancel:
@@ -46,7 +46,7 @@ class JobEnd(ReconcileState):
             )
         return None
 
-    def _over(self, jobset: Object) -> Decision | None:
+    def _jobset_end(self, jobset: Object) -> Decision | None:
         """Return the decision that ends the job if its JobSet has ended, and otherwise None.
 
         A single failed pod does not end a job.
@@ -91,14 +91,14 @@ class JobEnd(ReconcileState):
             self._condition("Suspended", False, "Finished")
         return self._decision(phase, message, requeue_at=self.now)
 
-    def _refuse(self, reason: str, message: str) -> Decision:
+    def _reject(self, reason: str, message: str) -> Decision:
         return self._finish("Failed", reason, message)
 
-    def _after_the_end(self) -> Decision:
+    def _clean_up(self) -> Decision:
         """Clean up after a job has ended: stop running pods immediately, and delete the other objects after
         the TTL. An ended job is never restarted."""
         self.status.message = self.old.message
-        self._count_the_rest()
+        self._update_counts()
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
         expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
@@ -120,7 +120,7 @@ class JobEnd(ReconcileState):
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
         return Decision(self.status, actions, None if expired else expires)
 
-    def _count_the_rest(self) -> None:
+    def _update_counts(self) -> None:
         """Update the pod counts of an ended job.
 
         Pods that have ended are still counted after they were deleted.

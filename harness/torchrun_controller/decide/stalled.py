@@ -16,7 +16,7 @@ from harness.torchrun_controller.decide.decisions import Snapshot
 LATE = timedelta(seconds=5)
 """The time after which pods that have not started are considered late. The controller then reads Events about
 them."""
-AGAIN = timedelta(seconds=10)
+RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between this process's clock and the clocks of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)

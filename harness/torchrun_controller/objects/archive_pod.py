@@ -15,7 +15,7 @@ from harness.torchrun_controller.objects.template import Resolved
 from harness.torchrun_sync.bundle import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
-TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
+COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
 """The fields that are copied from the queue's pod template. They determine on which nodes the pod can run,
 and as which user."""
 
@@ -76,7 +76,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
     }
     claimed = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
     spec = {
-        **{field: whole[field] for field in TAKEN_OVER if field in whole},
+        **{field: whole[field] for field in COPIED_FIELDS if field in whole},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 5,
         "containers": [container],

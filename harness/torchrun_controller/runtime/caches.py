@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.plan.capacity import Capacity
 from harness.torchrun_controller.runtime.informer import Informer, OnChange
-from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, OWN, PARTS, QUEUES, REQUESTS, Kind
+from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, PARTS, QUEUES, RECONCILED, REQUESTS, Kind
 from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
@@ -27,7 +27,7 @@ class Caches:
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
-        self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*OWN, *self.parts)}
+        self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*RECONCILED, *self.parts)}
         self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
         self._capacity_synced: list[threading.Event] = []
         self.on_change: OnChange = _ignore
@@ -75,7 +75,7 @@ class Caches:
         names a JobSet, that JobSet is also in the cache.
         """
         self.on_change = on_change
-        for kinds in (OWN, self.parts):
+        for kinds in (RECONCILED, self.parts):
             started = [Informer(kube, kind, namespace, self.stores[kind], on_change) for kind in kinds]
             for informer in started:
                 informer.start()

@@ -25,7 +25,7 @@ from harness.torchrun_controller.runtime.logging_setup import about
 from harness.torchrun_controller.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
-FORBIDDEN, GONE, CONFLICT = 403, 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
 """Annotation on an Event, with the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
@@ -69,8 +69,8 @@ class Recorder:
         """Post the Events that have not been posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
-        posted = self._of(found)
-        for together in _together([event for event in events if self._due(found, event, posted, now)]):
+        posted = self._posted_for(found)
+        for together in _groups([event for event in events if self._is_due(found, event, posted, now)]):
             event = merged(together)
             name, since = _name(found, event), stamp(event.since or now)
             last = posted.get(name, NEVER)
@@ -82,14 +82,14 @@ class Recorder:
             posted.update({_name(found, each): _Posted(each.order, None) for each in together})
             posted[name] = stored
 
-    def _due(self, found: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
+    def _is_due(self, found: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
         """Return whether an Event must be posted now: it has not been posted yet, and its transition is
         neither too recent nor too old."""
         if posted.get(_name(found, event), NEVER).order >= event.order:
             return False
         return event.since is None or event.not_before <= now - event.since <= LATEST
 
-    def _of(self, found: Object) -> dict[str, _Posted]:
+    def _posted_for(self, found: Object) -> dict[str, _Posted]:
         metadata = found["metadata"]
         key = (str(found["kind"]), metadata["namespace"], metadata["name"])
         with self._lock:
@@ -115,10 +115,12 @@ class Recorder:
                     last = int(((there["metadata"].get("annotations") or {}).get(ORDER)) or 0)
                     if last >= event.order:
                         return _Posted(last, there)
-                    answer = resource.replace(body=_again(there, event, at), name=name, namespace=namespace)
+                    answer = resource.replace(
+                        body=_repeated(there, event, at), name=name, namespace=namespace
+                    )
                 return _Posted(event.order, answer.to_dict())
             except (ApiException, DynamicApiError) as error:
-                if error.status not in (CONFLICT, GONE):
+                if error.status not in (CONFLICT, NOT_FOUND):
                     raise
             there = self.kube.get("v1", "Event", name, namespace)
         return NEVER  # Other writers caused conflicts. The next reconcile tries again.
@@ -144,7 +146,7 @@ def _name(found: Object, event: Event) -> str:
     return event.name(found["metadata"]["name"], found["metadata"]["uid"])
 
 
-def _together(events: list[Event]) -> list[list[Event]]:
+def _groups(events: list[Event]) -> list[list[Event]]:
     """Group the Events to post, in order: all normal Events form one group, and each warning forms its own
     group."""
     usual = [event for event in events if not event.warning]
@@ -180,7 +182,7 @@ def _document(found: Object, name: str, event: Event, at: str) -> Object:
     }
 
 
-def _again(there: Object, event: Event, at: str) -> Object:
+def _repeated(there: Object, event: Event, at: str) -> Object:
     metadata = there["metadata"]
     annotations = {**(metadata.get("annotations") or {}), ORDER: str(event.order)}
     return {

@@ -34,7 +34,7 @@ from harness.torchrun_controller.decide.decisions import (
 from harness.torchrun_controller.decide.stalled import time_of
 from harness.torchrun_controller.runtime.kinds import Kind
 
-GONE, CONFLICT = 404, 409
+NOT_FOUND, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
 """The number of seconds for which a pod is not checked again if an equal pod was accepted, for example in a
@@ -42,7 +42,7 @@ burst of jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """
-CHANGES = (GONE, CONFLICT)
+CHANGES = (NOT_FOUND, CONFLICT)
 
 
 MAX_EVENTS = 1000
@@ -156,7 +156,7 @@ class Cluster:
         namespace = found["metadata"]["namespace"]
         match action:
             case Check(document, alike):
-                self._check_one_of(document, json.dumps(alike, sort_keys=True))
+                self._check_once(document, json.dumps(alike, sort_keys=True))
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
@@ -168,7 +168,7 @@ class Cluster:
             case Finalizers(wanted):
                 self._finalizers(found, wanted)
 
-    def _check_one_of(self, document: Object, alike: str) -> None:
+    def _check_once(self, document: Object, alike: str) -> None:
         """Check an object in a dry run, unless an object with an equal `alike` was accepted recently.
 
         Raises Rejected.
@@ -178,8 +178,8 @@ class Cluster:
             if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
                 return
             self.check(document)
-            kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
-            self._accepted = {**kept, alike: now}
+            recent = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
+            self._accepted = {**recent, alike: now}
 
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.

@@ -83,7 +83,7 @@ class Informer(threading.Thread):
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
-            answer = self._ask(query, LIST_SECONDS).json()
+            answer = self._request(query, LIST_SECONDS).json()
             items += [self.kind.trim(item) for item in answer["items"]]
             further = answer["metadata"].get("continue")
             if not further:
@@ -102,10 +102,10 @@ class Informer(threading.Thread):
             "timeoutSeconds": str(SERVER_SECONDS),
             **self._selected(),
         }
-        response = self._ask(query, SILENCE_SECONDS)
+        response = self._request(query, SILENCE_SECONDS)
         try:
             for event in _lines(response):
-                self._take(event)
+                self._apply(event)
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
@@ -113,7 +113,7 @@ class Informer(threading.Thread):
         finally:
             response.close()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> None:
         item = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
@@ -128,7 +128,7 @@ class Informer(threading.Thread):
         if change is not None:
             self.on_change(self.kind, change)
 
-    def _ask(self, query: dict[str, str], seconds: float) -> HTTPResponse:
+    def _request(self, query: dict[str, str], seconds: float) -> HTTPResponse:
         try:
             return self.kube.fetch(self.path, query, seconds=seconds)
         except ApiException as error:
@@ -137,8 +137,8 @@ class Informer(threading.Thread):
             raise
 
     def _selected(self) -> dict[str, str]:
-        asked = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
-        return {name: selector for name, selector in asked.items() if selector}
+        selectors = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
+        return {name: selector for name, selector in selectors.items() if selector}
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -44,46 +44,46 @@ class Lease:
     name: str
     identity: str
     monotonic: Callable[[], float] = time.monotonic
-    tried: Callable[[bool], None] = lambda _: None
+    on_attempt: Callable[[bool], None] = lambda _: None
     """A function that is called after each attempt to acquire or renew the Lease. Its argument is whether the
     API server responded."""
-    _seen: tuple[str, float] = field(default=("", 0.0), init=False)
+    _observed: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
         """Wait until this process holds the Lease. Return False if `stop` is set first."""
         while not stop.is_set():
-            if self.take():
+            if self.try_acquire():
                 log.info("%s leads", self.identity)
                 return True
             stop.wait(RETRY_SECONDS)
         return False
 
-    def keep(self, stop: threading.Event) -> None:
+    def renew(self, stop: threading.Event) -> None:
         """Renew the Lease until `stop` is set or the Lease is lost.
 
         After that, the caller must not write to the cluster.
         """
         last = self.monotonic()
         while not stop.wait(RETRY_SECONDS):
-            if self.take():
+            if self.try_acquire():
                 last = self.monotonic()
             elif self.monotonic() - last > RENEW_SECONDS:
                 log.error("%s has lost the Lease %s", self.identity, self.name)
                 return
         self.release()
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Acquire or renew the Lease. Return whether this process holds it, or False after an API error."""
         try:
-            ours = self._take()
+            ours = self._acquire()
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
-            self.tried(False)
+            self.on_attempt(False)
             return False
-        self.tried(True)
+        self.on_attempt(True)
         return ours
 
-    def _take(self) -> bool:
+    def _acquire(self) -> bool:
         found = self.kube.get(API, "Lease", self.name, self.namespace)
         if found is None:
             self._write({"metadata": {}}, 0, create=True)
@@ -91,10 +91,10 @@ class Lease:
         spec = found["spec"]
         holder = spec.get("holderIdentity") or ""
         version = found["metadata"]["resourceVersion"]
-        if version != self._seen[0]:
-            self._seen = (version, self.monotonic())
+        if version != self._observed[0]:
+            self._observed = (version, self.monotonic())
         lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
-        if holder not in ("", self.identity) and self.monotonic() - self._seen[1] < lasts:
+        if holder not in ("", self.identity) and self.monotonic() - self._observed[1] < lasts:
             return False
         self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
         return True

@@ -87,7 +87,7 @@ class Metrics:
         finally:
             self.reconcile_seconds.labels(kind).observe(time.perf_counter() - started)
 
-    def answered(self, method: str, url: str, code: int) -> None:
+    def record_response(self, method: str, url: str, code: int) -> None:
         """Count a response from the API server."""
         self.requests.labels(*request_of(method, url), str(code)).inc()
 

@@ -87,21 +87,21 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            unfinished = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
+            unfinished = [job["metadata"] for job in self.caches.all(JOBS) if _is_unfinished(job)]
             for number, job in enumerate(unfinished):
                 key = Key("job", job["namespace"], job["name"])
                 self.work_queue.enqueue_after(key, ROUND_SECONDS * number / len(unfinished))
 
     # -- enqueue the objects that an event affects -----------------------------------------------------
     def _on_change(self, kind: Kind, change: Change) -> None:
-        if kind != JOBS and _same(change):
+        if kind != JOBS and _is_unchanged(change):
             return
         item = change.after or change.before
         assert item is not None
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
         if kind in (JOBS, JOBSETS):
-            urgent = _spec_changed(change) if kind == JOBS else _ended(change)
+            urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
             (self.work_queue.enqueue if urgent else self.work_queue.enqueue_progress)(
                 Key("job", namespace, name)
             )
@@ -118,11 +118,11 @@ class Operator:
         elif kind == QUEUES:
             if not change.own:  # A reconcile that writes and then fails would repeat at once.
                 self.work_queue.enqueue(Key("queue", namespace, name))
-            self._enqueue_jobs(namespace, _waits)
+            self._enqueue_jobs(namespace, _is_pending)
         elif kind == LOCAL_QUEUES:
             self._enqueue_queues(namespace, name)
         elif kind == PRIORITY_CLASSES:
-            self._enqueue_jobs(None, _waits)
+            self._enqueue_jobs(None, _is_pending)
             for queue in self.caches.all(QUEUES):
                 if needs_check(queue):
                     self.work_queue.enqueue(
@@ -155,21 +155,21 @@ def _spec_changed(change: Change) -> bool:
     return {**_content(before), "status": None} != {**_content(after), "status": None}
 
 
-def _ended(change: Change) -> bool:
+def _has_ended(change: Change) -> bool:
     """Return whether a JobSet has ended or is being deleted."""
     after = change.after
     return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
 
 
-def _open(job: Object) -> bool:
+def _is_unfinished(job: Object) -> bool:
     return (job.get("status") or {}).get("phase") not in FINISHED
 
 
-def _waits(phase: str | None) -> bool:
+def _is_pending(phase: str | None) -> bool:
     return phase in (None, "Pending")
 
 
-def _same(change: Change) -> bool:
+def _is_unchanged(change: Change) -> bool:
     """Return whether none of the cached fields has changed (kinds.py)."""
     if change.before is None or change.after is None:
         return False

@@ -105,16 +105,16 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
         named = {"job_id": None} if queued else {}
         return of.model_copy(update={**shown, **named, "conditions": conditions})
 
-    def there(of: JobStatus) -> int:
+    def active(of: JobStatus) -> int:
         return of.workers.running + of.workers.succeeded
 
-    if before == status or facts(before) != facts(status) or there(status) < there(before):
+    if before == status or facts(before) != facts(status) or active(status) < active(before):
         return timedelta(0)
     quiet = (queued or running) and before.message == status.message
     return UNEXPLAINED if quiet else PROGRESS
 
 
-def _asks_for_etcd(decision: Decision) -> bool:
+def _needs_etcd(decision: Decision) -> bool:
     """Return whether a decision starts a job that uses the default etcd."""
     starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
     return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
@@ -148,7 +148,7 @@ class Reconciler:
         self.silence = Silence(cluster.last_line)
         self._written: dict[Key, datetime] = {}
         """The time when each job's status was last written."""
-        self._refused: dict[Key, datetime] = {}
+        self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
 
     def reconcile(self, key: Key) -> float | None:
@@ -173,7 +173,7 @@ class Reconciler:
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             self.recorder.forget(names.JOB_KIND, key.namespace, key.name)
-            self._refused.pop(key, None)
+            self._rejected_at.pop(key, None)
             self._written.pop(key, None)
             return None
         now = self.now()
@@ -206,7 +206,7 @@ class Reconciler:
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
         """Record in a job's status that the API server rejected one of its objects."""
-        self._refused[key] = self.now()
+        self._rejected_at[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             return None
@@ -224,7 +224,7 @@ class Reconciler:
         a number that is always new, such as a port, and each new message changes the status, which triggers a
         reconcile.
         """
-        at = self._refused.get(key)
+        at = self._rejected_at.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
@@ -254,7 +254,7 @@ class Reconciler:
         kai = self.cluster.kai
         snapshot = replace(self._snapshot(source, job), rejected=rejected)
         decision = desired.desired(job, snapshot, now, kai=kai)
-        if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
+        if _needs_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
             decision = desired.desired(job, replace(snapshot, no_etcd=True), now, kai=kai)
         if decision.status.phase == "Running":
             pods = [pod for pod in snapshot.pods if (pod.get("status") or {}).get("phase") == "Running"]
@@ -278,7 +278,7 @@ class Reconciler:
         queue = self.caches.one(QUEUES, key.namespace, key.name)
         if queue is None:
             self.recorder.forget(names.QUEUE_KIND, key.namespace, key.name)
-            self._refused.pop(key, None)
+            self._rejected_at.pop(key, None)
             return None
         kai, now = self.cluster.kai, self.now()
         snapshot = queue_snapshot(self.caches, self.cluster.kube, queue, kai=kai)
@@ -286,7 +286,7 @@ class Reconciler:
         if queues.needs_check(queue) and (changed or not self._too_early(key, now)):
             snapshot = replace(snapshot, template=self._check_template(queue))
             if snapshot.template:
-                self._refused[key] = now
+                self._rejected_at[key] = now
         decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
             return REQUEUE_SECONDS

@@ -38,9 +38,9 @@ class WorkQueue:
     def __init__(self, reconcile: Reconcile, workers: int = 10) -> None:
         self.reconcile, self.workers = reconcile, workers
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
-        self._waiting: set[Key] = set()
-        self._busy: set[Key] = set()
-        self._again: set[Key] = set()
+        self._queued: set[Key] = set()
+        self._processing: set[Key] = set()
+        self._dirty: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._active: OrderedDict[Key, float] = OrderedDict()
@@ -51,10 +51,10 @@ class WorkQueue:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-        if key in self._busy:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting.add(key)
+        if key in self._processing:
+            self._dirty.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
             self._queue.put_nowait(key)
 
     def enqueue_progress(self, key: Key) -> None:
@@ -65,7 +65,7 @@ class WorkQueue:
         self._active.move_to_end(key)
         while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
             self._active.popitem(last=False)
-        if key not in self._waiting:
+        if key not in self._queued:
             self.enqueue_after(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
@@ -78,8 +78,8 @@ class WorkQueue:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            self._waiting.discard(key)
-            self._busy.add(key)
+            self._queued.discard(key)
+            self._processing.add(key)
             try:
                 after = await asyncio.get_running_loop().run_in_executor(self._threads, self.reconcile, key)
                 self._failures.pop(key, None)
@@ -89,9 +89,9 @@ class WorkQueue:
                 own = not isinstance(error, ApiException | HTTPError)
                 log.warning("%s; retrying in %.1f s", short(error), after, extra=about(*key), exc_info=own)
             finally:
-                self._busy.discard(key)
-            if key in self._again:
-                self._again.discard(key)
+                self._processing.discard(key)
+            if key in self._dirty:
+                self._dirty.discard(key)
                 self.enqueue(key)
             elif after is not None:
                 self.enqueue_after(key, after)

@@ -96,7 +96,7 @@ def test_a_scrape_has_every_metric(served: Served) -> None:
         pass
     with pytest.raises(RuntimeError), metrics.time_reconcile("job"):
         raise RuntimeError("the API server does not answer")
-    metrics.answered("GET", f"{HOST}/api/v1/namespaces/a/pods", 200)
+    metrics.record_response("GET", f"{HOST}/api/v1/namespaces/a/pods", 200)
     known = [in_phase("a", "Running"), in_phase("a", "Running"), in_phase("b", "Queued"), in_phase("c", None)]
     metrics.jobs = lambda: known
     metrics.leads = True
