@@ -33,7 +33,7 @@ from harness.core.kubeconfig import (
     reading,
     token_file,
 )
-from harness.core.proxies import Proxy, proxy_of_cluster, shown
+from harness.core.proxies import Proxy, proxy_of_cluster, without_credentials
 from harness.core.retries import OnResponse, OnRetry, Requests, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
@@ -88,7 +88,7 @@ class Kube:
         except UsageError as error:
             raise UsageError(error.message, hint=error.hint, cause=CAUSE) from None
         except ValueError:
-            server = shown(str(configuration.host))
+            server = without_credentials(str(configuration.host))
             raise HarnessError(
                 f"expected the URL of an API server in {self.kubeconfig}, found {server}",
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",

@@ -232,7 +232,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
         return
 
 
-def alive(pid: int | str) -> bool:
+def is_alive(pid: int | str) -> bool:
     """Return whether a process exists, regardless of its owner."""
     try:
         return psutil.pid_exists(int(pid))

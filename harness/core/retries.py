@@ -35,8 +35,8 @@ def _ignore(*arguments: object) -> None:
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
     """A REST client with a default timeout.
 
-    The client retries requests that are safe to repeat, and calls `on_retry` if a retry succeeded. It does not
-    retry watches, log streams and requests with their own timeout, because their callers handle errors.
+    The client retries requests that are safe to repeat, and calls `on_retry` if a retry succeeded. It does
+    not retry watches, log streams and requests with their own timeout, because their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:

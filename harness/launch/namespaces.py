@@ -13,7 +13,7 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.core.concurrency import together
+from harness.core.concurrency import run_all
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.locks import LockHandle, acquire, in_use
@@ -91,7 +91,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     """
     try:
         free = set(leases.free(of_launches(kube)))
-        by_kind = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
+        by_kind = zip(LAUNCHED, run_all(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
         leftovers = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
         for (api_version, kind), metadata in leftovers:
             name, namespace = metadata["name"], metadata["namespace"]

@@ -18,7 +18,7 @@ from harness.provision.images.build import ImageRef
 class SharedFolder:
     """A folder shared by this machine and all of a cluster's nodes."""
 
-    here: Path
+    local_path: Path
     on_nodes: str
 
 

@@ -174,7 +174,7 @@ class ExistingCluster:
             _refuse_foreign(kube, lacks, settings.cluster_queue == queues.CLUSTER_QUEUE)
             if lacks & CONTROLLERS.keys():
                 stack = resolve(context)
-                if stack.way != "registry":
+                if stack.image_source != "registry":
                     raise UsageError(
                         "JobSet and Kueue can only be installed if container registries can be reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",

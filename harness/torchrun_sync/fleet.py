@@ -27,7 +27,7 @@ STOPPING_SECONDS = 60.0
 """The number of seconds during a switch for which the failure of a command does not end its pod. The commands
 in the pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
 """
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Fleet:
         self._each(first, switch)
         self._each(rest, switch)
 
-    def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
+    def _each(self, names: Sequence[str], act: Callable[[Sender], _Result]) -> dict[str, _Result]:
         """Call `act` with the senders of the named pods in parallel, and wait for all calls.
 
         If calls raise, the error of the first of these pods is raised.

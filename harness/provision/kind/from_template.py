@@ -62,7 +62,12 @@ def rejection(kind: KindNodes, stack: Stack) -> str | None:
     """
     if kind.settings.fresh:
         return "as asked"
-    if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
+    if (
+        stack.image_source != "source"
+        or stack.mirrors
+        or stack.containerd_patches
+        or kind.settings.node_image
+    ):
         return ""
     given = proxies.names(proxies.for_containers(processes.environment()))
     if any(name.upper() in PROXIES for name in given) or _docker_has_proxies():

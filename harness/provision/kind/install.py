@@ -84,7 +84,7 @@ class Images:
             **self.stack.versions,
             "konduktor": konduktor_version(),
             "kubernetes": self.stack.kubernetes,
-            "images": self.stack.way,
+            "images": self.stack.image_source,
             "worker": scripts.version_text(self.worker.tag, self.worker.changed),
         }
 
@@ -195,7 +195,7 @@ def install(
     state = kind.state()
     assert state is not None
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
-        _prove(kind, kube, images, context)
+        _recheck(kind, kube, images, context)
     else:
         if state.phase == "ready":
             require_versions(kind.name, kube, images.stack.versions)
@@ -240,7 +240,7 @@ def _release(tag: str) -> str:
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 
-def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+def _recheck(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
     """Check that the components installed earlier still serve, and load newer images into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
@@ -298,7 +298,7 @@ def _install(
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
     """Install VictoriaLogs for `konduktor logs`, unless it is installed. vlagent also runs on the control
     plane."""
-    logs = victoria_logs_images(context, published=images.stack.way == "registry")
+    logs = victoria_logs_images(context, published=images.stack.image_source == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
     if victoria_logs.install(kube, logs, images.tracker.tag):

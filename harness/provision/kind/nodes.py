@@ -219,7 +219,7 @@ class KindNodes:
         file."""
         self.refuse_foreign()
         docker_check.tools(self.settings)
-        docker_check.room(self.settings)
+        docker_check.check_disk_space(self.settings)
         docker_check.port(self.settings)
         if self.exists():
             context.progress(f"removing what is left of cluster {self.name}")

@@ -36,7 +36,7 @@ _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
 """A shell command that tests whether containerd is configured. After that, kind writes kubeadm.conf, just
 before it starts kubeadm."""
-_ANSWERS = (
+_API_SERVER_LIVE = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
 )
@@ -109,7 +109,7 @@ class _Filling:
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
-                self._until(self._there)
+                self._until(self._all_nodes_created)
                 self._until(self._configured)
             with attempt("controller images to new nodes"):
                 # The control plane does not need the tracker's image, but one call is faster than two.
@@ -131,8 +131,8 @@ class _Filling:
         attempt = self._context.writer.attempt
         try:
             with attempt("API server to answer"):
-                self._until(self._there)
-                self._until(lambda: comes_true(self._kind.nodes()[0], _ANSWERS))
+                self._until(self._all_nodes_created)
+                self._until(lambda: succeeds_soon(self._kind.nodes()[0], _API_SERVER_LIVE))
                 self._until(self._exported)
                 self._until(self._admitted)
             kube = Kube(self._kind.kubeconfig, self._kind.context)
@@ -161,13 +161,13 @@ class _Filling:
                     return
                 raise _Stopped
 
-    def _there(self) -> bool:
+    def _all_nodes_created(self) -> bool:
         """Return whether Docker has the containers of all nodes."""
         return len(self._kind.nodes()) == self._kind.settings.workers + 1
 
     def _configured(self) -> bool:
         with ThreadPoolExecutor(self._kind.settings.workers + 1) as pool:
-            return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
+            return all(pool.map(lambda node: succeeds_soon(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
         """Return whether the API server accepts requests with the administrator's credentials from kind's
@@ -184,7 +184,7 @@ class _Filling:
         return _ok([kind.settings.kind_bin, *export])
 
 
-def comes_true(node: str, test: str) -> bool:
+def succeeds_soon(node: str, test: str) -> bool:
     """Return whether a shell test succeeds on a node within CHECK_SECONDS.
 
     The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs

@@ -187,7 +187,7 @@ def make(
             return there
         _docker("image", "rm", image, check=False)  # Remove a template that is too old.
         nodes = kind.nodes()
-        entries = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
+        entries = keys(_etcd(nodes[0]), names(controllers.deferred(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
         configurations = {role: _file(node, "/kind/kubeadm.conf") for role, node in roles.items()}
         dns = eager(kind.kube().get("apps/v1", "Deployment", "coredns", "kube-system"))

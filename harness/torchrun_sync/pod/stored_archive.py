@@ -87,33 +87,33 @@ class ArchiveReader:
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._decompressor, self._read, self._packed, self._here = zlib.decompressobj(), read, b"", b""
+        self._decompressor, self._read, self._packed, self._unpacked = zlib.decompressobj(), read, b"", b""
         line = b""
         while not line.endswith(b"\n") and len(line) < 20:
-            line += b"".join(self._take(1))
+            line += b"".join(self._read_unpacked(1))
         length = int(line)
         if length > MAX_HEAD:
             raise Refused(f"the head of the kept code has {length} bytes; expected at most {MAX_HEAD}")
-        self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
+        self.head: dict[str, Any] = json.loads(b"".join(self._read_unpacked(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
         """Yield (SHA-256, size, pieces) of each file content. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
-            pieces = self._take(size)
+            pieces = self._read_unpacked(size)
             yield sha, size, pieces
             for _ in pieces:
                 pass
 
-    def _take(self, count: int) -> Iterator[bytes]:
+    def _read_unpacked(self, count: int) -> Iterator[bytes]:
         while count:
-            if not self._here:
+            if not self._unpacked:
                 self._packed = self._packed or self._read(PIECE)
                 ended = self._decompressor.eof or not self._packed
-                self._here = self._decompressor.decompress(self._packed, PIECE)
+                self._unpacked = self._decompressor.decompress(self._packed, PIECE)
                 self._packed = self._decompressor.unconsumed_tail
-                if not self._here and ended:
+                if not self._unpacked and ended:
                     raise Refused("the kept code ends before its last content")
-            piece, self._here = self._here[:count], self._here[count:]
+            piece, self._unpacked = self._unpacked[:count], self._unpacked[count:]
             count -= len(piece)
             yield piece
 

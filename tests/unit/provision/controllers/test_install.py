@@ -103,13 +103,13 @@ def proving(monkeypatch: pytest.MonkeyPatch, at_once: Exception | None) -> list[
     """Have all that is asked at once raise this, or nothing. Returns what is asked one after the other."""
     careful: list[str] = []
 
-    def together(things: object) -> None:
+    def run_all(things: object) -> None:
         if at_once is not None:
             raise at_once
 
     for name in ("check_controllers", "wait_available", "check_serving"):
         monkeypatch.setattr(install, name, lambda *_, name=name, **__: careful.append(name))
-    monkeypatch.setattr(install, "together", together)
+    monkeypatch.setattr(install, "run_all", run_all)
     for name in ("checks", "probes"):
         monkeypatch.setattr(install, name, lambda _: [])
     return careful

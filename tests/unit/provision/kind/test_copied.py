@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.provision.kind import from_template
 from harness.settings import Settings
 
-SOURCE: Any = SimpleNamespace(way="source", mirrors={}, containerd_patches=())
+SOURCE: Any = SimpleNamespace(image_source="source", mirrors={}, containerd_patches=())
 
 
 def kind(**settings: Any) -> Any:
@@ -38,7 +38,7 @@ def test_a_fresh_one_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "stack",
     [
-        {"way": "registry"},
+        {"image_source": "registry"},
         {"mirrors": {"docker.io": "http://mirror"}},
         {"containerd_patches": ("[plugins]",)},
     ],
