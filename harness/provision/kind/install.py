@@ -148,8 +148,8 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
     if template.attempts_exhausted(name, context):
         where = context.settings.cache_dir / template.FAILURES
         context.progress(
-            f"cluster {kind.name}: kind creates it, because its template failed {template.GIVE_UP} times "
-            f"({where})"
+            f"cluster {kind.name}: kind creates it, because its template failed "
+            f"{template.MAX_FAILURES} times ({where})"
         )
         return None
     own_template = template.find(name)

@@ -62,16 +62,16 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes
     Raises Refused 413 or 408 like `chunks`, and 429 if the bodies of all requests together exceed
     TOTAL_BODY_LIMIT.
     """
-    state, held, parts = request.app.state, 0, []
+    state, size, parts = request.app.state, 0, []
     try:
         async for part in chunks(request, limit):
-            held, state.held = held + len(part), state.held + len(part)
-            if state.held > TOTAL_BODY_LIMIT and state.held > held:
+            size, state.body_bytes = size + len(part), state.body_bytes + len(part)
+            if state.body_bytes > TOTAL_BODY_LIMIT and state.body_bytes > size:
                 raise Busy("the requests that are being read use too much memory")
             parts.append(part)
         yield b"".join(parts)
     finally:
-        state.held -= held
+        state.body_bytes -= size
 
 
 async def fields(request: Request) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Message(NamedTuple):
     """The number of characters of the message that were not read."""
 
 
-def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
+def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
     """Return the lines that messages with ids above `after` wrote or changed, in arrival order.
 
     If `alone` is set, each message gets its own terminal, because messages found by a search are not

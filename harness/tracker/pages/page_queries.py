@@ -39,7 +39,7 @@ def lines(
         last = (1 << 63) - 1 if before is None else before
         rows = _messages(db, wanted, "l.id < :before ORDER BY l.id DESC", before=last)[::-1]
     return {
-        "lines": log_text.shown([*earlier, *rows], after, alone=bool(search)),
+        "lines": log_text.visible_lines([*earlier, *rows], after, alone=bool(search)),
         "first": rows[0]["id"] if rows else 0,
         "last": rows[-1]["id"] if rows else after,
         "more": len(rows) == LOG_LINES,

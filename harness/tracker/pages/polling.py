@@ -38,8 +38,8 @@ async def curve_data(request: Request, session: Session) -> Response:
     def read(db: sqlite3.Connection) -> Response:
         found = []
         for number, name in pairs:
-            _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time, fit)
+            _accessible_run(db, session, number)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.deduplicated, by_time, fit)
             rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
             found.append(
                 {
@@ -61,7 +61,7 @@ async def pulse_data(request: Request, session: Session) -> Response:
     ids = http.numbers(request, "runs")[: views.MAX_COMPARED]
 
     def read(db: sqlite3.Connection) -> Response:
-        return Json({"runs": [page_queries.pulse(db, _seen(db, session, one)) for one in ids]})
+        return Json({"runs": [page_queries.pulse(db, _accessible_run(db, session, one)) for one in ids]})
 
     return _private(await http.store(request).read(read))
 
@@ -72,13 +72,13 @@ async def log_data(request: Request, session: Session) -> Response:
     after = http.number(request, "after", 0)
 
     def read(db: sqlite3.Connection) -> Response:
-        _seen(db, session, run_id)
+        _accessible_run(db, session, run_id)
         return Json(page_queries.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 
 
-def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
+def _accessible_run(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
     """Return the requested run.
 
     Raises Refused 404 if the run does not exist or the session cannot access it.

@@ -45,8 +45,8 @@ class Sessions:
     def make(self, session: Session) -> str:
         """Open a session and return its id."""
         now = time.monotonic()
-        self._open = {one: (of, until) for one, (of, until) in self._open.items() if until > now}
-        same = [one for one, (of, _) in self._open.items() if of == session]
+        self._open = {one: (opened, until) for one, (opened, until) in self._open.items() if until > now}
+        same = [one for one, (opened, _) in self._open.items() if opened == session]
         for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
         made = secrets.token_urlsafe(32)
@@ -76,7 +76,7 @@ class Links:
         self._until[made] = now + LINK_SECONDS
         return made
 
-    def take(self, secret: str) -> bool:
+    def redeem(self, secret: str) -> bool:
         """Invalidate a one-time secret, and return whether it was valid."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
@@ -90,12 +90,12 @@ def by_key(given: str, key: str) -> Session | None:
     return None if grant is None or grant.launch is not None else Session(grant.project)
 
 
-def of(request: Request) -> Session | None:
+def current(request: Request) -> Session | None:
     """Return the session that a request's cookie identifies, or None if there is no valid cookie."""
     return _sessions(request).find(request.cookies.get(_name(request), ""))
 
 
-def give(request: Request, response: Response, session: Session) -> None:
+def open_session(request: Request, response: Response, session: Session) -> None:
     """Open a session and set its cookie in a response. The earlier session of the same browser ends."""
     _sessions(request).end(request.cookies.get(_name(request), ""))
     made, secure = _sessions(request).make(session), _secure(request)
@@ -109,7 +109,7 @@ def end(request: Request, response: Response) -> None:
     response.delete_cookie(name, httponly=True, samesite="lax", secure=_secure(request))
 
 
-def from_here(request: Request) -> bool:
+def is_same_origin(request: Request) -> bool:
     """Return whether one of this tracker's pages sent a form, judged by the Origin header.
 
     If there is no Origin header, return True.

@@ -87,7 +87,7 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
     found.sort(key=lambda chart: chart.system)
     shown = []
     for number, chart in enumerate(found[:MAX_CHARTS]):
-        ends = [(one, curves.last(db, one.run, one.name, lineage.shown)) for one in chart.series]
+        ends = [(one, curves.last(db, one.run, one.name, lineage.deduplicated)) for one in chart.series]
         shown.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
     return shown, max(0, len(found) - MAX_CHARTS)
 

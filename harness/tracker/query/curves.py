@@ -20,8 +20,8 @@ MAX_BUCKETS = 2000
 FAR = 300
 MAX_FAR = 16
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
-"""The type of series.shown and lineage.shown, which return a metric's deduplicated points in a range of
-steps."""
+"""The type of series.deduplicated and lineage.deduplicated, which return a metric's points in a range of
+steps, with one point per step."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Curve:
     far: tuple[int, int, int] | None = None
 
 
-def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
+def last(
+    db: sqlite3.Connection, run: int, name: str, of: Series = series.deduplicated
+) -> tuple[int, float] | None:
     """Return (step, value) of the last finite value of a series, or None if it has no finite value.
 
     The function `of` reads the series.
@@ -98,7 +100,7 @@ def curve(
     buckets: int,
     first: int = 0,
     until: int | None = None,
-    of: Series = series.shown,
+    of: Series = series.deduplicated,
     by_time: bool = False,
     fit: bool = False,
 ) -> Curve:

@@ -32,9 +32,9 @@ def raise_limit() -> int:
 
     Return the number of connections that this limit allows.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    _, max_connections = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if max_connections == resource.RLIM_INFINITY else min(max_connections, 65536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max_connections))
     return max(SPARE, wanted - SPARE)
 
 
@@ -75,11 +75,11 @@ class Joined:
 class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
-    most = 1024
+    max_connections = 1024
     """The maximum number of open connections. If one more is opened, the connection that has waited longest
     for a request head is closed."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
-    _late: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _unread = 0
     """The number of bytes received for the current request, not counting the body and its permitted chunk
     framing."""
@@ -87,12 +87,12 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         joined = Joined(cast("asyncio.Transport", transport), self.loop)
         super().connection_made(cast("asyncio.Transport", joined))
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.max_connections:
             next(iter(self._waiting), self).transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_came()
+        self._head_received()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -104,8 +104,8 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             super().data_received(data)
         if self.cycle is not before:
-            self._head_came()
-        elif self._late is None and (before is None or before.response_complete):
+            self._head_received()
+        elif self._head_timer is None and (before is None or before.response_complete):
             self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -129,10 +129,10 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._waiting[self] = None
-        self._late = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def _head_came(self) -> None:
+    def _head_received(self) -> None:
         self._waiting.pop(self, None)
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

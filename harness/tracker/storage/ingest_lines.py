@@ -183,8 +183,8 @@ def data_rows(text: bytes) -> list[Row]:
     return [(_whole(line, "time"), step, _name(name), *texts)]
 
 
-def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
-    request = keep_request(db, "logs", sender, lines)
+def store_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = store_request(db, "logs", sender, lines)
     db.executemany(
         "INSERT INTO logs (request_id, run_id, time_ms, message, line_number, log_type)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -192,8 +192,8 @@ def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
     )
 
 
-def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
-    request = keep_request(db, "data", sender, lines)
+def store_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = store_request(db, "data", sender, lines)
     db.executemany(
         "INSERT INTO data (request_id, run_id, time_ms, step, log_name, data_type, data)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -201,7 +201,7 @@ def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
     )
 
 
-def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
+def store_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
     """Record a request's sender and receive time, even if the request has an invalid line.
 
     Return the request's id.

@@ -52,7 +52,7 @@ def _to_3(db: sqlite3.Connection) -> None:
         for _, together in groupby(
             enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MAX_POINTS)
         ):
-            _keep(db, [tuple(row) for _, row in together], request)
+            _write_block(db, [tuple(row) for _, row in together], request)
     _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
 
 
@@ -84,7 +84,7 @@ def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
     yield after + 1, (1 << 63) - 1, None
 
 
-def _keep(
+def _write_block(
     db: sqlite3.Connection, rows: list[tuple[int, int, str, int, int, float | None]], request: int | None
 ) -> None:
     run, first, *_ = rows[0]
