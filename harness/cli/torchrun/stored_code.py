@@ -9,7 +9,7 @@ import base64
 import time
 from dataclasses import dataclass
 
-from harness.cli.torchrun.jobs import Jobs, answered
+from harness.cli.torchrun.jobs import Jobs, call_api
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
@@ -116,7 +116,7 @@ class CodeStore:
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _archive_pod(job)
         began, announced = time.monotonic(), False
         while True:
-            pod = answered(lambda: kube.get("v1", "Pod", name, namespace))
+            pod = call_api(lambda: kube.get("v1", "Pod", name, namespace))
             into = target(pod) if pod else None
             if into is not None:
                 break
@@ -176,11 +176,11 @@ class CodeStore:
             },
             "data": {names.PART_KEY: base64.b64encode(part).decode()},
         }
-        answered(lambda: self.jobs.kube.apply(document))
+        call_api(lambda: self.jobs.kube.apply(document))
 
     def _find(self, job: Object, index: int) -> Object | None:
         name = names.workspace_part(job["metadata"]["name"], index)
-        return answered(lambda: self.jobs.kube.get("v1", "Secret", name, self.jobs.namespace))
+        return call_api(lambda: self.jobs.kube.get("v1", "Secret", name, self.jobs.namespace))
 
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
@@ -190,7 +190,7 @@ class CodeStore:
 
     def _delete(self, job: Object, index: int) -> None:
         name = names.workspace_part(job["metadata"]["name"], index)
-        answered(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
+        call_api(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
 
 
 def _archive_pod(job: Object) -> str:

@@ -135,19 +135,19 @@ class QueueSnapshot:
     """The API server's rejection of one of the queue's objects, if it rejected one during this reconcile."""
 
 
-def owned(found: Object, uid: str) -> bool:
+def owned(item: Object, uid: str) -> bool:
     """Return whether an object has an owner with the UID `uid`."""
-    return any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or [])
+    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or [])
 
 
-def owned_by_job(found: Object, name: str) -> bool:
+def owned_by_job(item: Object, name: str) -> bool:
     """Return whether an object's owner is a TorchrunJob of this name. The job may have been deleted."""
-    owners = found["metadata"].get("ownerReferences") or []
+    owners = item["metadata"].get("ownerReferences") or []
     return any((owner.get("kind"), owner.get("name")) == (names.JOB_KIND, name) for owner in owners)
 
 
-def ending(found: Object) -> bool:
-    return bool(found["metadata"].get("deletionTimestamp"))
+def ending(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:

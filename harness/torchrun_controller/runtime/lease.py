@@ -84,34 +84,34 @@ class Lease:
         return ours
 
     def _acquire(self) -> bool:
-        found = self.kube.get(API, "Lease", self.name, self.namespace)
-        if found is None:
+        lease = self.kube.get(API, "Lease", self.name, self.namespace)
+        if lease is None:
             self._write({"metadata": {}}, 0, create=True)
             return True
-        spec = found["spec"]
+        spec = lease["spec"]
         holder = spec.get("holderIdentity") or ""
-        version = found["metadata"]["resourceVersion"]
+        version = lease["metadata"]["resourceVersion"]
         if version != self._observed[0]:
             self._observed = (version, self.monotonic())
         lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
         if holder not in ("", self.identity) and self.monotonic() - self._observed[1] < lasts:
             return False
-        self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
+        self._write(lease, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
         return True
 
     def release(self) -> None:
         """Release the Lease, so that the next leader does not have to wait for it to expire."""
         try:
-            found = self.kube.get(API, "Lease", self.name, self.namespace)
-            if found is not None and found["spec"].get("holderIdentity") == self.identity:
-                self._write(found, int(found["spec"].get("leaseTransitions") or 0), holder="")
+            lease = self.kube.get(API, "Lease", self.name, self.namespace)
+            if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
+                self._write(lease, int(lease["spec"].get("leaseTransitions") or 0), holder="")
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
 
     def _write(
-        self, found: Object, transitions: int, *, holder: str | None = None, create: bool = False
+        self, lease: Object, transitions: int, *, holder: str | None = None, create: bool = False
     ) -> None:
-        version = found["metadata"].get("resourceVersion")
+        version = lease["metadata"].get("resourceVersion")
         body = {
             "apiVersion": API,
             "kind": "Lease",

@@ -49,16 +49,16 @@ class Sessions:
         same = [one for one, (opened, _) in self._open.items() if opened == session]
         for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
-        made = secrets.token_urlsafe(32)
-        self._open[_digest(made)] = session, now + SECONDS
-        return made
+        session_id = secrets.token_urlsafe(32)
+        self._open[_digest(session_id)] = session, now + SECONDS
+        return session_id
 
-    def find(self, made: str) -> Session | None:
-        session, until = self._open.get(_digest(made), (None, 0.0))
+    def find(self, session_id: str) -> Session | None:
+        session, until = self._open.get(_digest(session_id), (None, 0.0))
         return session if until > time.monotonic() else None
 
-    def end(self, made: str) -> None:
-        self._open.pop(_digest(made), None)
+    def end(self, session_id: str) -> None:
+        self._open.pop(_digest(session_id), None)
 
 
 class Links:
@@ -72,9 +72,9 @@ class Links:
         self._until = {one: until for one, until in self._until.items() if until > now}
         while len(self._until) >= MAX_LINKS:
             self._until.pop(next(iter(self._until)))
-        made = secrets.token_urlsafe(32)
-        self._until[made] = now + LINK_SECONDS
-        return made
+        secret = secrets.token_urlsafe(32)
+        self._until[secret] = now + LINK_SECONDS
+        return secret
 
     def redeem(self, secret: str) -> bool:
         """Invalidate a one-time secret, and return whether it was valid."""
@@ -98,8 +98,8 @@ def current(request: Request) -> Session | None:
 def open_session(request: Request, response: Response, session: Session) -> None:
     """Open a session and set its cookie in a response. The earlier session of the same browser ends."""
     _sessions(request).end(request.cookies.get(_name(request), ""))
-    made, secure = _sessions(request).make(session), _secure(request)
-    response.set_cookie(_name(request), made, SECONDS, httponly=True, samesite="lax", secure=secure)
+    session_id, secure = _sessions(request).make(session), _secure(request)
+    response.set_cookie(_name(request), session_id, SECONDS, httponly=True, samesite="lax", secure=secure)
 
 
 def end(request: Request, response: Response) -> None:
@@ -149,5 +149,5 @@ def _name(request: Request) -> str:
     return f"__Host-{name}" if _secure(request) else name
 
 
-def _digest(made: str) -> bytes:
-    return hashlib.sha256(made.encode()).digest()
+def _digest(session_id: str) -> bytes:
+    return hashlib.sha256(session_id.encode()).digest()
