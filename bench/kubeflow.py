@@ -17,7 +17,7 @@ from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, condition
 from harness.core.retries import pause
 from harness.provision.controllers.readiness import CONTROLLERS
-from harness.provision.controllers.webhooks import prove
+from harness.provision.controllers.webhooks import check_serving
 from harness.provision.images.load import load_images
 from harness.provision.kind.cluster import KindCluster
 from harness.provision.source import versions
@@ -134,7 +134,7 @@ def _restart_kueue(kube: Kube, seconds: float) -> None:
         seconds=seconds,
         namespace=namespace,
     )
-    prove(kube, seconds)
+    check_serving(kube, seconds)
 
 
 def _ready(pod: dict[str, Any]) -> bool:

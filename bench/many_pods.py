@@ -87,7 +87,7 @@ def measured(pods: int, folder: Path) -> dict[str, Any]:
     names = [f"many-{number:02}" for number in range(-(-pods // A_NODE))]
     with run.cluster(context) as ready, simulated(ready.kube, kwok(context), folder / "kwok.log", names, 0):
         asked: Counter[str] = Counter()
-        ready.kube.answered = lambda method, _url, _status: asked.update([method])
+        ready.kube.on_response = lambda method, _url, _status: asked.update([method])
         file, process = folder / "watched", psutil.Process()
         watching = [
             sys.executable,

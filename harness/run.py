@@ -180,9 +180,9 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
 
 def _check(workload: Workload, settings: Settings) -> None:
     """Run every check that is possible before anything is created. Raises UsageError."""
-    writable.prove(settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
-    writable.prove(settings.cache_dir, "HARNESS_CACHE_DIR")
-    writable.prove(settings.state_dir, "HARNESS_STATE_DIR")
+    writable.check(settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
+    writable.check(settings.cache_dir, "HARNESS_CACHE_DIR")
+    writable.check(settings.state_dir, "HARNESS_STATE_DIR")
     Budget(settings.wait_seconds)
     workload.check(settings)
     pod_standard.check(workload, settings)

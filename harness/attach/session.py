@@ -28,7 +28,7 @@ from harness.attach.truth import RecordedLines, nonces
 from harness.context import RecordedContext, RunContext
 from harness.core import processes, proxies, writable
 from harness.core.clock import now
-from harness.core.concurrency import together
+from harness.core.concurrency import run_all
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import namespace_of
 from harness.core.kubernetes import Kube
@@ -86,8 +86,8 @@ def attach(
     """
     check(target)
     options.tracker.check()
-    writable.prove(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
-    writable.prove(context.settings.state_dir, "HARNESS_STATE_DIR")
+    writable.check(context.settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
+    writable.check(context.settings.state_dir, "HARNESS_STATE_DIR")
     kube = cluster(context.settings)
     namespace = options.namespace or namespace_of(kube.kubeconfig, kube.context)
     reader = Reader(kube, namespace)
@@ -190,7 +190,7 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
         labels = pod_labels(job) if resource is POD else ""
         return [(resource.kind.name, each) for each in reader.all(resource, labels, resource is POD)]
 
-    lists = together([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
+    lists = run_all([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
     if _changed(job, reader, recording):

@@ -13,7 +13,7 @@ from harness.evidence.io.files import names_inside, open_inside
 from harness.evidence.io.own_lines import without_own
 from harness.evidence.io.reader import Bundle
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 READ_BYTES = 1 << 20
 
 
@@ -44,7 +44,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
             yield from logs.setdefault(log, _Log(index, path, log, live=True)).read(over)
         if over:
             return
-        clock.sleep(LOOK_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 class _Log:

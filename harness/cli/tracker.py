@@ -98,11 +98,11 @@ def key(
     """
     from harness.provision.controllers import tracker as embedded
     from harness.provision.lifecycle import cluster_of
-    from harness.tracker.shared.keys import PROJECT_MOST, project_key
+    from harness.tracker.shared.keys import MAX_PROJECT_BYTES, project_key
 
-    if not project.strip() or len(project.encode()) > PROJECT_MOST:
+    if not project.strip() or len(project.encode()) > MAX_PROJECT_BYTES:
         raise UsageError(
-            f"a project name must have 1 to {PROJECT_MOST} bytes and must not be blank",
+            f"a project name must have 1 to {MAX_PROJECT_BYTES} bytes and must not be blank",
             hint="harness tracker key PROJECT",
         )
     cluster = cluster_of(load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context))

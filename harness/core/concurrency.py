@@ -20,7 +20,7 @@ _WHY = "a concurrent task failed"
 
 
 @contextmanager
-def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
+def in_background(what: Callable[[], T]) -> Iterator[Future[T]]:
     """Run `what` in a thread during the block, and wait for it when the block ends.
 
     If `what` or the block raises, all programs that this process is waiting for are killed. The error that
@@ -47,7 +47,7 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
         running.result()
 
 
-def together(things: Iterable[Callable[[], T]]) -> list[T]:
+def run_all(things: Iterable[Callable[[], T]]) -> list[T]:
     """Run short functions concurrently, wait for all of them, and return their results in the given order.
 
     If several functions raise, the error from the first of them in the given order is raised.
@@ -64,10 +64,10 @@ def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dic
     """
     found: dict[K, T] = {}
 
-    def one(thing: K) -> None:
+    def call(thing: K) -> None:
         found[thing] = what(thing)
 
-    threads = [Thread(target=one, args=(thing,), daemon=True) for thing in things]
+    threads = [Thread(target=call, args=(thing,), daemon=True) for thing in things]
     for thread in threads:
         thread.start()
     deadline = Deadline.after(seconds)

@@ -95,7 +95,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
     Raises UsageError (cause cluster.kubeconfig) if it is invalid.
     """
     try:
-        document = yaml_document(kubeconfig, "kubeconfig", most=MAX_BYTES)
+        document = yaml_document(kubeconfig, "kubeconfig", max_bytes=MAX_BYTES)
     except UsageError as error:
         raise UsageError(error.message, hint=_ANOTHER_FILE, cause=CAUSE) from None
     if isinstance(document, dict):

@@ -33,8 +33,8 @@ from harness.core.kubeconfig import (
     reading,
     token_file,
 )
-from harness.core.proxies import Proxy, proxy_of_cluster, shown
-from harness.core.retries import Answered, Requests, Retried, pause, reason_of
+from harness.core.proxies import Proxy, proxy_of_cluster, without_credentials
+from harness.core.retries import OnResponse, OnRetry, Requests, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
@@ -88,7 +88,7 @@ class Kube:
         except UsageError as error:
             raise UsageError(error.message, hint=error.hint, cause=CAUSE) from None
         except ValueError:
-            server = shown(str(configuration.host))
+            server = without_credentials(str(configuration.host))
             raise HarnessError(
                 f"expected the URL of an API server in {self.kubeconfig}, found {server}",
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
@@ -146,28 +146,28 @@ class Kube:
 
     # -- requests to the API server itself -------------------------------------------------------------
     @property
-    def retried(self) -> Retried:
+    def on_retry(self) -> OnRetry:
         """Return the callback that is called after each request that succeeded only after a retry.
 
         Its arguments are the request and the reason for the retry.
         """
-        return self._requests.retried
+        return self._requests.on_retry
 
-    @retried.setter
-    def retried(self, callback: Retried) -> None:
-        self._requests.retried = callback
+    @on_retry.setter
+    def on_retry(self, callback: OnRetry) -> None:
+        self._requests.on_retry = callback
 
     @property
-    def answered(self) -> Answered:
+    def on_response(self) -> OnResponse:
         """Return the callback that is called after each response of the API server.
 
         Its arguments are the method, the URL and the status code.
         """
-        return self._requests.answered
+        return self._requests.on_response
 
-    @answered.setter
-    def answered(self, callback: Answered) -> None:
-        self._requests.answered = callback
+    @on_response.setter
+    def on_response(self, callback: OnResponse) -> None:
+        self._requests.on_response = callback
 
     def silence(self, seconds: float = 5) -> str | None:
         """Return why the API server is not ready, or None if it is ready within `seconds`.
@@ -308,7 +308,7 @@ class Kube:
             except (ApiException, HTTPError) as error:
                 problem = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
                 if problem != missing:
-                    self.retried(f"waiting for {awaited}", problem)
+                    self.on_retry(f"waiting for {awaited}", problem)
                 missing = problem
                 pause(deadline)
         raise WaitError(awaited, str(missing), seconds, cause=cause)

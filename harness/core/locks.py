@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-changing = threading.Lock()
+fork_mutex = threading.Lock()
 """A mutex that is held while a child process is started, so that no other thread closes a lock's file
 descriptor that the child inherits."""
 _descriptors: set[int] = set()
 
 
-class Hold:
+class LockHandle:
     """A lock on a file or directory.
 
     It is held until `release` is called, or until this process and all child processes that inherited the
@@ -32,7 +32,7 @@ class Hold:
 
     def release(self) -> None:
         """Release the lock, including for child processes that inherited it. A second call does nothing."""
-        with changing:
+        with fork_mutex:
             if self._descriptor in _descriptors:
                 _descriptors.remove(self._descriptor)
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -40,7 +40,7 @@ class Hold:
                 self._descriptor = -1
 
 
-def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
+def acquire(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> LockHandle:
     """Lock `path`, a directory or a file. A missing file is created.
 
     If another process holds the lock, `waiting` is called before this process waits for it. If the holder
@@ -57,7 +57,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
                 waiting()
                 fcntl.flock(descriptor, kind)
             if _is(descriptor, path):
-                return Hold(descriptor)
+                return LockHandle(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -75,11 +75,11 @@ def _is(descriptor: int, path: Path) -> bool:
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Return a context manager that holds an exclusive lock on `path` during its block."""
-    hold = take(path, waiting=waiting)
+    handle = acquire(path, waiting=waiting)
     try:
         yield
     finally:
-        hold.release()
+        handle.release()
 
 
 def in_use(path: Path) -> bool:

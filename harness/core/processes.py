@@ -149,7 +149,7 @@ def started(
 
 def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> subprocess.Popen[str]:
     try:
-        with locks.changing:
+        with locks.fork_mutex:
             return subprocess.Popen(
                 list(command),
                 text=True,
@@ -232,7 +232,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
         return
 
 
-def alive(pid: int | str) -> bool:
+def is_alive(pid: int | str) -> bool:
     """Return whether a process exists, regardless of its owner."""
     try:
         return psutil.pid_exists(int(pid))

@@ -61,7 +61,8 @@ class Proxy:
             host, port, parts = None, None, urlsplit("")
         if not host:
             raise UsageError(
-                f"{source}: expected the URL of a proxy, such as http://proxy:3128, found {shown(text)}",
+                f"{source}: expected the URL of a proxy, such as http://proxy:3128, "
+                f"found {without_credentials(text)}",
                 hint="correct it, or remove it if there is no proxy",
             )
         if parts.scheme not in _PORTS:
@@ -188,7 +189,7 @@ def passwords(url: str) -> Iterator[str]:
         yield from dict.fromkeys((found[1], unquote(found[1])))
 
 
-def shown(url: str) -> str:
+def without_credentials(url: str) -> str:
     """Return a URL for use in a message, without its user name and password."""
     return re.sub(r"^(\s*(?:\w+://)?).*@", r"\1***@", url)
 

@@ -24,27 +24,27 @@ RETRY_SECONDS = 20.0
 restarting."""
 PAUSE_SECONDS = 0.5
 """The number of seconds to wait before the next attempt."""
-Retried = Callable[[str, str], None]
-Answered = Callable[[str, str, int], None]
+OnRetry = Callable[[str, str], None]
+OnResponse = Callable[[str, str, int], None]
 
 
-def _nobody(*told: object) -> None:
-    del told
+def _ignore(*arguments: object) -> None:
+    del arguments
 
 
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
     """A REST client with a default timeout.
 
-    The client retries requests that are safe to repeat, and calls `retried` if a retry succeeded. It does not
-    retry watches, log streams and requests with their own timeout, because their callers handle errors.
+    The client retries requests that are safe to repeat, and calls `on_retry` if a retry succeeded. It does
+    not retry watches, log streams and requests with their own timeout, because their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
         with suppress(OSError):  # An unreadable certificate file raises an error for each connection.
             _share_context(self.pool_manager.connection_pool_kw)
-        self.retried: Retried = _nobody
-        self.answered: Answered = _nobody
+        self.on_retry: OnRetry = _ignore
+        self.on_response: OnResponse = _ignore
 
     def request(
         self,
@@ -72,9 +72,9 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
             reraise=True,
         )
         answer = again(super().request, method, url, headers, body, post_params, timeout)
-        self.answered(method, url, int(answer.status))
+        self.on_response(method, url, int(answer.status))
         if lost:
-            self.retried(
+            self.on_retry(
                 f"{method} {url.partition('?')[0]}", f"{lost[0]}; succeeded on attempt {len(lost) + 1}"
             )
         return answer

@@ -118,7 +118,7 @@ class Terminal(Generic[Mark]):
         self._home: int | None = None
         """The index of the row in which the cursor's home position is, or None before the first move to an
         absolute position."""
-        self._kept = (0, 0)
+        self._saved_cursor = (0, 0)
         self._jumps = 0
         """The number of cursor movements so far. All text that is replaced between two movements counts as
         one update."""
@@ -181,7 +181,7 @@ class Terminal(Generic[Mark]):
             return
         del self._rows[0]
         self._at -= 1
-        self._kept = max(0, self._kept[0] - 1), self._kept[1]
+        self._saved_cursor = max(0, self._saved_cursor[0] - 1), self._saved_cursor[1]
         self._before = row.text()
         yield Row(self._before, row.first, row.last)
 
@@ -242,9 +242,9 @@ class Terminal(Generic[Mark]):
             case "\x8d" | "\x1bM":
                 self._jump(self._at - 1, self._column)
             case "\x1b7":
-                self._kept = self._at, self._column
+                self._saved_cursor = self._at, self._column
             case "\x1b8":
-                self._jump(*self._kept)
+                self._jump(*self._saved_cursor)
             case "\x1bc":
                 self._clear_screen(mark)
             case _:
@@ -276,7 +276,7 @@ class Terminal(Generic[Mark]):
         if count > 0:
             del self._rows[:count]
             self._at = max(0, self._at - count)
-            self._kept = max(0, self._kept[0] - count), self._kept[1]
+            self._saved_cursor = max(0, self._saved_cursor[0] - count), self._saved_cursor[1]
             self._home = None if self._home is None else max(0, self._home - count)
 
     def _commit(self, row: _Row[Mark], following: list[_Row[Mark]] | None = None) -> Iterator[Row[Mark]]:
@@ -313,9 +313,9 @@ class Terminal(Generic[Mark]):
         row = self._row(mark)
         match final:
             case "s":
-                self._kept = self._at, self._column
+                self._saved_cursor = self._at, self._column
             case "u":
-                self._jump(*self._kept)
+                self._jump(*self._saved_cursor)
             case "K":
                 row.erase(*_range(first, self._column), self._jumps, mark)
             case "X":

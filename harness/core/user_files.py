@@ -57,14 +57,14 @@ def open_regular(path: Path) -> BinaryIO:
     raise NotRegularError(errno.EINVAL, f"is {seen} is expected")
 
 
-def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file with at most `most` bytes. Raises UsageError.
+def read_bytes(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a file with at most `max_bytes` bytes. Raises UsageError.
 
     `what` is the kind of file to name in messages, such as "job file".
     """
     try:
         with open_regular(path) as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
             size = max(os.fstat(file.fileno()).st_size, len(data))
     except FileNotFoundError:
         raise UsageError(f"{what} {path} does not exist", hint=hint) from None
@@ -72,25 +72,25 @@ def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) 
         raise UsageError(f"{what} {path} {error.strerror}", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}", hint=hint) from None
-    if len(data) > most:
-        raise UsageError(f"{what} {path} has {size} bytes; at most {most} are read", hint=hint)
+    if len(data) > max_bytes:
+        raise UsageError(f"{what} {path} has {size} bytes; at most {max_bytes} are read", hint=hint)
     return data
 
 
-def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
-    """Return the text of a file with at most `most` bytes, decoded as UTF-8 regardless of the locale.
+def read_text(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file with at most `max_bytes` bytes, decoded as UTF-8 regardless of the locale.
 
     `what` is the kind of file to name in messages, such as "job file". Raises UsageError.
     """
     try:
-        return _decoded(read_bytes(path, what, hint=hint, most=most))
+        return _decoded(read_bytes(path, what, hint=hint, max_bytes=max_bytes))
     except _Wrong as error:
         raise UsageError(f"{what} {path} {error}", hint=hint) from None
 
 
-def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dict[str, Any]:
+def toml(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read and parse a TOML file. Raises UsageError if the file cannot be read or is not valid TOML."""
-    text = read_text(path, what, hint=hint, most=most)
+    text = read_text(path, what, hint=hint, max_bytes=max_bytes)
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)

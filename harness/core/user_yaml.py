@@ -61,17 +61,17 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
-def yaml_documents(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> list[Any]:
+def yaml_documents(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> list[Any]:
     """Return the documents in a YAML file, with None for empty documents. Raises UsageError."""
-    return yaml_texts(read_text(path, what, hint=hint, most=most), f"{what} {path}", hint=hint)
+    return yaml_texts(read_text(path, what, hint=hint, max_bytes=max_bytes), f"{what} {path}", hint=hint)
 
 
-def yaml_document(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> Any:
+def yaml_document(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> Any:
     """Return the only document in a YAML file, or None if the file is empty.
 
     Raises UsageError if the file is invalid or contains several documents.
     """
-    documents = yaml_documents(path, what, hint=hint, most=most)
+    documents = yaml_documents(path, what, hint=hint, max_bytes=max_bytes)
     if len(documents) > 1:
         raise UsageError(f"{what} {path} has {len(documents)} documents; one is expected", hint=hint)
     return documents[0] if documents else None

@@ -21,7 +21,7 @@ def exists(path: Path) -> bool:
     return True
 
 
-def prove(folder: Path, setting: str) -> None:
+def check(folder: Path, setting: str) -> None:
     """Create and remove a file in `folder` or, if it does not exist, in its closest existing parent.
 
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name

@@ -127,7 +127,7 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
     rows: dict[str, Row] = {}
     for ledger in ledgers:
         try:
-            for line in read_text(ledger, "ledger", most=MAX_RECORD_BYTES).splitlines():
+            for line in read_text(ledger, "ledger", max_bytes=MAX_RECORD_BYTES).splitlines():
                 row = Row.model_validate_json(line)
                 rows[row.fault] = row
         except ValueError as error:

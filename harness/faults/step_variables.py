@@ -52,7 +52,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
         "kubectl": f"kubectl --kubeconfig {shlex.quote(str(kind.kubeconfig))} --context {kind.context}",
         "files": str(FILES),
         "workers": str(FILES.parents[1] / "workers"),
-        "volumes": str(shared.here) if shared is not None else "",
+        "volumes": str(shared.local_path) if shared is not None else "",
         **images,
     }
 

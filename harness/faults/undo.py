@@ -68,7 +68,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(command) for command in commands]))
-    hold = locks.take(partial)
+    handle = locks.acquire(partial)
     partial.replace(journal)
     watchdog = subprocess.Popen(
         [sys.executable, "-m", "harness.faults.undo", str(journal)],
@@ -86,7 +86,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
             journal.unlink()
         watchdog.kill()
         watchdog.wait()
-        hold.release()
+        handle.release()
     if failed:
         raise HarnessError(
             "the fault could not be undone: " + "; ".join(failed),

@@ -13,10 +13,10 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.core.concurrency import together
+from harness.core.concurrency import run_all
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
-from harness.core.locks import Hold, in_use, take
+from harness.core.locks import LockHandle, acquire, in_use
 from harness.core.progress import Progress
 from harness.launch.labels import NONCE_LABEL
 from harness.provision.controllers.queues import MANAGED
@@ -50,16 +50,16 @@ class NamespaceLeases:
         """
         self._folder = folder
         self._mine_only = mine_only
-        self._mine: dict[str, Hold] = {}
+        self._mine: dict[str, LockHandle] = {}
 
     def acquire(self, nonce: str) -> None:
         """Acquire the lease on a namespace, before the namespace is created."""
-        self._mine[nonce] = take(self._folder / nonce)
+        self._mine[nonce] = acquire(self._folder / nonce)
 
     def release(self, nonce: str) -> None:
         """Release the lease. A second call has no effect."""
-        if (hold := self._mine.pop(nonce, None)) is not None:
-            hold.release()
+        if (handle := self._mine.pop(nonce, None)) is not None:
+            handle.release()
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
@@ -91,7 +91,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     """
     try:
         free = set(leases.free(of_launches(kube)))
-        by_kind = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
+        by_kind = zip(LAUNCHED, run_all(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
         leftovers = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
         for (api_version, kind), metadata in leftovers:
             name, namespace = metadata["name"], metadata["namespace"]

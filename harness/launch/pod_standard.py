@@ -60,7 +60,7 @@ def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
 
     A rejection by RBAC does not count, because it is controllers that create a launch's pods.
     """
-    message = pod_rules.refused(kube, namespace, spec)
+    message = pod_rules.rejection(kube, namespace, spec)
     return message if message and refusals.rule_of(message) else None
 
 

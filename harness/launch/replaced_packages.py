@@ -99,7 +99,7 @@ def _controller(each: Replacement, context: RunContext) -> Replaced:
         try:
             digest = module_digest(path, each.versions)
         except UsageError as error:
-            if origin(versions.load(settings), context).way == "source":
+            if origin(versions.load(settings), context).image_source == "source":
                 raise UsageError(f"--replace {each.name}: {error.message}") from None
     return Replaced(
         name=each.name,

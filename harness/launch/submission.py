@@ -49,7 +49,7 @@ class Launching:
             if not is_transient(self.kube, error):
                 raise
             self.writer.retry(f"{self.workload.launcher} launch", error.message)
-        controllers.prove_again(self.kube)
+        controllers.recheck_serving(self.kube)
         return self._submit()
 
     def _submit(self) -> Handle:

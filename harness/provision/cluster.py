@@ -8,7 +8,7 @@ from typing import Protocol
 
 from harness.context import RecordedContext, RunContext
 from harness.core.kubernetes import Kube
-from harness.core.locks import Hold
+from harness.core.locks import LockHandle
 from harness.core.progress import Progress
 from harness.evidence.schema.bundle import Replaced
 from harness.provision.images.build import ImageRef
@@ -18,7 +18,7 @@ from harness.provision.images.build import ImageRef
 class SharedFolder:
     """A folder shared by this machine and all of a cluster's nodes."""
 
-    here: Path
+    local_path: Path
     on_nodes: str
 
 
@@ -73,7 +73,7 @@ class Cluster(Protocol):
     def kube(self) -> Kube:
         """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 
-    def use(self) -> Hold:
+    def use(self) -> LockHandle:
         """Mark the cluster as used.
 
         Until the returned lock is released, no other process removes the cluster.
@@ -138,7 +138,7 @@ class Ready:
     worker: ImageRef
     schedulable_nodes: int
     versions: dict[str, str]
-    use: Hold
+    use: LockHandle
     """A lock that keeps other processes from removing the cluster, until `leave` or this process exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced."""

@@ -17,13 +17,13 @@ from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubeconfig import context_of
 from harness.core.kubernetes import Kube, applied_by_us, reached
-from harness.core.locks import Hold, take
+from harness.core.locks import LockHandle, acquire
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues, tracker
 from harness.provision.controllers.readiness import CONTROLLERS
-from harness.provision.controllers.webhooks import prove
+from harness.provision.controllers.webhooks import check_serving
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
@@ -80,12 +80,12 @@ class ExistingCluster:
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Do nothing, because the launch's namespace is deleted with its pods after the launch."""
 
-    def use(self) -> Hold:
+    def use(self) -> LockHandle:
         """Mark the cluster as used until the returned lock is released.
 
         The harness never removes a user's cluster.
         """
-        return take(self.dir / "users", shared=True)
+        return acquire(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
         """Return False, because the harness never removes a user's cluster."""
@@ -114,7 +114,7 @@ class ExistingCluster:
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():
             kube = self.kube()
-            kube.retried = writer.retry
+            kube.on_retry = writer.retry
             if kube.proxy is not None:
                 writer.redactor.add(kube.proxy.password)
             version = _version(kube)
@@ -124,7 +124,7 @@ class ExistingCluster:
             for requirement in needs:
                 progress(f"{requirement.what}: {requirement.state}")
             self._refuse_lacks(needs)
-            prove(kube)
+            check_serving(kube)
             nodes = queues.schedulable_nodes(kube)
         controller_versions = {each.what: each.state for each in needs if each.what in ("jobset", "kueue")}
         return Ready(
@@ -174,7 +174,7 @@ class ExistingCluster:
             _refuse_foreign(kube, lacks, settings.cluster_queue == queues.CLUSTER_QUEUE)
             if lacks & CONTROLLERS.keys():
                 stack = resolve(context)
-                if stack.way != "registry":
+                if stack.image_source != "registry":
                     raise UsageError(
                         "JobSet and Kueue can only be installed if container registries can be reached",
                         hint="HARNESS_IMAGES=registry, or install them by hand",

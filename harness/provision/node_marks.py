@@ -34,7 +34,7 @@ another client causes a conflict. Kubelets often write the status of their nodes
 write labels in a loop.
 """
 
-Wanted = Callable[[Object], Object | None]
+PatchOf = Callable[[Object], Object | None]
 """A function that returns the merge patch for a node, or None if the node does not need to be changed."""
 
 
@@ -89,7 +89,7 @@ def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | N
     if BEFORE in annotations and labelled and wanted == items(node, "spec", "taints"):
         return None
     before = annotations.get(BEFORE) or json.dumps(
-        {"label": mapping(node, "metadata", "labels").get(LABEL), "taints": _own(node)}, sort_keys=True
+        {"label": mapping(node, "metadata", "labels").get(LABEL), "taints": _own_taints(node)}, sort_keys=True
     )
     return _patch(node, verdict, before, wanted)
 
@@ -115,7 +115,7 @@ def restoring(node: Object) -> Object | None:
     return _patch(node, label, None, [*others, *taints])
 
 
-def _own(node: Object) -> list[dict[str, Any]]:
+def _own_taints(node: Object) -> list[dict[str, Any]]:
     return [one for one in items(node, "spec", "taints") if one.get("key") == TAINT]
 
 
@@ -143,7 +143,7 @@ def _patch(node: Object, label: str | None, before: str | None, taints: list[dic
     }
 
 
-def _change(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
+def _change(kube: Kube, name: str, wanted: PatchOf, marked: Marked) -> None:
     tries = Retrying(
         retry=retry_if_exception_type(ConflictError),
         wait=wait_random_exponential(multiplier=0.05, max=2),
@@ -157,7 +157,7 @@ def _change(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
         ) from error
 
 
-def _change_once(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
+def _change_once(kube: Kube, name: str, wanted: PatchOf, marked: Marked) -> None:
     """Read the node, and send its patch.
 
     Raises ConflictError if another client has changed the node in the meantime.

@@ -39,7 +39,7 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     labels = {**MANAGED, **({ENFORCE: standard} if standard else {})}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     try:
-        message = refused(kube, namespace, spec)
+        message = rejection(kube, namespace, spec)
     finally:
         kube.delete("v1", "Namespace", namespace)
     if message is None:
@@ -59,7 +59,7 @@ def hint_for(message: str) -> str:
     return f"the pod was rejected by {' '.join(filter(None, rule))}"
 
 
-def refused(kube: Kube, namespace: str, spec: Object) -> str | None:
+def rejection(kube: Kube, namespace: str, spec: Object) -> str | None:
     """Return the message with which the API server rejects the pod, or None if it admits the pod."""
     metadata = {"name": "preflight", "namespace": namespace}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

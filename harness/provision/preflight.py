@@ -195,7 +195,7 @@ def _tracker(kube: Kube, settings: Settings) -> str:
     if settings.tracker == "hosted":
         return "hosted"
     try:
-        embedded.prove(kube)
+        embedded.check_serving(kube)
     except HarnessError as error:
         hint = "--install with HARNESS_TRACKER_IMAGE, or --tracker hosted"
         raise HarnessError(error.message, hint=hint, cause="tracker.not_ready") from None

@@ -275,7 +275,7 @@ def _copy(each: Replacement, folder: Path) -> Path:
             hint="give the folder of the package itself, without data",
         )
     copy = folder / root.name
-    shutil.copytree(root, copy, symlinks=True, ignore=_left_out)
+    shutil.copytree(root, copy, symlinks=True, ignore=_ignored_entries)
     if (root / ".git").exists():
         (copy / ".git").symlink_to((root / ".git").resolve())
     return copy / package.relative_to(root)
@@ -291,7 +291,7 @@ def _work_tree(package: Path) -> Path | None:
     return None
 
 
-def _left_out(folder: str, names: list[str]) -> set[str]:
+def _ignored_entries(folder: str, names: list[str]) -> set[str]:
     """Return the entries of a folder that are not copied. Copying a socket or a FIFO would block."""
     paths = {name: Path(folder, name) for name in names}
     return {
@@ -305,7 +305,7 @@ def _fits(root: Path) -> bool:
     """Return whether the files in `root` that would be copied have at most _MAX_BYTES in total."""
     size = 0
     for folder, folders, files in os.walk(root):
-        left_out = _left_out(folder, [*folders, *files])
+        left_out = _ignored_entries(folder, [*folders, *files])
         folders[:] = [name for name in folders if name not in left_out]
         size += sum(Path(folder, name).lstat().st_size for name in files if name not in left_out)
         if size > _MAX_BYTES:

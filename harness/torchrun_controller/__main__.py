@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         except HarnessError as error:
             print(f"torchrun-controller: {error}", file=sys.stderr)
             return 2
-        kube.answered = metrics.answered
+        kube.on_response = metrics.record_response
         return _lead(asked, kube, stop, health, metrics)
 
 
@@ -123,7 +123,7 @@ def _lead(
     """Wait for the Lease, and reconcile objects while this process holds it. Return the exit code."""
     lost, watching = threading.Event(), threading.Event()
 
-    def tried(answered: bool) -> None:
+    def on_attempt(answered: bool) -> None:
         health.moves("lease")
         # A standby is ready as soon as it can take over. The leader is ready once its caches are synced.
         if answered and (not metrics.leads or watching.is_set()):
@@ -131,28 +131,28 @@ def _lead(
 
     identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     namespace = lease_namespace(asked.lease_namespace)
-    lease = Lease(kube, namespace, "torchrun-controller", identity, tried=tried)
+    lease = Lease(kube, namespace, "torchrun-controller", identity, on_attempt=on_attempt)
     if not lease.acquire(stop):
         return 0
     metrics.leads = True
     health.ready.clear()
 
-    def keep() -> None:
-        lease.keep(stop)
+    def renew() -> None:
+        lease.renew(stop)
         metrics.leads = False
         if not stop.is_set():
             lost.set()
             stop.set()
 
-    keeper = threading.Thread(target=keep, name="lease", daemon=True)
-    keeper.start()
+    renewal = threading.Thread(target=renew, name="lease", daemon=True)
+    renewal.start()
     kai = asked.gang == "kai"
     cluster = Cluster(kube, kai=kai)
     reconciler = Reconciler(cluster, Caches(kai=kai), asked.cluster_queue, metrics=metrics)
     operator = Operator(reconciler, asked.namespace, lambda: health.moves("event loop"))
     asyncio.run(operator.run(stop, watching))
     stop.set()
-    keeper.join(timeout=30)
+    renewal.join(timeout=30)
     return 1 if lost.is_set() else 0
 
 

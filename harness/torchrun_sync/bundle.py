@@ -34,16 +34,16 @@ _FROM_STDIN = (
     + """
 import hashlib, json, os, signal, zlib
 signal.alarm(60)
-length, digest, came = int(sys.argv[1]), sys.argv[2], b""
-while len(came) < length:
-    piece = os.read(0, length - len(came))
+length, digest, received = int(sys.argv[1]), sys.argv[2], b""
+while len(received) < length:
+    piece = os.read(0, length - len(received))
     if not piece:
-        sys.exit("received only %d of %d bytes of the program" % (len(came), length))
-    came += piece
-if hashlib.sha256(came).hexdigest() != digest:
+        sys.exit("received only %d of %d bytes of the program" % (len(received), length))
+    received += piece
+if hashlib.sha256(received).hexdigest() != digest:
     sys.exit("the received program does not match its SHA-256")
 signal.alarm(0)
-run(json.loads(zlib.decompress(came)), sys.argv[3:])
+run(json.loads(zlib.decompress(received)), sys.argv[3:])
 """
 )
 
@@ -78,17 +78,17 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
 
-def init_command(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
+def init_command(folder: str, server: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
     """Return the command of an init container that waits for the pod's first tree.
 
-    The tree comes from the mounted Secrets in `folder`, from the pod at `holder` (HOST:PORT, or an empty
+    The tree comes from the mounted Secrets in `folder`, from the pod at `server` (HOST:PORT, or an empty
     string), or from a sync. `ready` is the expected content of the file ROOT/ready. After `seconds`, the
     command exits with code 1.
     """
-    return [*_carried(STORED_ARCHIVE), folder, holder, root, control, ready, f"{seconds:g}"]
+    return [*_carried(STORED_ARCHIVE), folder, server, root, control, ready, f"{seconds:g}"]
 
 
-def holder_command(folder: str, root: str, ready: str, port: int) -> list[str]:
+def archive_server_command(folder: str, root: str, ready: str, port: int) -> list[str]:
     """Return the command of the pod that stores a job's code and serves it on `port`."""
     return [*_carried(ARCHIVE_SERVER), folder, root, ready, str(port)]
 

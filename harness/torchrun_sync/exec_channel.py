@@ -29,7 +29,7 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
-SAID_BYTES = 4000
+STDERR_BYTES = 4000
 """The maximum number of bytes that are kept of the command's stderr. Its last lines explain why the command
 ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
@@ -67,7 +67,7 @@ class ExecChannel:
             if channel == bytes([STDOUT]) and piece:
                 return bytes(piece)
             if channel == bytes([STDERR]):
-                self._stderr = (self._stderr + piece)[-SAID_BYTES:]
+                self._stderr = (self._stderr + piece)[-STDERR_BYTES:]
             elif channel == bytes([ERROR]) and piece:
                 self._ended(piece)
 
@@ -166,4 +166,4 @@ def _message(error: WebSocketBadStatusException) -> str:
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return body[:SAID_BYTES] or str(error)
+        return body[:STDERR_BYTES] or str(error)

@@ -22,12 +22,12 @@ from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.sender import Changed, Limits, Sender, State
 from harness.torchrun_sync.tree import Tree, Walker
 
-LOOKS = 5
+MAX_SCANS = 5
 STOPPING_SECONDS = 60.0
 """The number of seconds during a switch for which the failure of a command does not end its pod. The commands
 in the pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
 """
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Fleet:
         If a file changes while it is read, scan the folder again.
         """
         changed = ""
-        for _ in range(LOOKS):
+        for _ in range(MAX_SCANS):
             tree = walker.scan()
             try:
                 staged = self._each(_writers(states, tree.digest), partial(Sender.send, tree=tree))
@@ -165,7 +165,7 @@ class Fleet:
         self._each(first, switch)
         self._each(rest, switch)
 
-    def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
+    def _each(self, names: Sequence[str], act: Callable[[Sender], _Result]) -> dict[str, _Result]:
         """Call `act` with the senders of the named pods in parallel, and wait for all calls.
 
         If calls raise, the error of the first of these pods is raised.
@@ -178,9 +178,9 @@ class Fleet:
 
 
 def always_changes(path: str) -> HarnessError:
-    """Return the error for a file that was written to during each of LOOKS scans."""
+    """Return the error for a file that was written to during each of MAX_SCANS scans."""
     return HarnessError(
-        f"{path} was written to while it was read, {LOOKS} times",
+        f"{path} was written to while it was read, {MAX_SCANS} times",
         hint=f"a file that always changes is not code: add it to {OWN}",
     )
 

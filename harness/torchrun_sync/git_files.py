@@ -24,7 +24,7 @@ GITLINK = "160000"
 IGNORED = "git ignores it"
 _REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
 _TRUST = re.compile(r"git config --global --add safe\.directory .*")
-_KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
+_INHERITED = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
 """The prefixes of environment variables that are passed to git. Other variables, such as GIT_DIR in a git
 hook, might make git use another repository.
 """
@@ -132,7 +132,9 @@ def _git(folder: Path, *arguments: str) -> list[str]:
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     # fsmonitor would run a program that the repository's configuration names. It is not needed to list files.
     command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
-    others = {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)}
+    others = {
+        name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_INHERITED)
+    }
     changes = {**others, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         return subprocess.run(

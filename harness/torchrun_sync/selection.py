@@ -63,7 +63,7 @@ class _ByFiles:
         return f"a {GIT} file excludes it" if decision else ""
 
 
-class _Whole:
+class _IncludeAll:
     """The rules for a folder that .torchrunignore includes again: all of its content is sent, except for
     caches and virtual environments."""
 
@@ -142,7 +142,7 @@ class Selection:
                     f"the submodule {path} is empty here, so it is sent empty: git submodule update --init"
                 )
             return _ByFiles(Ignored(self.top / path)), path
-        return (_Whole(), base) if included else (rules, base)
+        return (_IncludeAll(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
         """Return the rules for a folder: git's if the folder is in a work tree, and otherwise those of

@@ -31,7 +31,7 @@ PROBE = 4096
 """The number of bytes at the beginning of a piece that are compressed on trial. Images and weights, for
 example, do not become smaller.
 """
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
     """The timeouts of the phases of a sync, in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
-    answer: float = 30
+    response: float = 30
     lock: float = 15
     """The maximum time to wait for another sync into the same folder."""
     stall: float = 30
@@ -50,7 +50,7 @@ class Limits:
     """The maximum time for stopping the command. It is longer than the receiver's own timeout
     (pod/control.py), so that the user sees the receiver's error message.
     """
-    tries: int = 4
+    retries: int = 4
 
 
 @dataclass(frozen=True)
@@ -92,25 +92,25 @@ class Sender:
 
     def state(self) -> State:
         """Return the pod's current state."""
-        return self._tried(self._hello)
+        return self._retry(self._hello)
 
     def send(self, tree: Tree) -> str:
         """Stage the tree in the pod, next to the running tree.
 
         Return the digest that the pod computed. Raises Changed, Cut or PodRefused.
         """
-        return self._tried(lambda: self._send(tree))
+        return self._retry(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
         """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
-        response = self._tried(
-            lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
+        response = self._retry(
+            lambda: self._request("patience", "patient", self._limits.response, {"seconds": seconds})
         )
         return dict(response["status"])
 
     def hold(self) -> bool:
         """Make the pod's supervisor stop the command. Return whether the pod has a supervisor."""
-        return bool(self._tried(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
+        return bool(self._retry(lambda: self._request("hold", "held", self._limits.hold))["supervised"])
 
     def switch(self, tree: str, generation: int, *, patience: float = 0, ready: str = "") -> None:
         """Make the pod switch to the tree and start the command.
@@ -118,13 +118,13 @@ class Sender:
         Raises PodRefused if the pod reports another tree.
         """
         asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
-        response = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
+        response = self._retry(lambda: self._request("switch", "switched", self._limits.stage, asked))
         if (response["tree"], response["generation"]) != (tree, generation):
             raise PodRefused(f"{self.name}: expected a switch to {asked}, but the pod reports {response}")
 
     def release(self) -> None:
         """End a hold, so that the supervisor runs its command again."""
-        self._tried(lambda: self._ask("release", "released", self._limits.answer))
+        self._retry(lambda: self._request("release", "released", self._limits.response))
 
     def close(self) -> None:
         if self._channel is not None:
@@ -132,19 +132,19 @@ class Sender:
             self._channel = None
 
     # -- keep a connection to the pod ------------------------------------------------------------------
-    def _tried(self, phase: Callable[[], _Answer]) -> _Answer:
+    def _retry(self, phase: Callable[[], _Result]) -> _Result:
         """Run a phase of the protocol and return its result.
 
         If the connection is lost, repeat the phase with a new connection.
         """
-        for again in range(self._limits.tries, -1, -1):
+        for attempts_left in range(self._limits.retries, -1, -1):
             try:
                 return phase()
             except Cut as cut:
                 self.close()
-                if not again:
+                if not attempts_left:
                     raise Cut(
-                        f"{self.name}: {cut.message}, {self._limits.tries + 1} times",
+                        f"{self.name}: {cut.message}, {self._limits.retries + 1} times",
                         hint=cut.hint or "sync again: the pod keeps the received data",
                     ) from None
                 self.reconnects += 1
@@ -165,23 +165,23 @@ class Sender:
         return self._channel
 
     def _hello(self) -> State:
-        response = self._ask("hello", "state", self._limits.answer, {"session": self._session})
+        response = self._request("hello", "state", self._limits.response, {"session": self._session})
         if response.pop("session") != self._session:
             raise PodRefused(f"{self.name}: the receiver of another session responded: {response}")
         return State(**response)
 
-    def _ask(self, kind: str, awaited: str, seconds: float, message: Any = None) -> dict[str, Any]:
+    def _request(self, kind: str, awaited: str, seconds: float, message: Any = None) -> dict[str, Any]:
         deadline = Deadline.after(seconds)
         self._connected().send(pack(kind, json.dumps(message or {}).encode()), deadline)
         while True:
-            received, response = self._take(deadline, f"{awaited!r} after {kind!r}")
+            received, response = self._next_response(deadline, f"{awaited!r} after {kind!r}")
             if received == awaited:
                 return response
             if received != "ack":
                 raise PodRefused(f"{self.name}: expected {awaited!r} after {kind!r}, but got {received!r}")
 
-    def _take(self, deadline: Deadline, awaited: str) -> tuple[str, dict[str, Any]]:
-        while (frame := self._frames.take()) is None:
+    def _next_response(self, deadline: Deadline, awaited: str) -> tuple[str, dict[str, Any]]:
+        while (frame := self._frames.next_frame()) is None:
             try:
                 self._frames.feed(self._connected().receive(deadline))
             except Cut as cut:
@@ -199,8 +199,8 @@ class Sender:
         channel = self._connected()
         for start in range(0, len(packed), PIECE):
             channel.send(pack("entries", packed[start : start + PIECE]), Deadline.after(self._limits.stall))
-        limit = self._limits.lock + self._limits.answer
-        need = self._ask("manifest", "need", limit, {"seconds": self._limits.lock})["need"]
+        limit = self._limits.lock + self._limits.response
+        need = self._request("manifest", "need", limit, {"seconds": self._limits.lock})["need"]
         entries = tree.by_digest()
         sent = came = 0
         for digest, offset in need:
@@ -215,11 +215,11 @@ class Sender:
                     self.sent += len(payload)
                 while sent - came > WINDOW:
                     came = self._acked()
-        return str(self._ask("stage", "staged", self._limits.stage)["tree"])
+        return str(self._request("stage", "staged", self._limits.stage)["tree"])
 
     def _acked(self) -> int:
         """Wait for an ack. Return the number of bytes that the pod has acknowledged."""
-        kind, response = self._take(Deadline.after(self._limits.stall), "an ack")
+        kind, response = self._next_response(Deadline.after(self._limits.stall), "an ack")
         if kind != "ack":
             raise PodRefused(f"{self.name}: expected 'ack', but got {kind!r}")
         return int(response["came"])

@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale_seconds=arguments.stale_seconds,
         )
     )
-    Connection.most = raise_limit()
+    Connection.max_connections = raise_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -26,10 +26,12 @@ def job(namespace: str, phase: str) -> Object:
 
 def count(metrics: Metrics) -> None:
     """Add one to everything that a leader counts."""
-    with pytest.raises(KeyError), metrics.look("job"):
+    with pytest.raises(KeyError), metrics.time_reconcile("job"):
         raise KeyError
-    metrics.answered("PUT", "https://x/apis/torchrun.ai/v1alpha1/namespaces/a/torchrunjobs/b/status", 409)
-    metrics.answered("GET", "https://x/api/v1/pods?watch=true", 200)
+    metrics.record_response(
+        "PUT", "https://x/apis/torchrun.ai/v1alpha1/namespaces/a/torchrunjobs/b/status", 409
+    )
+    metrics.record_response("GET", "https://x/api/v1/pods?watch=true", 200)
     metrics.waits.labels("a", "gpu").observe(7)
     metrics.events_failed.inc()
 

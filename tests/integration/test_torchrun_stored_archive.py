@@ -21,7 +21,7 @@ from test_torchrun_sync import NAMES, TREES, _write, fleet, here
 from harness.torchrun_sync import bundle
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.store import Store
-from harness.torchrun_sync.pod.stored_archive import Whole, come, joined, restore, split
+from harness.torchrun_sync.pod.stored_archive import ArchiveReader, fetch_code, join_parts, restore, split
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Walker
 
@@ -62,7 +62,7 @@ def test_64_pods_cost_one_upload(here: Path, tmp_path: Path) -> None:
     keep(tmp_path / "parts", here)
     pods = [pod(tmp_path / f"pod{index}") for index in range(64)]
     for each in pods:
-        assert "from Secrets" in come(Store(str(each.root)), str(tmp_path / "parts"), READY)
+        assert "from Secrets" in fetch_code(Store(str(each.root)), str(tmp_path / "parts"), READY)
     assert [seen(each.mount) for each in pods] == [seen(here)] * 64
     with fleet(pods[::16]) as job:
         done = job.sync(Walker(here))
@@ -189,10 +189,10 @@ def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: in
         parts.mkdir()
         for index, part in enumerate(split(whole, max(size, len(whole) // 50))):
             (parts / str(index)).write_bytes(part)
-        assert joined(str(parts)) == whole
+        assert join_parts(str(parts)) == whole
         mount.mkdir()
         store = Store(str(mount / ".torchrun"))
-        restore(store, Whole(io.BytesIO(whole).read), READY)
+        restore(store, ArchiveReader(io.BytesIO(whole).read), READY)
         assert store.current()["tree"] == tree.digest
         assert seen(mount) == seen(top)
 
@@ -202,7 +202,7 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
     later. One that asks before it is there waits; who does not know the digest gets nothing.
     """
     holder = pod(tmp_path / "holder")
-    command = bundle.holder_command(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
+    command = bundle.archive_server_command(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
     holding = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         words = bundle.init_command(

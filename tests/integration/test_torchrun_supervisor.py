@@ -75,7 +75,7 @@ class Pods:
         return self.made[-1]
 
     def fleet(self) -> Fleet:
-        limits = Limits(connect=SECONDS, answer=SECONDS, stage=SECONDS)
+        limits = Limits(connect=SECONDS, response=SECONDS, stage=SECONDS)
         return Fleet({f"pod-{index}": each.pod.open for index, each in enumerate(self.made)}, limits)
 
 

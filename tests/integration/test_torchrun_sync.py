@@ -33,7 +33,7 @@ from harness.torchrun_sync.pod.receiver import Receiver
 from harness.torchrun_sync.sender import Limits
 from harness.torchrun_sync.tree import Walker
 
-QUICK = Limits(connect=20, answer=20, stall=20, stage=20, hold=20)
+QUICK = Limits(connect=20, response=20, stall=20, stage=20, hold=20)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ class Silent:
 
 def test_a_receiver_that_never_answers_is_given_up(here: Path) -> None:
     """Contract: the limit of the phase ends it, and the error says which answer was awaited."""
-    limits = Limits(answer=0.2, tries=1)
+    limits = Limits(response=0.2, retries=1)
     began = time.monotonic()
 
     def start(session: str, deadline: Deadline) -> Channel:
@@ -241,11 +241,11 @@ def test_a_receiver_that_never_answers_is_given_up(here: Path) -> None:
 def test_a_stopped_receiver_ends_the_sync_at_its_deadline(here: Path, tmp_path: Path) -> None:
     """Contract: bytes that pipes take without a receiver that reads them are no progress."""
     to = pod(tmp_path / "pod")
-    with fleet([to], Limits(answer=20, stall=1, stage=1, tries=0)) as job:
+    with fleet([to], Limits(response=20, stall=1, stage=1, retries=0)) as job:
         job.sync(Walker(here))
         (here / "huge.bin").write_bytes(os.urandom(1 << 20))
         os.kill(to.channels[0].process.pid, 19)
-        job._senders["pod-0"]._limits = Limits(answer=1, stall=1, tries=0)
+        job._senders["pod-0"]._limits = Limits(response=1, stall=1, retries=0)
         with pytest.raises(Cut, match="deadline"):
             job.sync(Walker(here))
         os.kill(to.channels[0].process.pid, 18)
@@ -346,7 +346,7 @@ def _refusal(to: Pod, entries: list[dict[str, object]]) -> str:
     packed = pack("entries", zlib.compress(json.dumps(entries).encode()))
     channel.send(packed + pack("manifest", b'{"seconds": 5}'), Deadline.after(20))
     frames = Frames()
-    while (frame := frames.take()) is None:
+    while (frame := frames.next_frame()) is None:
         frames.feed(channel.receive(Deadline.after(20)))
     assert to.end() == [1]
     kind, text = frame
@@ -380,7 +380,7 @@ def test_a_piece_that_is_not_compressed_right_is_refused(tmp_path: Path, payload
     """Contract: the receiver writes no more than a piece, whatever it is sent."""
     receiver = Receiver(str(tmp_path / "mount/.torchrun"), str(tmp_path / "control"), "session")
     with pytest.raises((Refused, zlib.error)):
-        receiver.answer("zdata", payload)
+        receiver.handle("zdata", payload)
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", pack("nonsense"), pack("data", b"x")])

@@ -195,7 +195,7 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_sessions_of_a_key_are_bounded_and_end_no_others() -> None:
     made = sessions.Sessions()
     other = made.make(sessions.Session())
-    names = [made.make(sessions.Session("p")) for _ in range(sessions.SESSIONS_MOST + 1)]
+    names = [made.make(sessions.Session("p")) for _ in range(sessions.MAX_SESSIONS + 1)]
     assert made.find(names[0]) is None
     assert all(made.find(name) for name in [other, *names[1:]])
 

@@ -189,7 +189,7 @@ def small_disk(cluster: Ready, tmp_path: Path) -> Iterator[str]:
     run("mkfs.ext4", "-q", "-m", "0", str(image))
     device = run("losetup", "--find", "--show", str(image))
     # One kernel: however often it is mounted, it is one file system.
-    mounts = [((), f"{shared.here}/{name}/{claims.OUTPUTS}")]
+    mounts = [((), f"{shared.local_path}/{name}/{claims.OUTPUTS}")]
     inside = f"{shared.on_nodes}/{name}/{claims.OUTPUTS}"
     mounts += [(("docker", "exec", node), inside) for node in cluster.cluster.nodes()]
     try:

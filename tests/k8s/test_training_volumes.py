@@ -47,7 +47,7 @@ class Volumes:
         """Return the folder of all volumes on this machine."""
         shared = self.cluster.cluster.shared_folder
         assert shared is not None
-        return shared.here / CLASS
+        return shared.local_path / CLASS
 
     def make(self, **modes: str) -> None:
         """Make a volume of the class for each claim, with an access mode."""

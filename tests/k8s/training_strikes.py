@@ -128,7 +128,7 @@ class Striker:
     def _folder(self, namespace: str) -> Path:
         shared = self._cluster.cluster.shared_folder
         assert shared is not None
-        return shared.here / (self._volumes or namespace)
+        return shared.local_path / (self._volumes or namespace)
 
     def _strike(self, strike: Strike, namespace: str) -> str:
         words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]

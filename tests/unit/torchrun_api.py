@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.torchrun_controller.runtime.caches import Caches
 from harness.torchrun_controller.runtime.executor import Cluster
-from harness.torchrun_controller.runtime.kinds import OWN, Kind
+from harness.torchrun_controller.runtime.kinds import RECONCILED, Kind
 from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
 
 Object = dict[str, Any]
@@ -74,7 +74,7 @@ class Api:
         self.told.append((kind, "DELETED", copy.deepcopy(item)))
 
     def listed(self, kind: Kind) -> list[Object]:
-        return [kind.kept(copy.deepcopy(item)) for (of, _), item in self.objects.items() if of == kind.kind]
+        return [kind.trim(copy.deepcopy(item)) for (of, _), item in self.objects.items() if of == kind.kind]
 
     # -- harness.core.kubernetes.Kube, as far as the controller needs it ---------------------------------
     def get(self, api: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -201,7 +201,7 @@ class Watching:
         self.reconciler = Reconciler(Cluster(Client(api)), self.caches, "cluster-queue", now)  # type: ignore[arg-type]
         self.at: dict[str, int] = {}
         """Kind → how much of what the API server told it has heard."""
-        for kind in OWN:
+        for kind in RECONCILED:
             self._list(kind)
 
     def listed(self) -> bool:
@@ -228,11 +228,11 @@ class Watching:
             self.at[kind.kind] += 1
             if of == kind.kind:
                 changes -= 1
-                (store.deleted if event == "DELETED" else store.changed)(kind.kept(copy.deepcopy(item)))
+                (store.deleted if event == "DELETED" else store.changed)(kind.trim(copy.deepcopy(item)))
 
     def hear_all(self) -> None:
         for kind in self.caches.stores:
             self.hear(kind, len(self.api.told))
 
     def look(self, key: Key = JOB) -> float | None:
-        return self.reconciler.look(key)
+        return self.reconciler.reconcile(key)

@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason
-from harness.cli.torchrun.stored_code import Keeper, generation_of, is_stored, take
+from harness.cli.torchrun.stored_code import CodeStore, generation_of, is_stored, pack_code
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
@@ -25,7 +25,7 @@ from harness.torchrun_sync.fleet import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """The number of seconds for which a supervisor waits for new code after its command has failed. `sync
 --watch` extends this time again and again."""
@@ -61,13 +61,13 @@ class Attached:
     _renewed: float = 0.0
     _stored: int = 0
     """The latest generation of the code that this process stored in the cluster, or 0."""
-    _shown: dict[str, threading.Thread] = field(default_factory=dict)
+    _log_threads: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
     _began: float = field(default_factory=time.monotonic)
     _cut_since: float | None = None
     _cut: str = ""
 
-    def stay(self) -> int:
+    def follow(self) -> int:
         """Wait until the job ends, and return its exit code. Ctrl-C detaches without changing the job."""
         try:
             while True:
@@ -80,7 +80,7 @@ class Attached:
                     code = None
                 if code is not None:
                     return code
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             self.progress(
                 f"detached; {self.name} continues. To attach again: {PROGRAM} logs {self.name} --follow; "
@@ -98,15 +98,15 @@ class Attached:
             raise HarnessError(f"TorchrunJob {self.name} was deleted")
         self._report(job)
         pods = self.jobs.pods(self.name)
-        self._follow(pods)
+        self._follow_logs(pods)
         if finished(job):
-            for thread in self._shown.values():
+            for thread in self._log_threads.values():
                 thread.join(LOG_SECONDS)
             return self.jobs.exit_code(job)
-        self._bring(job, pods)
+        self._sync_new_pods(job, pods)
         return None
 
-    def bring(self, seconds: float) -> None:
+    def sync_code(self, seconds: float) -> None:
         """Send the code once, to the pods that run it or wait for it.
 
         Raises WaitError after `seconds`. If the job has no pods, the code is only stored in the cluster.
@@ -121,9 +121,9 @@ class Attached:
             if not pods and self._store_next(job) and not self.jobs.pods(self.name):
                 return
             targets = self._targets(job, pods)
-            if targets and self._tried(job, targets):
+            if targets and self._try_sync(job, targets):
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
     def _report(self, job: Object) -> None:
@@ -145,7 +145,7 @@ class Attached:
             targets = [each for each in targets if each.container == TRAINER]
         return targets if count and len(targets) == count else []
 
-    def _bring(self, job: Object, pods: Sequence[Object]) -> None:
+    def _sync_new_pods(self, job: Object, pods: Sequence[Object]) -> None:
         """Send the code to new pods.
 
         With --watch, also send it after files have changed and are completely written.
@@ -164,7 +164,7 @@ class Attached:
         # A pod is synced only once, even if its init container received the code, because the trainer already
         # has that code.
         if new:
-            self._tried(job, targets)
+            self._try_sync(job, targets)
         elif self.watch and before != self._stamps:
             self._stamps_settled(job, targets)
         elif self.watch and self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
@@ -179,7 +179,7 @@ class Attached:
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
             time.sleep(0.1)
-        if self._tried(job, targets) is None:
+        if self._try_sync(job, targets) is None:
             self._stamps = None  # The next poll tries again.
 
     def _renew(self) -> None:
@@ -198,21 +198,21 @@ class Attached:
         """Store the folder's code in the cluster, for pods that start later. Return whether it was stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
-        packed = take(self.walker, generation)
-        return Keeper(self.jobs, self.progress).store(job, packed, generation, self.walker)
+        packed = pack_code(self.walker, generation)
+        return CodeStore(self.jobs, self.progress).store(job, packed, generation, self.walker)
 
     def _store(self, job: Object, synced: Synced) -> None:
         """Store in the cluster the code that the pods are now running, for pods that start later."""
         assert self.walker is not None
         if (self._stored or generation_of(job)) == synced.generation:
             return
-        packed = take(self.walker, synced.generation)
+        packed = pack_code(self.walker, synced.generation)
         if packed.tree.digest != synced.tree:
             return  # A file has changed since the sync, so another sync follows.
-        Keeper(self.jobs, self.progress).store(job, packed, synced.generation, self.walker)
+        CodeStore(self.jobs, self.progress).store(job, packed, synced.generation, self.walker)
         self._stored = synced.generation
 
-    def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
+    def _try_sync(self, job: Object, targets: Sequence[Target]) -> Synced | None:
         """Send the code to the pods.
 
         Return None if a container is gone or cannot be reached, because pods can be replaced at any time.
@@ -264,7 +264,7 @@ class Attached:
             self.progress(f"{path} was skipped: it has no content to send")
         return synced
 
-    def _follow(self, pods: Sequence[Object]) -> None:
+    def _follow_logs(self, pods: Sequence[Object]) -> None:
         """Start to print the log of each trainer container that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
@@ -272,9 +272,9 @@ class Attached:
             started = any(
                 each["name"] == names.TRAINER and "waiting" not in each["state"] for each in statuses
             )
-            if started and uid not in self._shown:
+            if started and uid not in self._log_threads:
                 thread = threading.Thread(target=show, args=(self.jobs, pod, True), daemon=True)
-                self._shown[uid] = thread
+                self._log_threads[uid] = thread
                 thread.start()
 
 

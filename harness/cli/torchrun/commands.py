@@ -111,7 +111,7 @@ def submit(
         raise UsageError("an elastic job needs both --min-nodes and --max-nodes")
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM, environment, name_of
-    from harness.cli.torchrun.stored_code import Keeper, take
+    from harness.cli.torchrun.stored_code import CodeStore, pack_code
     from harness.torchrun_sync import warnings as notes
 
     spec = _set_fields(
@@ -141,7 +141,7 @@ def submit(
         for line in notes.listing(tree.excluded) if tree else ():
             report(line)
         return _dry_run(name, spec, tree.digest if tree else None, namespace, kubeconfig, context)
-    packed = take(walker, 1) if walker else None
+    packed = pack_code(walker, 1) if walker else None
     digest = packed.tree.digest if packed else None
     if packed and (line := notes.summary(packed.tree.excluded)):
         report(line)
@@ -149,16 +149,16 @@ def submit(
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
     job_name = job["metadata"]["name"]
     report(f"TorchrunJob {job_name} in queue {queue}, namespace {jobs.namespace}")
-    stored = bool(walker and packed and Keeper(jobs, report).store(job, packed, 1, walker))
+    stored = bool(walker and packed and CodeStore(jobs, report).store(job, packed, 1, walker))
     if suspended:
         report(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
         print(job_name)
         return 0
     attached = Attached(jobs, job_name, walker, report, watch)
     if not detach:
-        return attached.stay()
+        return attached.follow()
     if walker and not stored:
-        attached.bring(SUBMIT_SECONDS)
+        attached.sync_code(SUBMIT_SECONDS)
     print(job_name)
     return 0
 
@@ -282,7 +282,7 @@ def logs(
     jobs = _jobs(namespace, kubeconfig, context)
     jobs.get(name)
     if follow and rank is None:
-        return Attached(jobs, name, None, progress(False)).stay()
+        return Attached(jobs, name, None, progress(False)).follow()
     pods = [pod for pod in jobs.pods(name) if rank is None or rank_of(pod) == rank]
     if not pods:
         raise UsageError(f"{name} has no pod with this node rank", hint=f"{PROGRAM} status {name}")
@@ -370,6 +370,6 @@ def sync(
         report(line)
     attached = Attached(jobs, name, walker, report, watch)
     if watch:
-        return attached.stay()
-    attached.bring(SYNC_SECONDS)
+        return attached.follow()
+    attached.sync_code(SYNC_SECONDS)
     return 0

@@ -33,7 +33,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
 """The command with which this process was started. Messages suggest commands that begin with it."""
 LATER = (429, 503, 504)
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 FAILED = 1
 """The exit code for a failed job whose pods no longer exist, so that the trainers' exit codes are not
 known."""
@@ -73,11 +73,11 @@ class Jobs:
         return job
 
     def find(self, name: str) -> Object | None:
-        return answered(lambda: self.kube.get(names.API, names.JOB_KIND, name, self.namespace))
+        return call_api(lambda: self.kube.get(names.API, names.JOB_KIND, name, self.namespace))
 
     def all(self) -> list[Object]:
         try:
-            jobs = answered(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
+            jobs = call_api(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
         except NOT_SERVED:
             raise UsageError(
                 "expected the TorchrunJob CRD in the cluster, but it is not installed",
@@ -117,7 +117,7 @@ class Jobs:
         """Return why the controller would not start this job on the cluster now, or "" if it would."""
         metadata = document["metadata"]
         spec = JobSpec.model_validate(document["spec"])
-        queue_object = answered(
+        queue_object = call_api(
             lambda: self.kube.get(names.API, names.QUEUE_KIND, spec.queue_name, self.namespace)
         )
         if queue_object is None:
@@ -151,12 +151,12 @@ class Jobs:
 
     def delete(self, name: str) -> None:
         self.get(name)
-        answered(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
+        call_api(lambda: self.kube.delete(names.API, names.JOB_KIND, name, self.namespace))
 
     def pods(self, name: str) -> list[Object]:
         """Return the job's pods, ordered by node rank."""
         label = f"{names.JOB_LABEL}={name}"
-        pods = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
+        pods = call_api(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
@@ -186,7 +186,7 @@ class Jobs:
             raise _rejected(error) from None
 
 
-def answered(request: Callable[[], _Answer]) -> _Answer:
+def call_api(request: Callable[[], _Result]) -> _Result:
     """Send a request and return the API server's response.
 
     Raises HarnessError if the API server does not respond, or responds with an error.
@@ -204,7 +204,7 @@ def _rejected(error: ApiException) -> HarnessError:
     return HarnessError(f"the API server responded with HTTP {error.status}: {_message(error)}")
 
 
-def _repeated(request: Callable[[], _Answer]) -> _Answer:
+def _repeated(request: Callable[[], _Result]) -> _Result:
     """Send a request, and repeat it while the API server is not ready.
 
     For example, the API server responds with 429 just after a CRD was created.

@@ -9,12 +9,12 @@ import base64
 import time
 from dataclasses import dataclass
 
-from harness.cli.torchrun.jobs import Jobs, answered
+from harness.cli.torchrun.jobs import Jobs, call_api
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
 from harness.torchrun_controller.api import names
-from harness.torchrun_sync.fleet import LOOKS, Fleet, always_changes
+from harness.torchrun_sync.fleet import MAX_SCANS, Fleet, always_changes
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.stored_archive import split
 from harness.torchrun_sync.pods import target
@@ -22,11 +22,11 @@ from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Tree, Walker
 
 SHOWN = 3
-LOOK_SECONDS = 0.5
-HOLDER_MADE_SECONDS = 20.0
+POLL_SECONDS = 0.5
+POD_CREATED_SECONDS = 20.0
 """The maximum number of seconds until the controller has created the pod that stores a job's code, if the job
 has such a pod."""
-HOLDER_SECONDS = 300.0
+POD_RUNNING_SECONDS = 300.0
 """The maximum number of seconds until the pod that stores the code runs, including the time to pull its image
 and to bind its volume claim."""
 PART_BYTES = 1_000_000
@@ -42,22 +42,22 @@ class Packed:
     """The packed code, divided into one part per Secret. None if the code is too large for Secrets."""
 
 
-def take(walker: Walker, generation: int) -> Packed:
+def pack_code(walker: Walker, generation: int) -> Packed:
     """Return the folder's code, divided into parts. Raises HarnessError if a file keeps changing."""
     changed = ""
-    for _ in range(LOOKS):
+    for _ in range(MAX_SCANS):
         tree = walker.scan()
         try:
-            whole = pack(tree, generation, PART_BYTES * names.MAX_PARTS)
+            archive = pack(tree, generation, PART_BYTES * names.MAX_PARTS)
         except Changed as change:
             changed = change.path
             continue
-        return Packed(tree, None if whole is None else tuple(split(whole, PART_BYTES)))
+        return Packed(tree, None if archive is None else tuple(split(archive, PART_BYTES)))
     raise always_changes(changed)
 
 
 @dataclass(frozen=True)
-class Keeper:
+class CodeStore:
     """Creates, replaces and deletes the Secrets that contain the code of jobs in one namespace."""
 
     jobs: Jobs
@@ -74,7 +74,7 @@ class Keeper:
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
-            why = self._send_to_holder(job, packed, generation, walker)
+            why = self._send_to_archive_pod(job, packed, generation, walker)
         try:
             for index, part in enumerate(parts):
                 self._put(job, index, part)
@@ -89,7 +89,7 @@ class Keeper:
             {
                 names.PARTS_ANNOTATION: str(len(parts)),
                 names.GENERATION_ANNOTATION: str(generation),
-                names.KEPT_ANNOTATION: "false" if why else "true",
+                names.STORED_ANNOTATION: "false" if why else "true",
             },
         )
         if parts:
@@ -99,40 +99,43 @@ class Keeper:
             )
         elif not why:
             digest, size = packed.tree.digest[:12], packed.tree.size / 1e6
-            self.progress(f"code {digest} is kept in the cluster, by the pod {_holder(job)}: {size:.1f} MB")
+            self.progress(
+                f"code {digest} is kept in the cluster, by the pod {_archive_pod(job)}: {size:.1f} MB"
+            )
         if why:
             self.progress(f"the code is not kept in the cluster, so later pods will wait for a sync: {why}")
         return not why
 
-    def _send_to_holder(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
+    def _send_to_archive_pod(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
         """Send the code to the pod that stores it.
 
         Return "", or the reason why the code could not be sent.
         """
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
         large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
-        kube, namespace, name = self.jobs.kube, self.jobs.namespace, _holder(job)
+        kube, namespace, name = self.jobs.kube, self.jobs.namespace, _archive_pod(job)
         began, announced = time.monotonic(), False
         while True:
-            pod = answered(lambda: kube.get("v1", "Pod", name, namespace))
+            pod = call_api(lambda: kube.get("v1", "Pod", name, namespace))
             into = target(pod) if pod else None
             if into is not None:
                 break
             waited = time.monotonic() - began
-            if pod is None and (waited > HOLDER_MADE_SECONDS or self._has_none(job)):
+            if pod is None and (waited > POD_CREATED_SECONDS or self._has_none(job)):
                 return (
                     f"{large}: list data in .torchrunignore, or move it to a claim; a job of several nodes "
                     "whose queue sets storage.workspace.enabled has a pod for its code"
                 )
-            if waited > HOLDER_SECONDS:
+            if waited > POD_RUNNING_SECONDS:
                 phase = (pod or {}).get("status", {}).get("phase")
                 return (
-                    f"{large}, and the pod {name} that should store it is {phase} after {HOLDER_SECONDS:g} s"
+                    f"{large}, and the pod {name} that should store it is {phase} "
+                    f"after {POD_RUNNING_SECONDS:g} s"
                 )
             if pod is not None and not announced:
                 self.progress(f"waiting for the pod {name}, which stores the code")
                 announced = True
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
         with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
             synced = fleet.sync(walker, generation=generation)
@@ -148,7 +151,7 @@ class Keeper:
         metadata = job["metadata"]
         name = names.workspace_part(metadata["name"], index)
         there = self._find(job, index)
-        whose = _whose(there)
+        whose = _job_uid(there)
         if there is not None and whose is None:
             raise UsageError(
                 f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
@@ -173,26 +176,26 @@ class Keeper:
             },
             "data": {names.PART_KEY: base64.b64encode(part).decode()},
         }
-        answered(lambda: self.jobs.kube.apply(document))
+        call_api(lambda: self.jobs.kube.apply(document))
 
     def _find(self, job: Object, index: int) -> Object | None:
         name = names.workspace_part(job["metadata"]["name"], index)
-        return answered(lambda: self.jobs.kube.get("v1", "Secret", name, self.jobs.namespace))
+        return call_api(lambda: self.jobs.kube.get("v1", "Secret", name, self.jobs.namespace))
 
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
-            return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
+            return _job_uid(self._find(job, index)) == str(job["metadata"]["uid"])
         except HarnessError:  # A client that cannot read a Secret cannot have created it.
             return False
 
     def _delete(self, job: Object, index: int) -> None:
         name = names.workspace_part(job["metadata"]["name"], index)
-        answered(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
+        call_api(lambda: self.jobs.kube.delete("v1", "Secret", name, self.jobs.namespace))
 
 
-def _holder(job: Object) -> str:
+def _archive_pod(job: Object) -> str:
     """Return the name of the pod that stores a job's code."""
-    return f"{names.holder(job['metadata']['name'])}-0"
+    return f"{names.archive_server(job['metadata']['name'])}-0"
 
 
 def _largest(tree: Tree) -> str:
@@ -201,7 +204,7 @@ def _largest(tree: Tree) -> str:
     return ", ".join(f"{entry['path']} {entry['size'] / 1e6:.1f} MB" for entry in files)
 
 
-def _whose(secret: Object | None) -> str | None:
+def _job_uid(secret: Object | None) -> str | None:
     """Return the UID of the job whose code a Secret contains, or None if the Secret does not contain code."""
     return ((secret or {}).get("metadata", {}).get("labels") or {}).get(names.PART_LABEL)
 
@@ -214,7 +217,7 @@ def parts_of(job: Object) -> int:
 
 def is_stored(job: Object) -> bool:
     """Return whether a job's current code is stored in the cluster, either in Secrets or in a pod."""
-    return (job["metadata"].get("annotations") or {}).get(names.KEPT_ANNOTATION) == "true"
+    return (job["metadata"].get("annotations") or {}).get(names.STORED_ANNOTATION) == "true"
 
 
 def generation_of(job: Object) -> int:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import HarnessError
-from harness.core.locks import Hold, take
+from harness.core.locks import LockHandle, acquire
 from harness.evidence.io.column_files import PointWriter, in_columns
 from harness.evidence.io.disk import Disk
 from harness.evidence.io.files import Appender, LogFile, inside, on_disk
@@ -79,7 +79,7 @@ class BundleWriter:
     """
 
     def __init__(
-        self, path: Path, nonce: str, redactor: Redactor, lock: Hold | None = None, clock: Clock = CLOCK
+        self, path: Path, nonce: str, redactor: Redactor, lock: LockHandle | None = None, clock: Clock = CLOCK
     ) -> None:
         """Open a bundle for writing. `release` releases `lock`."""
         self.path = path
@@ -107,7 +107,7 @@ class BundleWriter:
         path = runs_dir / f"{clock.stamp()}-{nonce}"
         with on_disk(path):
             path.mkdir(parents=True)
-        writer = cls(path, nonce, redactor, take(path), clock)
+        writer = cls(path, nonce, redactor, acquire(path), clock)
         try:
             writer._disk.reserve()
             writer.manifest(writer.current)

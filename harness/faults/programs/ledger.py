@@ -61,7 +61,7 @@ class Ledger(BaseModel):
         if not path.exists():
             return cls()
         try:
-            return cls.model_validate_json(read_text(path, "ledger", most=MAX_RECORD_BYTES))
+            return cls.model_validate_json(read_text(path, "ledger", max_bytes=MAX_RECORD_BYTES))
         except ValueError as error:
             raise UsageError(f"{path} is not a ledger of programs: {error}") from None
 

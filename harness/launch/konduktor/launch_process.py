@@ -84,7 +84,7 @@ class Konduktor:
         """
         state_dir.mkdir(parents=True, exist_ok=True)
         for folder in state_dir.glob("launch-*"):
-            if not processes.alive(folder.name.split("-")[1]):
+            if not processes.is_alive(folder.name.split("-")[1]):
                 shutil.rmtree(folder, ignore_errors=True)
         self.home = Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
         self.config, self.kubeconfig, self.job = (

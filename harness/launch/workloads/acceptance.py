@@ -111,7 +111,7 @@ class AcceptanceSpec:
     def __post_init__(self) -> None:
         hint = "`harness accept --calibrate FILE` writes such a file"
         if self.limits is not None:
-            toml(self.limits, "limits", hint=hint, most=MAX_BYTES)
+            toml(self.limits, "limits", hint=hint, max_bytes=MAX_BYTES)
         try:
             Limits.load(self.limits)
         except (OSError, ValueError) as error:

@@ -92,7 +92,7 @@ def make_folders(shared: SharedFolder, folder: str) -> None:
 
     The kubelet would create these folders as root. Other users on this machine cannot access them.
     """
-    parent = shared.here / folder
+    parent = shared.local_path / folder
     parent.mkdir(parents=True, exist_ok=True)
     parent.chmod(0o700)
     for claim in CLAIMS:

@@ -228,7 +228,7 @@ class Training:
             claims.make_folders(surroundings.shared_folder, surroundings.namespace)
         if self.spec.data is not None:
             folder = self.spec.volumes or surroundings.namespace
-            copy_texts(self.spec.data, shared_folder(surroundings).here / folder / claims.DATASETS)
+            copy_texts(self.spec.data, shared_folder(surroundings).local_path / folder / claims.DATASETS)
         if self.spec.brings_etcd:
             documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)

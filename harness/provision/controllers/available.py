@@ -9,7 +9,7 @@ from harness.core.kubernetes import Kube, Object, condition
 from harness.evidence.kubernetes.messages import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """The interval, in seconds, between checks of why a Deployment is not Available. If image pulls fail in two
 successive checks, the wait ends with an error.
 """
@@ -44,7 +44,7 @@ def wait_available(
                 "apps/v1",
                 "Deployment",
                 available,
-                seconds=min(LOOK_SECONDS, deadline.remaining),
+                seconds=min(POLL_SECONDS, deadline.remaining),
                 namespace=namespace,
                 cause=cause,
             )

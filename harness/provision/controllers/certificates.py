@@ -23,7 +23,7 @@ from harness.provision.controllers.ca_bundle import SECRET
 AUTHORITY_DAYS = SERVER_DAYS = 3650
 """The validity of the certificates in days, as for cert-controller's own certificate authority. On a user's
 cluster, the controllers renew the certificates 90 days before they expire. In a kind cluster, they do not
-renew them (fast_start.alone).
+renew them (fast_start.single_replica).
 """
 
 

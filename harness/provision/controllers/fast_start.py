@@ -39,7 +39,7 @@ def quick(document: Object) -> Object:
 
     Only Deployments, CRDs and the controllers' configurations are changed.
     """
-    changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: alone}
+    changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: single_replica}
     change = changes.get(document["kind"])
     return change(document) if change else document
 
@@ -65,7 +65,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates at every path where Kueue expects certificates (see `alone`)."""
+    """Mount the webhooks' certificates at every path where Kueue expects them (see `single_replica`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -75,7 +75,7 @@ def _mount_certificates(spec: Object) -> None:
         mounts.extend([{**each, "mountPath": _METRICS} for each in mounts if each["name"] == _CERTIFICATES])
 
 
-def alone(configuration: Object) -> Object:
+def single_replica(configuration: Object) -> Object:
     """Return a controller's configuration for a single replica with certificates that already exist.
 
     Without leader election, the controller continues immediately after a pause. Otherwise, it would wait 15 s

@@ -19,15 +19,15 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 
 from harness.core.causes import NOT_READY, CauseId
-from harness.core.concurrency import together
+from harness.core.concurrency import run_all
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
 from harness.provision.controllers.ca_bundle import SECRET, trusting
 from harness.provision.controllers.fast_start import DEFINITION, DEPLOYMENT
-from harness.provision.controllers.readiness import CONTROLLERS, checks, standing
-from harness.provision.controllers.webhooks import probes, prove
+from harness.provision.controllers.readiness import CONTROLLERS, check_controllers, checks
+from harness.provision.controllers.webhooks import check_serving, probes
 
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -87,16 +87,16 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])
     authorities = _authorities(kube, manifests)
-    for document in late(manifests):
+    for document in deferred(manifests):
         kube.apply(trusting(document, authorities))
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
-    prove(kube)
+    check_serving(kube)
     progress("jobset, kueue: a dry-run create passes every webhook")
 
 
-def late(manifests: Sequence[Path]) -> Iterator[Object]:
+def deferred(manifests: Sequence[Path]) -> Iterator[Object]:
     """Yield the objects that need running controllers. They are applied once the controllers' pods exist."""
     return (document for document in _documents(manifests) if document["kind"] in SERVED)
 
@@ -152,8 +152,12 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
     """Wait until each Deployment in the namespace has created its pods."""
 
     def created(deployments: dict[str, Object]) -> str | None:
-        late = [name for name, d in deployments.items() if not (d.get("status") or {}).get("replicas")]
-        return None if deployments and not late else f"Deployments without a pod: {late or 'none is there'}"
+        missing = [name for name, d in deployments.items() if not (d.get("status") or {}).get("replicas")]
+        return (
+            None
+            if deployments and not missing
+            else f"Deployments without a pod: {missing or 'none is there'}"
+        )
 
     kube.wait(
         f"pods of the Deployments of {namespace}",
@@ -178,17 +182,17 @@ def renew(kube: Kube, started: datetime) -> None:
                 kube.delete("v1", "Pod", pod["metadata"]["name"], namespace)
 
 
-def prove_again(kube: Kube, seconds: float = 60) -> None:
+def recheck_serving(kube: Kube, seconds: float = 60) -> None:
     """Check that the controllers, which served earlier, still serve, and wait for them if necessary.
 
     Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
     """
     if _serve_now(kube):
         return
-    standing(kube)
+    check_controllers(kube)
     for name, namespace in CONTROLLERS.items():
         wait_available(kube, namespace, seconds, NOT_READY[name], endpoints=False)
-    prove(kube, seconds)
+    check_serving(kube, seconds)
 
 
 def _serve_now(kube: Kube) -> bool:
@@ -200,7 +204,7 @@ def _serve_now(kube: Kube) -> bool:
     for name, namespace in CONTROLLERS.items():
         tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
-        together(tests)
+        run_all(tests)
     except (HarnessError, ApiException, NOT_SERVED):
         return False  # The caller then waits, and reports what fails.
     return True

@@ -34,7 +34,7 @@ _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 
 
-def standing(kube: Kube) -> None:
+def check_controllers(kube: Kube) -> None:
     """Check the APIs, Deployments and webhook endpoints of both controllers.
 
     Raises HarnessError with the cause controllers.crd_missing, version_unsupported, *_not_ready or
@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks that `standing` makes, as functions. They raise the same errors as `standing`."""
+    """Return the checks that `check_controllers` makes, as functions. They raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -53,7 +53,7 @@ def checks(kube: Kube) -> list[Callable[[], None]]:
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
-    """Check one controller. Raises the same errors as `standing`."""
+    """Check one controller. Raises the same errors as `check_controllers`."""
     _apis(kube, name)
     _controller(kube, name)
 
@@ -70,7 +70,7 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     """
     message = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
-        standing(kube)
+        check_controllers(kube)
     except HarnessError as problem:
         short = message.partition(": HTTP response body")[0]
         return HarnessError(f"{problem.message}; {short}", hint=problem.hint, cause=problem.cause)
@@ -97,7 +97,7 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
     deadline = Deadline.after(seconds)
     while True:
         try:
-            standing(kube)
+            check_controllers(kube)
             if not any(_unserved(kube, name) for name in CONTROLLERS):
                 return True
         except HarnessError as problem:

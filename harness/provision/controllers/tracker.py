@@ -50,7 +50,7 @@ def permanent_fault(kube: Kube) -> str | None:
     return None
 
 
-def prove(kube: Kube, seconds: float = 20) -> None:
+def check_serving(kube: Kube, seconds: float = 20) -> None:
     """Check that an installed tracker serves. Raises HarnessError (cause tracker.not_ready)."""
     why = permanent_fault(kube)
     if why is not None:

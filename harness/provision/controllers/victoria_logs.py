@@ -56,7 +56,7 @@ def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = 
         f"{AGENT} on every node",
         "apps/v1",
         "DaemonSet",
-        _late,
+        _not_ready,
         seconds=seconds,
         namespace=NAMESPACE,
         cause=_CAUSE,
@@ -80,7 +80,7 @@ def manifest(images: LogImages, tracker_image: str) -> list[Object]:
     return documents
 
 
-def _late(daemon_sets: dict[str, Object]) -> str | None:
+def _not_ready(daemon_sets: dict[str, Object]) -> str | None:
     status = daemon_sets.get(AGENT, {}).get("status") or {}
     ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
     return None if wanted and ready == wanted else f"{ready} of {wanted} nodes have a ready pod"

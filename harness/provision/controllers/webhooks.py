@@ -14,7 +14,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.retries import reason_of
 
 
-def prove(kube: Kube, seconds: float = 60) -> None:
+def check_serving(kube: Kube, seconds: float = 60) -> None:
     """Send a dry-run create through each webhook, and retry until all of them succeed.
 
     Readiness is polled, because a webhook cannot be watched. Raises WaitError with the failed probe and the

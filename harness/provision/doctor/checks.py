@@ -46,7 +46,7 @@ def checks(settings: Settings) -> list[Check]:
     This takes about a second, or longer if registries do not respond. It changes nothing.
     """
     chosen = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
-    source = chosen.way == "source"
+    source = chosen.image_source == "source"
     info, problem = probe.docker_info()
     results = [_python(), _client(), _daemon(info, problem)]
     if info:
@@ -68,7 +68,7 @@ def _python() -> Check:
 
 
 def _client() -> Check:
-    answer = probe.ask("docker", "--version")
+    answer = probe.run("docker", "--version")
     seen = answer.last_line
     if not answer.ok and probe.which("podman"):
         seen += "; Podman cannot replace it"
@@ -76,7 +76,7 @@ def _client() -> Check:
 
 
 def _daemon(info: dict[str, Any], problem: str) -> Check:
-    if is_podman(probe.ask("docker", "version").text):
+    if is_podman(probe.run("docker", "version").text):
         return Check("Docker daemon", False, PODMAN, "Docker Engine or Docker Desktop", NO_PODMAN)
     if info:
         system = info.get("OperatingSystem") or "?"
@@ -149,12 +149,12 @@ def _cgroup(info: dict[str, Any]) -> Check:
 
 
 def _buildx() -> Check:
-    answer = probe.ask("docker", "buildx", "version")
+    answer = probe.run("docker", "buildx", "version")
     return Check("docker buildx", answer.ok, answer.last_line, "builds the worker image", advice("buildx"))
 
 
 def _kind(settings: Settings) -> Check:
-    answer = probe.ask(settings.kind_bin, "version")
+    answer = probe.run(settings.kind_bin, "version")
     locked = source_versions.load(settings.model_copy(update={"versions_file": None}))
     fix = kind_advice(locked.kind)
     return Check(
@@ -163,7 +163,7 @@ def _kind(settings: Settings) -> Check:
 
 
 def _kubectl(settings: Settings) -> Check:
-    answer = probe.ask(settings.kubectl_bin, "version", "--client")
+    answer = probe.run(settings.kubectl_bin, "version", "--client")
     version = version_of(answer.text) if answer.ok else None
     text = ".".join(map(str, version)) if version else answer.last_line
     fix = f"{advice('kubectl')}, or set HARNESS_KUBECTL_BIN to its path"
@@ -171,7 +171,7 @@ def _kubectl(settings: Settings) -> Check:
 
 
 def _go(source: bool) -> Check:
-    answer = probe.ask("go", "version")
+    answer = probe.run("go", "version")
     ok = answer.ok and at_least(version_of(answer.text), GO)
     return Check("Go", ok, answer.last_line, _for_source("≥ 1.26", source), advice("go"), required=source)
 
@@ -241,9 +241,9 @@ def _inotify() -> list[Check]:
 
 def _images(chosen: Origin) -> Check:
     """Check that images can be pulled from a registry or built on this machine."""
-    seen = "; ".join(filter(None, (f"from {chosen.way}", *chosen.missing, chosen.obstacle)))
+    seen = "; ".join(filter(None, (f"from {chosen.image_source}", *chosen.missing, chosen.obstacle)))
     fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
-    if chosen.way == "source" and not chosen.missing:
+    if chosen.image_source == "source" and not chosen.missing:
         fix = "unset HARNESS_IMAGES, or use a machine with Debian and root"
     expected = "registries and manifests are reached, or images can be built from source"
     return Check("images", chosen.usable and not chosen.missing, seen, expected, fix, not chosen.usable)
@@ -260,12 +260,12 @@ def _proxy(info: dict[str, Any], chosen: Origin) -> list[Check]:
     except UsageError as error:
         return [Check("HTTP proxy", False, error.message, expected, error.hint, required=False)]
     fix = ""
-    if chosen.way == "registry" and info and not (info.get("HttpsProxy") or info.get("HttpProxy")):
+    if chosen.image_source == "registry" and info and not (info.get("HttpsProxy") or info.get("HttpProxy")):
         seen += "; Docker has none"
         fix = (
             "set `proxies` in Docker's daemon.json and restart Docker, unless it reaches registries directly"
         )
-    elif chosen.way == "registry" and proxies.unreachable_from_containers(os.environ):
+    elif chosen.image_source == "registry" and proxies.unreachable_from_containers(os.environ):
         seen += "; nodes cannot reach a loopback address and get no proxy"
         fix = "set the address at which containers reach the proxy, unless nodes reach registries directly"
     return [Check("HTTP proxy", not fix, seen, expected, fix, required=False)]

@@ -15,11 +15,11 @@ from harness.core.processes import environment
 # dockerd is in sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
-IMAGES_TRIED = 3
+MAX_IMAGES = 3
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramResult:
     """A program's exit code (127 if not found, 124 on timeout), and its combined stdout and stderr."""
 
     code: int
@@ -39,11 +39,11 @@ def which(program: str) -> str | None:
     return shutil.which(program, path=SEARCH_PATH)
 
 
-def ask(*command: str, seconds: float = 20) -> Answer:
+def run(*command: str, seconds: float = 20) -> ProgramResult:
     """Run a program and return its result. Never raises."""
     program = which(command[0])
     if program is None:
-        return Answer(127, f"{command[0]}: not found")
+        return ProgramResult(127, f"{command[0]}: not found")
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -57,16 +57,16 @@ def ask(*command: str, seconds: float = 20) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(124, f"{command[0]}: no response within {seconds:.0f} s")
+        return ProgramResult(124, f"{command[0]}: no response within {seconds:.0f} s")
     except OSError as error:
-        return Answer(126, f"{command[0]}: {error}")
-    return Answer(done.returncode, done.stdout)
+        return ProgramResult(126, f"{command[0]}: {error}")
+    return ProgramResult(done.returncode, done.stdout)
 
 
 def docker_info() -> tuple[dict[str, Any], str]:
     """Return the parsed `docker info` and "", or {} and the reason if the daemon does not respond."""
-    answer = ask("docker", "info", "--format", "{{json .}}")
-    for line in answer.text.splitlines():
+    result = run("docker", "info", "--format", "{{json .}}")
+    for line in result.text.splitlines():
         try:
             info = json.loads(line)
         except ValueError:
@@ -75,8 +75,8 @@ def docker_info() -> tuple[dict[str, Any], str]:
             return info, ""
         if isinstance(info, dict) and info.get("ServerErrors"):
             return {}, str(info["ServerErrors"][0])
-    errors = [line for line in answer.text.splitlines() if line and not line.startswith("{")]
-    return {}, errors[-1] if errors else answer.last_line
+    errors = [line for line in result.text.splitlines() if line and not line.startswith("{")]
+    return {}, errors[-1] if errors else result.last_line
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
@@ -110,21 +110,21 @@ def privileged_run() -> tuple[bool | None, str]:
 
     The first value is None if no container could be run.
     """
-    images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
+    images = run("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
     reason = "no local image to try it with"
-    for image in list(dict.fromkeys(images.text.split()))[:IMAGES_TRIED]:
+    for image in list(dict.fromkeys(images.text.split()))[:MAX_IMAGES]:
         # fmt: off
-        answer = ask(
+        result = run(
             "docker", "run", "--rm", "--privileged", "--pull", "never", "--network", "none",
             "--entrypoint", "/bin/true", image, seconds=60,
         )
         # fmt: on
-        if answer.ok:
+        if result.ok:
             return True, "a privileged container ran"
-        if not any(text in answer.text for text in _OF_THE_IMAGE):
-            return False, answer.last_line
+        if not any(text in result.text for text in _OF_THE_IMAGE):
+            return False, result.last_line
         reason = "no local image has /bin/true to try it with"
     return None, reason
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.context import RunContext
-from harness.core.concurrency import beside
+from harness.core.concurrency import in_background
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
 from harness.core.processes import environment
@@ -61,7 +61,7 @@ def fix(context: RunContext) -> list[Check]:
             if failed:
                 progress("not root: nothing was changed")
             return before
-        dockerd = probe.ask("dockerd", "--version").text if probe.which("dockerd") else None
+        dockerd = probe.run("dockerd", "--version").text if probe.which("dockerd") else None
         packages = needed_packages(failed, settings, dockerd)
         release = apt.codename(apt.text_of(Path("/etc/os-release")))
         if packages and release:
@@ -103,7 +103,7 @@ def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContext
     It does nothing if Go is not installed or images are not built from source.
     """
     from_source = any(check.name == "Go" and check.ok and check.required for check in before)
-    return beside(lambda: download_modules(context)) if from_source else nullcontext()
+    return in_background(lambda: download_modules(context)) if from_source else nullcontext()
 
 
 def install(packages: Sequence[str], release: str, progress: Progress) -> None:
@@ -124,7 +124,7 @@ def install(packages: Sequence[str], release: str, progress: Progress) -> None:
 
 def _apt(*arguments: str) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *arguments]
-    answer = probe.ask(*command, seconds=APT_SECONDS)
+    answer = probe.run(*command, seconds=APT_SECONDS)
     if not answer.ok:
         raise ToolError(
             command, answer.code, answer.text, hint="repair apt, then `harness doctor --fix` again"
@@ -139,7 +139,7 @@ def start_daemon(context: RunContext) -> None:
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
-        answer = probe.ask("systemctl", "start", "docker", seconds=DAEMON_SECONDS)
+        answer = probe.run("systemctl", "start", "docker", seconds=DAEMON_SECONDS)
         if not answer.ok:
             raise ToolError(
                 ["systemctl", "start", "docker"],

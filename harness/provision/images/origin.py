@@ -22,10 +22,10 @@ from harness.provision.source.shell import CAUSE
 
 @dataclass(frozen=True)
 class Origin:
-    """The chosen origin of images (`way`), and the reasons why published or locally built images cannot be
-    used."""
+    """The chosen origin of images (`image_source`), and the reasons why published or locally built images
+    cannot be used."""
 
-    way: Literal["registry", "source"]
+    image_source: Literal["registry", "source"]
     missing: Sequence[str] = ()
     """A message for each registry or host that does not respond. Empty if no registry was contacted."""
     obstacle: str = ""
@@ -42,7 +42,7 @@ class Origin:
 
     @property
     def usable(self) -> bool:
-        return not (self.missing if self.way == "registry" else self.obstacle)
+        return not (self.missing if self.image_source == "registry" else self.obstacle)
 
 
 def origin(locked: Versions, context: RunContext) -> Origin:
@@ -59,7 +59,7 @@ def origin(locked: Versions, context: RunContext) -> Origin:
 
 def require_usable(chosen: Origin) -> None:
     """Raise HarnessError (cause cluster.node_image) if images cannot come from the chosen origin."""
-    if chosen.way == "source" and chosen.obstacle:
+    if chosen.image_source == "source" and chosen.obstacle:
         wanted = "images must be built from source" + (f" ({chosen.reason})" if chosen.missing else "")
         raise HarnessError(
             f"{wanted}, but {chosen.obstacle}",

@@ -25,9 +25,9 @@ WORKSPACE = "/workspace"
 CONFIG_MAP = "scripts"
 MAKING = "pluto-e2e-harness.making"
 SCRIPTS = "pluto-e2e-harness.scripts"
-MOST_FILES = 500
+MAX_FILES = 500
 """The maximum number of scripts, which is limited because each script needs its own mount."""
-MOST_BYTES = 900_000
+MAX_BYTES = 900_000
 """The maximum total size of the scripts in bytes. A ConfigMap is limited to 1 MiB."""
 
 
@@ -85,7 +85,7 @@ def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> di
 
 def fits(scripts: Mapping[str, bytes]) -> bool:
     """Return whether the scripts together fit into a ConfigMap."""
-    return sum(map(len, scripts.values())) <= MOST_BYTES
+    return sum(map(len, scripts.values())) <= MAX_BYTES
 
 
 def users(settings: Settings) -> dict[str, bytes]:
@@ -97,12 +97,12 @@ def users(settings: Settings) -> dict[str, bytes]:
         return {}
     if not settings.scripts.is_dir():
         raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is not a folder")
-    sizes = [path.stat().st_size for path in islice(walked(settings.scripts), MOST_FILES + 1)]
-    if not 0 < len(sizes) <= MOST_FILES or sum(sizes) > MOST_BYTES:
-        least = "at least " if len(sizes) > MOST_FILES else ""
+    sizes = [path.stat().st_size for path in islice(walked(settings.scripts), MAX_FILES + 1)]
+    if not 0 < len(sizes) <= MAX_FILES or sum(sizes) > MAX_BYTES:
+        least = "at least " if len(sizes) > MAX_FILES else ""
         raise UsageError(
             f"HARNESS_SCRIPTS {settings.scripts} has {least}{len(sizes)} files of {sum(sizes)} bytes in all; "
-            f"1 to {MOST_FILES} files of at most {MOST_BYTES} bytes in all are expected",
+            f"1 to {MAX_FILES} files of at most {MAX_BYTES} bytes in all are expected",
             hint="put data into an image or a volume",
         )
     return read(settings.scripts)

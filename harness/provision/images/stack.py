@@ -16,7 +16,7 @@ from typing import Final, Literal
 import httpx
 
 from harness.context import RunContext
-from harness.core.concurrency import beside
+from harness.core.concurrency import in_background
 from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.provision.images import mirror, unpacked, versions
@@ -41,7 +41,7 @@ images."""
 class Stack:
     """References to all images and manifests for a cluster, its controllers and the harness's own pods."""
 
-    way: Literal["registry", "source"]
+    image_source: Literal["registry", "source"]
     node_image: str
     kubernetes: str
     jobset_manifest: Path
@@ -91,12 +91,14 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
         chosen = origin(locked, context)
         why = chosen.reason or "registries and manifest hosts respond"
         why = why if settings.images == "auto" else "set by HARNESS_IMAGES"
-    progress(f"images: {chosen.way} ({why})")
-    if chosen.way == "source":
+    progress(f"images: {chosen.image_source} ({why})")
+    if chosen.image_source == "source":
         _require_version(context)
         require_native(target())
         require_usable(chosen)
-    make = partial(_published, locked.registry) if chosen.way == "registry" else partial(_built, locked)
+    make = (
+        partial(_published, locked.registry) if chosen.image_source == "registry" else partial(_built, locked)
+    )
     stack = make(context, then)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
@@ -116,11 +118,11 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
         made = bases(locked.worker.debian, context)
         return made, then(made)
 
-    with beside(debian) as aside:
+    with in_background(debian) as aside:
         source = build(context, lambda node_image: unpacked.attempt(aside.result()[1], node_image, context))
     base_images, _ = aside.result()
     return Stack(
-        way="source",
+        image_source="source",
         node_image=source.node_image,
         kubernetes=source.kubernetes,
         jobset_manifest=source.jobset_manifest,
@@ -142,7 +144,7 @@ def _published(registry: Registry, context: RunContext, then: Own) -> Stack:
     kueue = _manifest("kueue", registry.kueue, context)
     then(Bases(registry.torch_base, registry.python_base))
     return Stack(
-        way="registry",
+        image_source="registry",
         node_image=node,
         kubernetes=kubernetes,
         jobset_manifest=jobset,

@@ -42,7 +42,7 @@ from harness.provision.images.local import (
 from harness.provision.source.store import key
 
 MOUNT = "/harness-unpacked"
-KEPT_IMAGES = 24
+MAX_IMAGES = 24
 _SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 _CONFIGURATION = """version = 2
 disabled_plugins = [
@@ -160,7 +160,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
         name = volume(context)
         with _containerd(name, node_image) as container:
             there = _inside(container, "ls", f"{MOUNT}/images").split()
-            full = len(there) > 2 * KEPT_IMAGES and not _used(container)
+            full = len(there) > 2 * MAX_IMAGES and not _used(container)
             for image in images if not full else ():
                 if f"{image.file}.sh" not in there:
                     _add(container, image, context)

@@ -110,7 +110,7 @@ class KindCluster(KindNodes):
                 begun = create_or_reuse(self, images, context)
             try:
                 kube = self.kube()
-                kube.retried = writer.retry
+                kube.on_retry = writer.retry
                 install(self, kube, images, context, begun)
             except BaseException:
                 if begun is not None:  # A reused cluster is not deleted and can be inspected.

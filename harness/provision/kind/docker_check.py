@@ -77,7 +77,7 @@ def tools(settings: Settings) -> None:
         )
 
 
-def room(settings: Settings) -> None:
+def check_disk_space(settings: Settings) -> None:
     """Check that Docker's disk has enough space for a new cluster.
 
     Raises HarnessError (cause docker.disk_full).

@@ -37,7 +37,7 @@ from harness.provision.images.stack import Stack
 from harness.provision.kind import template as templates
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.nodes import KindNodes
-from harness.provision.kind.preload import Begun
+from harness.provision.kind.preload import CompletedSteps
 from harness.provision.kind.template import FILES, Template
 
 CERTIFICATES = "harness.provision.controllers.certificates"
@@ -45,24 +45,29 @@ NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
 DESKTOP = "Docker Desktop"
 DNS_PODS = 2
-SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
+SERVE_SECONDS, READY_SECONDS, POLL_SECONDS = 60, 60, 0.1
 AS_KIND = shlex.split(
     "--privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined --tmpfs /tmp "
     "--tmpfs /run --volume /var --volume /lib/modules:/lib/modules:ro --detach --tty --restart=on-failure:1 "
     "--env KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER --init=false --cgroupns=private"
 )
 CLUSTER_LABEL, ROLE_LABEL = "io.x-k8s.kind.cluster", "io.x-k8s.kind.role"
-_WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, NOT_SERVED)
+_START_ERRORS = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, NOT_SERVED)
 
 
-def refused(kind: KindNodes, stack: Stack) -> str | None:
+def rejection(kind: KindNodes, stack: Stack) -> str | None:
     """Return the reason why kind must create the cluster, or None if it can be started from a template.
 
     In the usual cases, the reason is "", and nothing is reported to the user.
     """
     if kind.settings.fresh:
         return "as asked"
-    if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
+    if (
+        stack.image_source != "source"
+        or stack.mirrors
+        or stack.containerd_patches
+        or kind.settings.node_image
+    ):
         return ""
     given = proxies.names(proxies.for_containers(processes.environment()))
     if any(name.upper() in PROXIES for name in given) or _docker_has_proxies():
@@ -72,10 +77,10 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
         timeout=30,
         check=False,
     ).stdout
-    return _unlike(info)
+    return _unsupported_docker(info)
 
 
-def _unlike(info: str) -> str | None:
+def _unsupported_docker(info: str) -> str | None:
     """Return why templates cannot be used with this Docker daemon, or None if they can be used.
 
     Templates need a Docker daemon that runs on this machine and uses overlayfs.
@@ -97,8 +102,8 @@ def attempt(
     stack: Stack,
     own: tuple[LocalImage, LocalImage],
     context: RecordedContext,
-) -> Begun | None:
-    """Start the cluster from a template, and return the components that it already contains.
+) -> CompletedSteps | None:
+    """Start the cluster from a template, and return the completed steps of the installation.
 
     If this fails, report the failure as progress and return None.
     """
@@ -106,14 +111,14 @@ def attempt(
         return None  # kind creates the missing network together with its first cluster.
     kind.begin(stack.node_image, context)
     try:
-        begun = _Copy(kind, template, stack, own, context).started()
-    except _WRONG as error:
+        completed = _Copy(kind, template, stack, own, context).start()
+    except _START_ERRORS as error:
         context.progress(
             f"cluster {kind.name}: could not be started from its template ({reason(error)}); kind creates it"
         )
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
-        templates.ended(template.image, context, well=False)
+        templates.record_result(template.image, context, well=False)
         return None
     except BaseException:
         context.progress(f"cluster {kind.name}: creation ended early")
@@ -121,8 +126,8 @@ def attempt(
             kind.delete()
         raise
     kind.created()
-    templates.ended(template.image, context, well=True)
-    return begun
+    templates.record_result(template.image, context, well=True)
+    return completed
 
 
 class _Copy:
@@ -142,10 +147,10 @@ class _Copy:
             f"{kind.name}-worker{number if number > 1 else ''}" for number in range(1, workers + 1)
         ]
 
-    def started(self) -> Begun:
+    def start(self) -> CompletedSteps:
         """Start the cluster, and return once all nodes are Ready and the controllers are applied."""
         attempt, nodes = self._context.writer.attempt, [self._head, *self._workers]
-        begun = Begun(images=True, prepared=True, copied=True)
+        completed = CompletedSteps(images=True, prepared=True, copied=True)
         with ThreadPoolExecutor(len(nodes) + 2) as pool:
             with attempt("nodes to start"):
                 images = unpacked.folder(self._context)
@@ -155,8 +160,8 @@ class _Copy:
                 identities = self._identify(addresses)
             pool.submit(import_module, CERTIFICATES)  # takes half a second, while the CPU is idle
             with attempt("API server to answer"):
-                self._exported()
-                kube = self._until_served()
+                self._export_kubeconfig()
+                kube = self._wait_served()
             alone = () if self._workers else ("alone.sh",)
             ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"))
             with attempt("Deployments"):
@@ -165,10 +170,10 @@ class _Copy:
                 kube.apply(self._template.dns)
                 install.certify(kube, self._stack.controllers)
                 install.deploy(kube, self._stack.controllers, quick)
-                begun.deployed = True
+                completed.deployed = True
                 if self._kind.settings.tracker == "embedded":
                     tracker.begin(kube, self._tracker.tag)
-                    begun.tracker = True
+                    completed.tracker = True
                 install.entrust(kube, self._stack.controllers, quick)
             objects = pool.submit(_in_node, self._head, ("objects.sh",))
             with attempt("CoreDNS to have its node"):
@@ -181,7 +186,7 @@ class _Copy:
                 for each in (ruled, objects):
                     each.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
-        return begun
+        return completed
 
     def _run(self, node: str, images: Path) -> str:
         """Start a container for a node, with the same options as kind, and return its IP address."""
@@ -239,12 +244,12 @@ class _Copy:
                 spec["unschedulable"] = True
             kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": spec})
 
-    def _exported(self) -> None:
+    def _export_kubeconfig(self) -> None:
         kind = self._kind
         export = ["export", "kubeconfig", "--name", kind.name, "--kubeconfig", str(kind.kubeconfig)]
         processes.run([kind.settings.kind_bin, *export], timeout=60)
 
-    def _until_served(self) -> Kube:
+    def _wait_served(self) -> Kube:
         """Wait until the API server accepts requests with the administrator's credentials, and return a
         client. Raises HarnessError after SERVE_SECONDS."""
         kube = Kube(self._kind.kubeconfig, self._kind.context)
@@ -252,14 +257,14 @@ class _Copy:
         while True:
             try:
                 if kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200:
-                    kube.retried = self._context.writer.retry
+                    kube.on_retry = self._context.writer.retry
                     return kube
             except (ApiException, HTTPError) as error:
                 if deadline.passed:
                     raise HarnessError(
                         f"the API server does not serve after {SERVE_SECONDS} s: {error}"
                     ) from None
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _placed(pods: dict[str, Object]) -> str | None:

@@ -38,10 +38,10 @@ from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
 from harness.provision.kind import from_template, power, preload, template
 from harness.provision.kind.nodes import KindNodes
-from harness.provision.kind.preload import Begun
+from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
-AGAIN_SECONDS = 180
+SERVING_SECONDS = 180
 """The maximum number of seconds until the controllers serve after the nodes were restarted."""
 
 
@@ -84,13 +84,13 @@ class Images:
             **self.stack.versions,
             "konduktor": konduktor_version(),
             "kubernetes": self.stack.kubernetes,
-            "images": self.stack.way,
+            "images": self.stack.image_source,
             "worker": scripts.version_text(self.worker.tag, self.worker.changed),
         }
 
 
-def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
-    """Create the cluster and return the components that it already contains, or reuse a serving cluster and
+def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> CompletedSteps | None:
+    """Create the cluster and return the completed steps of the installation, or reuse a serving cluster and
     return None."""
     progress, stack = context.progress, images.stack
     state = kind.state()
@@ -129,9 +129,9 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         if copy is not None:
             return copy
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    with preload.filling(kind, stack, own, context) as begun:
+    with preload.filling(kind, stack, own, context) as completed:
         kind.create(stack.node_image, stack.containerd_patches, context)
-    return begun
+    return completed
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
@@ -139,7 +139,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
     Reasons other than the usual ones are reported as progress.
     """
-    why = from_template.refused(kind, images.stack)
+    why = from_template.rejection(kind, images.stack)
     if why is not None:
         if why:
             context.progress(f"cluster {kind.name}: kind creates it without a template ({why})")
@@ -148,8 +148,8 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
     if template.attempts_exhausted(name, context):
         where = context.settings.cache_dir / template.FAILURES
         context.progress(
-            f"cluster {kind.name}: kind creates it, because its template failed {template.GIVE_UP} times "
-            f"({where})"
+            f"cluster {kind.name}: kind creates it, because its template failed "
+            f"{template.MAX_FAILURES} times ({where})"
         )
         return None
     own_template = template.find(name)
@@ -161,7 +161,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
     """Return whether the cluster could be created from a template if there were one, but there is none."""
-    if from_template.refused(kind, images.stack) is not None:
+    if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
     own_template = template.find(name)
@@ -170,7 +170,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
     """Create a template from a cluster that kind has just created. A failure is only reported as progress."""
-    if from_template.refused(kind, images.stack) is not None:
+    if from_template.rejection(kind, images.stack) is not None:
         return
     try:
         name = template.tag(kind.settings, images.stack, images.own, context)
@@ -182,7 +182,11 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
 
 
 def install(
-    kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun | None = None
+    kind: KindNodes,
+    kube: Kube,
+    images: Images,
+    context: RecordedContext,
+    completed: CompletedSteps | None = None,
 ) -> None:
     """Install the controllers, the queues and the tracker while the worker image is being loaded.
 
@@ -191,14 +195,14 @@ def install(
     state = kind.state()
     assert state is not None
     if state.phase == "ready" and state.fingerprint == images.fingerprint:
-        _prove(kind, kube, images, context)
+        _recheck(kind, kube, images, context)
     else:
         if state.phase == "ready":
             require_versions(kind.name, kube, images.stack.versions)
-        _install(kind, kube, images, context, begun or Begun())
+        _install(kind, kube, images, context, completed or CompletedSteps())
         versions = {str(name): images.stack.versions[name] for name in CONTROLLERS}
         kind.save(replace(state, phase="ready", fingerprint=images.fingerprint, versions=versions))
-        if begun is not None and not begun.copied:
+        if completed is not None and not completed.copied:
             _freeze(kind, images, context)
     if kind.settings.logs:
         with context.writer.stage("logs"), reached():
@@ -236,15 +240,15 @@ def _release(tag: str) -> str:
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 
-def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
+def _recheck(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
     """Check that the components installed earlier still serve, and load newer images into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
-            controllers.prove_again(kube)
+            controllers.recheck_serving(kube)
         if kind.settings.tracker == "embedded":
             with writer.stage("tracker"), reached():
-                embedded.prove(kube)
+                embedded.check_serving(kube)
 
 
 @contextmanager
@@ -261,30 +265,32 @@ def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> It
         travelling.result()
 
 
-def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, begun: Begun) -> None:
+def _install(
+    kind: KindNodes, kube: Kube, images: Images, context: RecordedContext, completed: CompletedSteps
+) -> None:
     stack, writer, progress = images.stack, context.writer, context.progress
     if stack.mirrors:
         with writer.stage("mirrors"):
             mirror.teach(kind.nodes(), stack.mirrors, progress)
-    if stack.node_images and not begun.images:
+    if stack.node_images and not completed.images:
         with writer.stage("controller images to nodes"):
             load_images(list(stack.node_images), kind.nodes(), context)
-    travelling = nullcontext() if begun.images else _travelling(kind, images, context)
+    travelling = nullcontext() if completed.images else _travelling(kind, images, context)
     with travelling, writer.stage("controllers"), reached():
-        if not begun.prepared:
+        if not completed.prepared:
             controllers.prepare(kube, stack.controllers, quick)
-        if not begun.deployed:
+        if not completed.deployed:
             controllers.deploy(kube, stack.controllers, quick)
         controllers.complete(kube, stack.controllers, progress)
     with writer.stage("tracker"), reached():
-        if not begun.tracker:
+        if not completed.tracker:
             embedded.begin(kube, images.tracker.tag)
         embedded.wait(kube)
         progress("tracker: serving")
     with writer.stage("queues"), reached():
         amounts = queues.install(kube)
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
-    if begun.copied:
+    if completed.copied:
         with writer.stage("DNS"), reached():
             from_template.wait_dns(kube)
 
@@ -292,7 +298,7 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
     """Install VictoriaLogs for `konduktor logs`, unless it is installed. vlagent also runs on the control
     plane."""
-    logs = victoria_logs_images(context, published=images.stack.way == "registry")
+    logs = victoria_logs_images(context, published=images.stack.image_source == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
     if victoria_logs.install(kube, logs, images.tracker.tag):
@@ -315,12 +321,12 @@ def _until_served(kind: KindNodes, started: datetime) -> None:
     """Wait until the controllers and the tracker serve again after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
-        stop=stop_after_delay(AGAIN_SECONDS),
+        stop=stop_after_delay(SERVING_SECONDS),
         wait=wait_fixed(1),
         retry=retry_if_exception_type((HarnessError, ApiException, HTTPError)),
         reraise=True,
     ):
         with attempt:
             controllers.renew(kube, started)
-            controllers.prove_again(kube)
-            embedded.prove(kube)
+            controllers.recheck_serving(kube)
+            embedded.check_serving(kube)

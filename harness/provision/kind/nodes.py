@@ -18,7 +18,7 @@ from harness.core import processes, proxies
 from harness.core.causes import CauseId
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
-from harness.core.locks import Hold, in_use, take
+from harness.core.locks import LockHandle, acquire, in_use
 from harness.provision.kind import docker_check
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
@@ -219,7 +219,7 @@ class KindNodes:
         file."""
         self.refuse_foreign()
         docker_check.tools(self.settings)
-        docker_check.room(self.settings)
+        docker_check.check_disk_space(self.settings)
         docker_check.port(self.settings)
         if self.exists():
             context.progress(f"removing what is left of cluster {self.name}")
@@ -292,13 +292,13 @@ class KindNodes:
             shutil.rmtree(folder, ignore_errors=True)
 
     # -- processes that use the cluster ----------------------------------------------------------------
-    def use(self) -> Hold:
+    def use(self) -> LockHandle:
         """Mark the cluster as used.
 
         No other process removes it as unused before the returned lock is released. The caller must hold
         `lock`.
         """
-        return take(self.users, shared=True)
+        return acquire(self.users, shared=True)
 
     def used(self) -> bool:
         """Return whether any process, including this one, uses the cluster."""

@@ -19,7 +19,7 @@ from harness.core.progress import Progress
 KEEP_BYTES = 2**30
 """A finished pod that uses more space than this is deleted once the bundle contains its evidence."""
 SECONDS = 60
-_LOOK = """
+_USAGE_SCRIPT = """
 ctr --namespace k8s.io snapshots usage -b
 cd /var/lib/kubelet/pods && du -sbx -- */volumes/kubernetes.io~empty-dir 2>/dev/null
 cd /var/log/pods && du -sbx -- * 2>/dev/null
@@ -47,7 +47,7 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
     with ThreadPoolExecutor(len(nodes)) as pool:
         written = dict(zip(nodes, pool.map(_written, nodes), strict=True))
     result = [
-        _of(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]
+        _pod_disk(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]
     ]
     return sorted(result, key=lambda pod: -pod.bytes)
 
@@ -72,7 +72,9 @@ def _written(node: str) -> dict[str, int]:
     """
     try:
         return sizes(
-            processes.run(["docker", "exec", node, "bash", "-c", _LOOK], timeout=SECONDS).stdout.splitlines()
+            processes.run(
+                ["docker", "exec", node, "bash", "-c", _USAGE_SCRIPT], timeout=SECONDS
+            ).stdout.splitlines()
         )
     except ToolError:
         return {}
@@ -94,7 +96,7 @@ def sizes(lines: Iterable[str]) -> dict[str, int]:
     return result
 
 
-def _of(pod: Object, written: dict[str, int]) -> PodDisk:
+def _pod_disk(pod: Object, written: dict[str, int]) -> PodDisk:
     status, metadata = pod["status"], pod["metadata"]
     each = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     ids = {str(one.get("containerID", "")).rpartition("/")[2] for one in each}

@@ -28,22 +28,22 @@ from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 
-LOOK_SECONDS = 0.3
-ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
+POLL_SECONDS = 0.3
+CHECK_SECONDS, PAUSE_SECONDS = 4.0, 0.2
 """The number of seconds for which one `docker exec` repeats a check on a node, and the pause between two
 checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
 """A shell command that tests whether containerd is configured. After that, kind writes kubeadm.conf, just
 before it starts kubeadm."""
-_ANSWERS = (
+_API_SERVER_LIVE = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
 )
 
 
 @dataclass
-class Begun:
+class CompletedSteps:
     """The steps of the installation that a new cluster does not need any more: its images and objects."""
 
     images: bool = False
@@ -61,23 +61,23 @@ class _Stopped(Exception):
 @contextmanager
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
-) -> Iterator[Begun]:
+) -> Iterator[CompletedSteps]:
     """Return a context manager that loads images and objects into the cluster that its block creates.
 
     `own` contains the worker and tracker images. At the end of the block, steps that have begun are
     completed. If the block raises an exception, they are stopped instead.
     """
-    begun, created, stop = Begun(), threading.Event(), threading.Event()
+    completed, created, stop = CompletedSteps(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
         # Nothing is loaded, because kind or `install` will restart containerd with another configuration.
-        yield begun
+        yield completed
         return
     with ThreadPoolExecutor(2) as background:
-        filling = _Filling(kind, stack, own, context, begun, created, stop)
+        filling = _Filling(kind, stack, own, context, completed, created, stop)
         background.submit(filling.images)
         background.submit(filling.objects)
         try:
-            yield begun
+            yield completed
         except BaseException:
             stop.set()
             raise
@@ -92,13 +92,13 @@ class _Filling:
         stack: Stack,
         own: tuple[LocalImage, LocalImage],
         context: RecordedContext,
-        begun: Begun,
+        completed: CompletedSteps,
         created: threading.Event,
         stop: threading.Event,
     ) -> None:
         self._kind, self._stack, self._context = kind, stack, context
         self._worker, self._tracker = own
-        self._begun, self._created, self._stop = begun, created, stop
+        self._completed, self._created, self._stop = completed, created, stop
         self._loaded = threading.Event()
         """Set once the nodes have the images of the controllers and the tracker. A pod that starts without
         its image would wait 10 s before it retries.
@@ -109,7 +109,7 @@ class _Filling:
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
-                self._until(self._there)
+                self._until(self._all_nodes_created)
                 self._until(self._configured)
             with attempt("controller images to new nodes"):
                 # The control plane does not need the tracker's image, but one call is faster than two.
@@ -117,7 +117,7 @@ class _Filling:
             self._loaded.set()
             with attempt("worker image to new nodes"):
                 load_images([self._worker], kind.pools(), self._context)
-            self._begun.images = True
+            self._completed.images = True
         except (_Stopped, HarnessError):
             return
         finally:
@@ -131,22 +131,22 @@ class _Filling:
         attempt = self._context.writer.attempt
         try:
             with attempt("API server to answer"):
-                self._until(self._there)
-                self._until(lambda: comes_true(self._kind.nodes()[0], _ANSWERS))
+                self._until(self._all_nodes_created)
+                self._until(lambda: succeeds_soon(self._kind.nodes()[0], _API_SERVER_LIVE))
                 self._until(self._exported)
                 self._until(self._admitted)
             kube = Kube(self._kind.kubeconfig, self._kind.context)
-            kube.retried = self._context.writer.retry
+            kube.on_retry = self._context.writer.retry
             with attempt("definitions and roles"):
                 install.prepare(kube, self._stack.controllers, quick)
-            self._begun.prepared = True
+            self._completed.prepared = True
             self._loaded.wait()
             with attempt("Deployments"):
                 install.deploy(kube, self._stack.controllers, quick)
-                self._begun.deployed = True
+                self._completed.deployed = True
                 if self._kind.settings.tracker == "embedded":
                     embedded.begin(kube, self._tracker.tag)
-                    self._begun.tracker = True
+                    self._completed.tracker = True
         except (_Stopped, HarnessError, ApiException, HTTPError, OSError, NOT_SERVED):
             return
 
@@ -156,18 +156,18 @@ class _Filling:
         Raises _Stopped if kind exits first. In that case, `install` performs the missing steps.
         """
         while not condition():
-            if self._created.wait(LOOK_SECONDS):
+            if self._created.wait(POLL_SECONDS):
                 if not self._stop.is_set() and condition():
                     return
                 raise _Stopped
 
-    def _there(self) -> bool:
+    def _all_nodes_created(self) -> bool:
         """Return whether Docker has the containers of all nodes."""
         return len(self._kind.nodes()) == self._kind.settings.workers + 1
 
     def _configured(self) -> bool:
         with ThreadPoolExecutor(self._kind.settings.workers + 1) as pool:
-            return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
+            return all(pool.map(lambda node: succeeds_soon(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
         """Return whether the API server accepts requests with the administrator's credentials from kind's
@@ -184,13 +184,13 @@ class _Filling:
         return _ok([kind.settings.kind_bin, *export])
 
 
-def comes_true(node: str, test: str) -> bool:
-    """Return whether a shell test succeeds on a node within ASKED_SECONDS.
+def succeeds_soon(node: str, test: str) -> bool:
+    """Return whether a shell test succeeds on a node within CHECK_SECONDS.
 
     The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs
     all CPUs.
     """
-    tries = round(ASKED_SECONDS / PAUSE_SECONDS)
+    tries = round(CHECK_SECONDS / PAUSE_SECONDS)
     script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
     return _ok(["docker", "exec", node, "sh", "-c", script])
 

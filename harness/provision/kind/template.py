@@ -33,10 +33,10 @@ from harness.settings import Settings
 
 REPOSITORY, LABEL = "harness/template", "harness.template"
 FILES = Path(__file__).with_name("files")
-KEPT: Final = 4
-OLDEST = timedelta(days=7)
+MAX_TEMPLATES: Final = 4
+MAX_AGE = timedelta(days=7)
 SECONDS = 60
-FAILURES, GIVE_UP = "templates-failed.json", 2
+FAILURES, MAX_FAILURES = "templates-failed.json", 2
 """A file in the cache with the number of consecutive failed starts of each template, and the number at which
 a template is no longer used.
 """
@@ -45,7 +45,7 @@ NAMESPACES = (
     *("harness-system", "jobset-system", "kueue-system"),
 )
 _OF_A_NAMESPACE = ("configmaps", "roles", "rolebindings", "serviceaccounts", "services/specs")
-_KEPT = (
+_COPIED_PREFIXES = (
     "apiextensions.k8s.io/customresourcedefinitions/",
     "apiregistration.k8s.io/apiservices/",
     "clusterrolebindings/",
@@ -63,7 +63,7 @@ _KEPT = (
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
 """Prefixes of the etcd keys, below /registry/, that a template contains."""
-_MADE = (
+_OMITTED_PREFIXES = (
     "certificatesigningrequests/",
     "controllerrevisions/kube-system/",
     "csinodes/",
@@ -87,7 +87,7 @@ _MADE = (
 )
 """Prefixes of the etcd keys, below /registry/, that a template does not contain, because each cluster creates
 these objects itself."""
-_NAMING = (
+_CLUSTER_SPECIFIC_KEYS = (
     "configmaps/kube-public/cluster-info",
     "configmaps/kube-system/extension-apiserver-authentication",
     "configmaps/kube-system/kube-proxy",
@@ -113,8 +113,8 @@ class Template:
 
     @property
     def fresh(self) -> bool:
-        """Return whether the template is younger than OLDEST."""
-        return CLOCK.utc() - datetime.fromisoformat(self.made) < OLDEST
+        """Return whether the template is younger than MAX_AGE."""
+        return CLOCK.utc() - datetime.fromisoformat(self.made) < MAX_AGE
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
@@ -136,7 +136,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
         unpacked.volume(context),
         unpacked.created_at(context),
         settings.tracker,
-        _program(),
+        _code_digest(),
     ]
     return f"{REPOSITORY}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
@@ -152,11 +152,11 @@ def find(image: str) -> Template | None:
 
 
 def attempts_exhausted(image: str, context: RunContext) -> bool:
-    """Return whether the last GIVE_UP attempts to start a cluster from this template all failed."""
-    return _failures(context).get(image, 0) >= GIVE_UP
+    """Return whether the last MAX_FAILURES attempts to start a cluster from this template all failed."""
+    return _failures(context).get(image, 0) >= MAX_FAILURES
 
 
-def ended(image: str, context: RunContext, *, well: bool) -> None:
+def record_result(image: str, context: RunContext, *, well: bool) -> None:
     """Record whether a cluster was started `well` from a template. If it was not, remove the template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
@@ -187,7 +187,7 @@ def make(
             return there
         _docker("image", "rm", image, check=False)  # Remove a template that is too old.
         nodes = kind.nodes()
-        entries = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
+        entries = keys(_etcd(nodes[0]), names(controllers.deferred(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
         configurations = {role: _file(node, "/kind/kubeadm.conf") for role, node in roles.items()}
         dns = eager(kind.kube().get("apps/v1", "Deployment", "coredns", "kube-system"))
@@ -198,7 +198,7 @@ def make(
         }
         links = [unpacked.script(each) for each in (*(LocalImage.of(i) for i in stack.node_images), *own)]
         _commit(template, stack.node_image, unpacked.volume(context), entries, files, links)
-        _tidy(image)
+        _remove_old(image)
         return template
 
 
@@ -216,11 +216,11 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
         name = below.rpartition("/")[2]
         if below == path or name == "compact_rev_key":
             continue
-        if below in _NAMING or name == _AUTHORITY or name in late:
+        if below in _CLUSTER_SPECIFIC_KEYS or name == _AUTHORITY or name in late:
             continue
-        if below.startswith(_KEPT):
+        if below.startswith(_COPIED_PREFIXES):
             copied.append({"key": each["key"], "value": each["value"]})
-        elif not below.startswith(_MADE):
+        elif not below.startswith(_OMITTED_PREFIXES):
             raise HarnessError(
                 f"etcd contains {path}, and it is not known whether a template needs this kind of object"
             )
@@ -266,7 +266,7 @@ def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[
 
 
 @cache
-def _program() -> str:
+def _code_digest() -> str:
     """Return a digest of the code that creates clusters. Different code might create different clusters."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
@@ -277,9 +277,9 @@ def _program() -> str:
 def _etcd(node: str) -> list[dict[str, str]]:
     """Return all keys and values in the etcd of a cluster whose control plane is the container `node`."""
     pki = "/etc/kubernetes/pki"
-    mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
+    client = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
-    script = f"{_CURL} --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
+    script = f"{_CURL} --cacert {pki}/etcd/ca.crt {client} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
     answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
     entries: list[dict[str, str]] = json.loads(answer)["kvs"]
     return entries
@@ -312,7 +312,7 @@ def _commit(
     _docker("run", "--detach", "--rm", "--privileged", "--name", name, *mounts, *life)
     try:
         _inside(name, (FILES / "containerd.sh").read_text(), *links)
-        _inside(name, _FILLED + "".join(_put(body) for body in puts(entries)) + _ENDED)
+        _inside(name, _START_ETCD + "".join(_put(body) for body in puts(entries)) + _STOP_ETCD)
         for path, text in files.items():
             _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}END\n")
         configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))
@@ -330,7 +330,7 @@ def _commit(
 _CURL = "curl -sS --fail --noproxy '*'"
 """A command that runs curl without a proxy. Docker's client can be configured to set proxy variables in every
 container."""
-_FILLED = f"""set -eu
+_START_ETCD = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379
 /freeze/etcd-program --data-dir /freeze/etcd --log-level error --max-request-bytes 16000000 \\
@@ -342,7 +342,7 @@ for try in $(seq 300); do
 done
 put() {{ {_CURL} --data-binary @- $address/v3/kv/txn >/dev/null; }}
 """
-_ENDED = f"""{_CURL} -d '{{}}' $address/v3/maintenance/defragment >/dev/null
+_STOP_ETCD = f"""{_CURL} -d '{{}}' $address/v3/maintenance/defragment >/dev/null
 kill $daemon
 wait $daemon || true
 cp -a --sparse=always /freeze/etcd /kind/template/etcd
@@ -363,11 +363,11 @@ def _docker(*arguments: str, check: bool = True) -> str:
     return processes.run(["docker", *arguments], timeout=SECONDS, check=check).stdout
 
 
-def _tidy(newest: str) -> None:
-    """Remove all templates except the newest KEPT and those in use."""
+def _remove_old(newest: str) -> None:
+    """Remove all templates except the newest MAX_TEMPLATES and those in use."""
     listed = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )
     others = [each for each in listed.splitlines() if each != newest]  # newest first
-    for each in others[KEPT - 1 :]:
+    for each in others[MAX_TEMPLATES - 1 :]:
         _docker("image", "rm", each, check=False)

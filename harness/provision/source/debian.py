@@ -17,7 +17,7 @@ _DPKG = (
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
-ALONE = ("bash", "-c", _CLOSED, "bash")
+CLOSE_INHERITED = ("bash", "-c", _CLOSED, "bash")
 """A command prefix that closes inherited file descriptors of locks. Otherwise, mmdebstrap's pipes would get
 descriptor numbers above 9, which dash, the shell that mmdebstrap uses, does not support.
 """
@@ -87,7 +87,7 @@ def import_root(shell: Shell, suite: str, tag: str, work: Path, platform: Platfo
     keyring = [f"--keyring={apt.KEYRING}"] if Path(apt.KEYRING).is_file() else []
     shell.run(
         [
-            *ALONE,
+            *CLOSE_INHERITED,
             "mmdebstrap",
             "--mode=root",
             "--variant=minbase",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.core.concurrency import beside
+from harness.core.concurrency import in_background
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
 from harness.core.progress import Progress
@@ -138,9 +138,9 @@ class _Making:
             programs = _Programs(self, go, module)
             if self.plan.node_image in self.missing:
                 aside = replace(self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log")))
-                with beside(aside._root):
+                with in_background(aside._root):
                     programs.make(name for name in self.plan.modules if name not in CONTROLLERS)
-                with beside(lambda: aside._node(replace(go, shell=aside.shell))):
+                with in_background(lambda: aside._node(replace(go, shell=aside.shell))):
                     self._controllers(programs)
             else:
                 self._controllers(programs)

@@ -38,7 +38,7 @@ arrives."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
 """Annotation on a TorchrunJob, with the number of Secrets that store its code. It is empty during the
 upload."""
-KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
+STORED_ANNOTATION = f"{GROUP}/workspace-kept"
 """Annotation on a TorchrunJob. Its value is "true" if the job's code is stored in Secrets or in the pod
 `<job>-sync-0`."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
@@ -52,7 +52,7 @@ limited, because a cluster's etcd stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
 """Reasons of the condition WorkspaceReady while code is uploaded to Secrets, or to the pod that stores the
 code."""
-HOLDER_PORT = 29400
+ARCHIVE_PORT = 29400
 SPARE_PARTS = 2
 """The number of additional Secrets that a pod can mount. They need not exist when the pod starts, but a later
 sync may create them."""
@@ -82,7 +82,7 @@ def workspace_claim(job: str) -> str:
     return f"{job}-workspace"
 
 
-def holder(job: str) -> str:
+def archive_server(job: str) -> str:
     """Return the name of the StatefulSet, and of its Service, whose pod `<job>-sync-0` stores a job's
     code."""
     return f"{job}-sync"

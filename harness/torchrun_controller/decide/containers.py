@@ -41,7 +41,7 @@ class Problem:
     """The reason why pods do not start or do not terminate. The object is falsy if there is no problem."""
 
     text: str = ""
-    again: datetime | None = None
+    changes_at: datetime | None = None
     """The time at which `text` or `warning` will change, or None if they do not change by themselves."""
     warning: bool = False
     """Whether a container of a pod causes the problem. If so, an Event reports it."""
@@ -96,11 +96,11 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
             if not running.get("startedAt") or (container.get("started") and sidecar):
                 continue
             ran = max(now - parsed(running["startedAt"]), timedelta(0)) // RUNS_STEP * RUNS_STEP
-            again = parsed(running["startedAt"]) + ran + RUNS_STEP
+            changes_at = parsed(running["startedAt"]) + ran + RUNS_STEP
             until = ", and its startup probe has not succeeded" if sidecar else ""
             role = f"{'sidecar' if sidecar else 'init container'} {container['name']}"
             text = f"{pod['metadata']['name']}: {role} runs for {ran.seconds + ran.days * 86400} s{until}"
-            return Problem(text, again, warning=ran >= LONG)
+            return Problem(text, changes_at, warning=ran >= LONG)
     return Problem()
 
 
@@ -134,9 +134,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
         "container with restartPolicy: Always)"
     )
     last = max((str(each.get("finishedAt") or "") for _, each in concerned), default="")
-    again = parsed(last) + LINGERS if last else None
-    late = again is not None and now >= again
-    return Problem(text, None if late else again, warning=late)
+    changes_at = parsed(last) + LINGERS if last else None
+    late = changes_at is not None and now >= changes_at
+    return Problem(text, None if late else changes_at, warning=late)
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:

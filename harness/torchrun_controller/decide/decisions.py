@@ -54,7 +54,7 @@ class Delete:
 class Finalizers:
     """An action: set the finalizers of a TorchrunQueue."""
 
-    found: list[str]
+    finalizers: list[str]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Decision:
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
-    wake: datetime | None = None
+    requeue_at: datetime | None = None
     unexplained: bool = False
     """Whether pods are late and none of the watched objects explains it. The controller then reads Events."""
 
@@ -86,7 +86,7 @@ class QueueDecision:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """A snapshot of the objects of one job."""
 
     queue: Object | None = None
@@ -115,7 +115,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class SeenQueue:
+class QueueSnapshot:
     """A snapshot of the objects of one TorchrunQueue."""
 
     local_queue: Object | None = None
@@ -135,19 +135,19 @@ class SeenQueue:
     """The API server's rejection of one of the queue's objects, if it rejected one during this reconcile."""
 
 
-def owned(found: Object, uid: str) -> bool:
+def owned(item: Object, uid: str) -> bool:
     """Return whether an object has an owner with the UID `uid`."""
-    return any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or [])
+    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or [])
 
 
-def owned_by_job(found: Object, name: str) -> bool:
+def owned_by_job(item: Object, name: str) -> bool:
     """Return whether an object's owner is a TorchrunJob of this name. The job may have been deleted."""
-    owners = found["metadata"].get("ownerReferences") or []
+    owners = item["metadata"].get("ownerReferences") or []
     return any((owner.get("kind"), owner.get("name")) == (names.JOB_KIND, name) for owner in owners)
 
 
-def ending(found: Object) -> bool:
-    return bool(found["metadata"].get("deletionTimestamp"))
+def ending(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
 
 
 def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) -> list[Object]:

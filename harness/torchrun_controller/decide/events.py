@@ -48,7 +48,7 @@ class Event:
         return f"{object_name[:200]}.{digest}"
 
 
-TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
+EVENTS_BY_CONDITION: dict[tuple[str, str, str], tuple[str, str]] = {
     ("Admitted", "False", "Preempted"): ("Preempted", ""),
     ("Admitted", "False", ""): ("Queued", ""),
     ("Admitted", "True", ""): ("Admitted", "Kueue admitted all of its pods"),
@@ -123,7 +123,9 @@ def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
         case "PodsReady", "True":
             size = f"{status.num_nodes} nodes × {status.processes_per_node} processes"
             return "Started", f"{size}: {status.workers_status}", False
-    row = TOLD.get((now.type, now.status, now.reason)) or TOLD.get((now.type, now.status, ""))
+    row = EVENTS_BY_CONDITION.get((now.type, now.status, now.reason)) or EVENTS_BY_CONDITION.get(
+        (now.type, now.status, "")
+    )
     return (row[0], row[1] or now.message, False) if row else None
 
 

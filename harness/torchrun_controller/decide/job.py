@@ -33,12 +33,12 @@ from harness.torchrun_controller.decide.decisions import (
     Check,
     Create,
     Decision,
-    Seen,
+    Snapshot,
     attempt,
     ending,
     owned_by_job,
 )
-from harness.torchrun_controller.decide.job_end import Ends
+from harness.torchrun_controller.decide.job_end import JobEnd
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
@@ -52,32 +52,32 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
 
-ETCD_AGAIN = timedelta(seconds=10)
+ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
 DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
 STARTS = "the job starts when the API server accepts it"
 
 
-def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
+def desired(job: Object, snapshot: Snapshot, now: datetime, *, kai: bool = False) -> Decision:
     """Return the decision for a job: its status, the actions, and the time of the next reconcile."""
-    return _Job(job, seen, now, kai).decide()
+    return _Job(job, snapshot, now, kai).decide()
 
 
-class _Job(Ends):
+class _Job(JobEnd):
     """A single reconcile of a job."""
 
     def decide(self) -> Decision:
         if ending(self.job):
-            return self._say("Deleted", "the garbage collector deletes what the job owns")
+            return self._decision("Deleted", "the garbage collector deletes what the job owns")
         if self.old.phase in FINISHED:
-            return self._after_the_end()
+            return self._clean_up()
         try:
             self.spec = JobSpec.model_validate(self.job["spec"])
         except ValidationError as error:
-            return self._refuse("InvalidSpec", first_error(error))
+            return self._reject("InvalidSpec", first_error(error))
         self.status.queue = self.spec.queue_name
-        return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
+        return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
 
     def _go_on(self) -> Decision:
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
@@ -99,7 +99,7 @@ class _Job(Ends):
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
             actions.append(delete(self.ours, unchanged=True))
-        return self._say("Suspended", message, actions)
+        return self._decision("Suspended", message, actions)
 
     def _start(self) -> Decision:
         self.status.workers = Workers()
@@ -108,19 +108,19 @@ class _Job(Ends):
                 return self._finish(
                     "Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob"
                 )
-            return self._say("Pending", "the pods of the previous JobSet are terminating")
+            return self._decision("Pending", "the pods of the previous JobSet are terminating")
         if self.old.job_id is not None:
             # With a second JobSet, two trainings might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
-        if self.seen.jobset is not None:
+        if self.snapshot.jobset is not None:
             name = self.job["metadata"]["name"]
             message = f"there is another JobSet {name}: delete it, or rename the job"
-            if ending(self.seen.jobset) or owned_by_job(self.seen.jobset, name):
+            if ending(self.snapshot.jobset) or owned_by_job(self.snapshot.jobset, name):
                 message = "the pods of an earlier job of this name are terminating"
-            return self._say("Pending", message)
-        if self.seen.queue is None or ending(self.seen.queue):
+            return self._decision("Pending", message)
+        if self.snapshot.queue is None or ending(self.snapshot.queue):
             return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
-        return self._make(self.seen.queue)
+        return self._make(self.snapshot.queue)
 
     def _make(self, queue: Object) -> Decision:
         try:
@@ -145,14 +145,14 @@ class _Job(Ends):
             document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
             claims = make.claims(self.job, resolved)
         except Refused as refused:
-            return self._refuse(refused.reason, str(refused))
+            return self._reject(refused.reason, str(refused))
         missing = self._missing(resolved)
         if missing is not None:
             return missing
         self._describe(resolved)
-        if self.seen.rejected is not None:
-            return self._rejected(self.seen.rejected)
-        there = {claim["metadata"]["name"] for claim in self.seen.claims}
+        if self.snapshot.rejected is not None:
+            return self._rejected(self.snapshot.rejected)
+        there = {claim["metadata"]["name"] for claim in self.snapshot.claims}
         beside = [
             *(claim for claim in claims if claim["metadata"]["name"] not in there),
             *archive_pod.documents(self.job, resolved),
@@ -166,7 +166,7 @@ class _Job(Ends):
             to_pod = any(each["kind"] == "StatefulSet" for each in beside)
             reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
             self._condition("WorkspaceReady", False, reason, message)
-            return self._say("Pending", message, creates)
+            return self._decision("Pending", message, creates)
         actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
         return self._create(document, actions)
 
@@ -178,13 +178,13 @@ class _Job(Ends):
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
             # The message is kept until the API server accepts the job's objects.
-            return self._say("Pending", f"{before.message}; {STARTS}", actions)
+            return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
-            return self._say("Pending", "its pods are being created", actions)
+            return self._decision("Pending", "its pods are being created", actions)
         # Kueue can admit the JobSet as soon as it exists, so both states are written together.
         self._count([])
         self._condition("Admitted", False, "Pending", WAITS)
-        return self._say("Queued", WAITS, actions)
+        return self._decision("Queued", WAITS, actions)
 
     def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
         any_name = self._resolved(asked, probe.ANY_NAME)
@@ -196,19 +196,23 @@ class _Job(Ends):
         When the JobSet is created, the API server does not check whether these exist.
         """
         priority = resolved.scheduling.priority_class_name
-        if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
+        if (
+            priority
+            and self.snapshot.priority_classes is not None
+            and priority not in self.snapshot.priority_classes
+        ):
             # Without the class, the API server rejects every pod, and reports this only in an Event about the
             # Job.
             message = f"PriorityClass {priority} is not there: the job starts when it comes"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
-            return self._say("Pending", message)
-        if self.seen.no_etcd:
+            return self._decision("Pending", message)
+        if self.snapshot.no_etcd:
             message = (
                 f"rdzvBackend etcd-v2 expects the Service {etcd.NAME} in the namespace {etcd.NAMESPACE}, and "
                 f"it is not there: `{etcd.INSTALL}`, or set rdzvEndpoint, or rdzvBackend: c10d"
             )
             self._condition("EtcdReady", False, "ServiceNotFound", message)
-            return self._say("Pending", message, wake=self.now + ETCD_AGAIN)
+            return self._decision("Pending", message, requeue_at=self.now + ETCD_RECHECK)
         if etcd.ENDPOINT in resolved.torchrun:
             self._condition("EtcdReady", True, "ServiceFound")
         return None
@@ -218,14 +222,14 @@ class _Job(Ends):
         # Without a JobSet, there is nothing that Kueue could admit.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
-            return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
+            return self._reject("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
-        return self._say("Pending", f"{rejected}; {STARTS}")
+        return self._decision("Pending", f"{rejected}; {STARTS}")
 
     def _wait_for_queue(self, reason: str, text: str) -> Decision:
         message = f"TorchrunQueue {self.spec.queue_name} {text}"
         self._condition("QueueReady", False, reason, message)
-        return self._say("Pending", message)
+        return self._decision("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
         """Return the job merged with the settings of its queue.
@@ -237,7 +241,7 @@ class _Job(Ends):
         metadata = self.job["metadata"]
         given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
         try:
-            return resolve(*given, self.seen.capacity)
+            return resolve(*given, self.snapshot.capacity)
         except Refused:
             return resolve(*given)
 
@@ -255,7 +259,7 @@ class _Job(Ends):
         self.status.job_id = jobset["metadata"]["uid"]
         if found(self.status.conditions, "Accepted"):
             self._condition("Accepted", True, "Accepted")
-        pods = attempt(self.seen.pods, jobset)
+        pods = attempt(self.snapshot.pods, jobset)
         self._count(pods)
         if jobset["spec"].get("suspend"):
             return self._queued()
@@ -271,7 +275,7 @@ class _Job(Ends):
         if len(set(versions.values())) > 1:
             each = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
             message = f"the pods fetched different code: {each}; use a tag or a commit, which does not move"
-            return self._refuse("WorkspaceDiffers", message)
+            return self._reject("WorkspaceDiffers", message)
         failed = self._attempt_failed(pods)
         if failed is not None:
             return failed
@@ -285,10 +289,10 @@ class _Job(Ends):
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
             self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
-            return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
+            return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
-        why, again = problem.text, problem.again
+        why, again = problem.text, problem.changes_at
         if problem.warning:
             self._condition("PodsReady", False, "PodsNotStarting", why)
         if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
@@ -298,7 +302,7 @@ class _Job(Ends):
             # A changed reason is written to the status immediately, but a changed message is not.
             self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
-        return self._say("Pending", message, wake=self._first(again))
+        return self._decision("Pending", message, requeue_at=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
         """Return a decision to wait for new pods if a pod has failed or is being disrupted.
@@ -309,7 +313,9 @@ class _Job(Ends):
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:
             self._condition("PodsReady", False, "Disrupted", lost)
-            return self._say("Pending", f"{lost}; {self._after_disruption()}", wake=self._deadline())
+            return self._decision(
+                "Pending", f"{lost}; {self._after_disruption()}", requeue_at=self._deadline()
+            )
         if not counts.failed:
             return None
         why = failure(pods)
@@ -321,7 +327,7 @@ class _Job(Ends):
             if elastic
             else "the JobSet ends this attempt"
         )
-        return self._say("Pending", f"{why}; {then}", wake=self._deadline())
+        return self._decision("Pending", f"{why}; {then}", requeue_at=self._deadline())
 
     def _after_disruption(self) -> str:
         if self.spec.reliability.restart_policy == "Never":
@@ -331,7 +337,7 @@ class _Job(Ends):
         return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
-        since, again = self.seen.silent or (None, None)
+        since, again = self.snapshot.silent or (None, None)
         silent = sentence(since, self.status.workers_status or "") if since else None
         helpers, sidecars = lingering(pods, self.now), restarting(pods)
         reason, message = ("PodsReady", "") if ready else ("PodsNotReady", "")
@@ -341,7 +347,7 @@ class _Job(Ends):
             reason, message = "SidecarFailing", sidecars.text
         self._condition("PodsReady", ready, reason, message)
         shown = helpers.text or sidecars.text or silent
-        return self._say("Running", shown, wake=self._first(again, helpers.again))
+        return self._decision("Running", shown, requeue_at=self._first(again, helpers.changes_at))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a decision with the phase Pending and a message that explains why pods are late.
@@ -349,19 +355,19 @@ class _Job(Ends):
         The explanation comes from `why` or from Events.
         """
         since = self._late_since()
-        warnings = self.seen.warnings
+        warnings = self.snapshot.warnings
         if warnings is not None:
             nodes = self.status.num_nodes or 1
             secret = stalled.pull_secret(pods, warnings)
-            event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
+            event = stalled.explanation(self.snapshot, pods, nodes, since, self.now) if not secret else ""
             why = f"{why}; {secret}" if secret else event or why
         ready = found(self.status.conditions, "PodsReady")
         if why and ready is not None and ready.reason == "PodsNotReady":
             # A changed reason is written to the status immediately, but a changed number of pods is not.
             self._condition("PodsReady", False, "PodsWaiting")
         late = self.now >= since + stalled.LATE
-        wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
-        decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        requeue_at = self._first(again, self.now + stalled.RECHECK if late else since + stalled.LATE)
+        decision = self._decision("Pending", f"{up}: {why}" if why else up, requeue_at=requeue_at)
         return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
@@ -377,7 +383,7 @@ class _Job(Ends):
     def _with_capacity(self, message: str, since: str | None) -> str:
         """Return the message of a waiting job, extended with the number of free GPUs."""
         pods, share = self.status.num_nodes, self.status.processes_per_node
-        capacity, queue = self.seen.capacity, self.seen.waits_in
+        capacity, queue = self.snapshot.capacity, self.snapshot.waits_in
         self.status.waiting = self.old.waiting
         if capacity is None or queue is None or not pods or not share:
             return message
@@ -412,23 +418,23 @@ class _Job(Ends):
         self.status.start_time = None
         if found(self.status.conditions, "PodsReady"):
             self._condition("PodsReady", False, "NotAdmitted")
-        workload = self.seen.workload or {}
+        workload = self.snapshot.workload or {}
         evicted = condition(workload, "Evicted")
         if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
             message = str(evicted.get("message", "")) or "another workload preempted it"
             self._condition("Admitted", False, "Preempted", message)
-            return self._say("Preempted", message)
+            return self._decision("Preempted", message)
         if (workload.get("spec") or {}).get("active") is False:
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
-            return self._say("Queued", message)
-        reason, message, wake = self._why_queued(workload)
+            return self._decision("Queued", message)
+        reason, message, requeue_at = self._why_queued(workload)
         self._condition("Admitted", False, reason, message)
         queued = found(self.status.conditions, "Admitted")
         message = self._with_capacity(message, queued.last_transition_time if queued else None)
-        if self.seen.workload is None and self.ours is not None:
-            return self._unseen_by_kueue(self.ours, message)
-        return self._say("Queued", message, wake=wake)
+        if self.snapshot.workload is None and self.ours is not None:
+            return self._not_reported_by_kueue(self.ours, message)
+        return self._decision("Queued", message, requeue_at=requeue_at)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
         """Return why the job waits for Kueue, as (reason, message, time at which this will change).
@@ -450,16 +456,20 @@ class _Job(Ends):
         late = parsed(since) + UNEXPLAINED if since else self.now
         return (reason, message or WAITS, None) if late <= self.now else ("Pending", WAITS, late)
 
-    def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
+    def _not_reported_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has not created a Workload for the JobSet, according to Events about the
         JobSet."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
-        late, warnings = self.now >= since + stalled.LATE, self.seen.warnings
+        late, warnings = self.now >= since + stalled.LATE, self.snapshot.warnings
         if warnings is not None:
-            message = stalled.of_jobset(self.seen, since) or stalled.no_workload(since, self.now) or message
-        wake = self.now + stalled.AGAIN if late else since + stalled.LATE
-        return replace(self._say("Queued", message, wake=wake), unexplained=late and warnings is None)
+            message = (
+                stalled.of_jobset(self.snapshot, since) or stalled.no_workload(since, self.now) or message
+            )
+        requeue_at = self.now + stalled.RECHECK if late else since + stalled.LATE
+        return replace(
+            self._decision("Queued", message, requeue_at=requeue_at), unexplained=late and warnings is None
+        )
 
 
 def _version(versions: dict[str, str]) -> str:

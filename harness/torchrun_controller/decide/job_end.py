@@ -18,22 +18,22 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
     owned,
 )
-from harness.torchrun_controller.decide.reconcile_state import Look, delete
+from harness.torchrun_controller.decide.reconcile_state import ReconcileState, delete
 
 
-class Ends(Look):
+class JobEnd(ReconcileState):
     """The part of a job's reconcile that decides whether the job ends.
 
     A job ends when its ranks have ended, when it is cancelled, at its deadline, or if its spec is invalid.
     """
 
-    def _ended(self) -> Decision | None:
+    def _job_end(self) -> Decision | None:
         """Return the decision that ends the job, or None if it continues.
 
         Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """
         if self.ours is not None and not ending(self.ours):
-            over = self._over(self.ours)
+            over = self._jobset_end(self.ours)
             if over is not None:
                 return over
         if self.spec.cancel:
@@ -46,12 +46,12 @@ class Ends(Look):
             )
         return None
 
-    def _over(self, jobset: Object) -> Decision | None:
+    def _jobset_end(self, jobset: Object) -> Decision | None:
         """Return the decision that ends the job if its JobSet has ended, and otherwise None.
 
         A single failed pod does not end a job.
         """
-        pods = attempt(self.seen.pods, jobset)
+        pods = attempt(self.snapshot.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
         completed, failed = condition(jobset, "Completed"), condition(jobset, "Failed")
         if completed.get("status") == "True":
@@ -89,16 +89,16 @@ class Ends(Look):
         self._condition("PodsReady", False, "Finished")
         if self._was("Suspended"):
             self._condition("Suspended", False, "Finished")
-        return self._say(phase, message, wake=self.now)
+        return self._decision(phase, message, requeue_at=self.now)
 
-    def _refuse(self, reason: str, message: str) -> Decision:
+    def _reject(self, reason: str, message: str) -> Decision:
         return self._finish("Failed", reason, message)
 
-    def _after_the_end(self) -> Decision:
+    def _clean_up(self) -> Decision:
         """Clean up after a job has ended: stop running pods immediately, and delete the other objects after
         the TTL. An ended job is never restarted."""
         self.status.message = self.old.message
-        self._count_the_rest()
+        self._update_counts()
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
         expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
@@ -111,7 +111,7 @@ class Ends(Look):
             # the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
-            left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
+            left = [claim for claim in self.snapshot.claims if owned(claim, self.uid)]
             actions += [delete(claim) for claim in left if not ending(claim)]
             uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
             if uploaded and not self._was("CleanedUp"):
@@ -120,14 +120,14 @@ class Ends(Look):
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
         return Decision(self.status, actions, None if expired else expires)
 
-    def _count_the_rest(self) -> None:
+    def _update_counts(self) -> None:
         """Update the pod counts of an ended job.
 
         Pods that have ended are still counted after they were deleted.
         """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.
-        left = attempt(self.seen.pods, self.ours) if self.ours is not None else []
+        left = attempt(self.snapshot.pods, self.ours) if self.ours is not None else []
         old, now = self.old.workers, counted(left)
         self._set_workers(
             Workers(

@@ -22,7 +22,7 @@ from harness.torchrun_controller.decide.decisions import (
     Delete,
     Finalizers,
     QueueDecision,
-    SeenQueue,
+    QueueSnapshot,
     ending,
 )
 from harness.torchrun_controller.decide.reconcile_state import first_error
@@ -31,7 +31,7 @@ from harness.torchrun_controller.objects.template import kai_queue
 
 
 def desired(
-    queue: Object, seen: SeenQueue, now: datetime, cluster_queue: str, *, kai: bool = False
+    queue: Object, snapshot: QueueSnapshot, now: datetime, cluster_queue: str, *, kai: bool = False
 ) -> QueueDecision:
     """Return the decision for a TorchrunQueue: its status and the actions.
 
@@ -44,22 +44,22 @@ def desired(
         status.conditions = with_condition(old.conditions, recovered, now)
     finalizers = list(queue["metadata"].get("finalizers") or [])
     if ending(queue):
-        return _end(queue, seen, status, finalizers)
+        return _end(queue, snapshot, status, finalizers)
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
-        return _say(queue, status, now, "SpecInvalid", first_error(error), [])
-    if seen.template is not None:
-        status.conditions = with_condition(status.conditions, _template(queue, seen.template), now)
+        return _decision(queue, status, now, "SpecInvalid", first_error(error), [])
+    if snapshot.template is not None:
+        status.conditions = with_condition(status.conditions, _template(queue, snapshot.template), now)
     if kai and names.FINALIZER not in finalizers:
         return QueueDecision(status, [Finalizers([*finalizers, names.FINALIZER])])
-    return _open(queue, spec, seen, status, now, cluster_queue, kai=kai)
+    return _open(queue, spec, snapshot, status, now, cluster_queue, kai=kai)
 
 
 def _open(
     queue: Object,
     spec: QueueSpec,
-    seen: SeenQueue,
+    snapshot: QueueSnapshot,
     status: QueueStatus,
     now: datetime,
     cluster_queue: str,
@@ -70,22 +70,22 @@ def _open(
     actions: list[Action] = []
     reason, message = "Ready", ""
     if kai:
-        closed = _closed_kai_queue(queue, spec, seen)
+        closed = _closed_kai_queue(queue, spec, snapshot)
         if closed is not None:
             reason, message = KAI_QUEUE_NOT_OPEN, _not_open(queue, f"Queue {closed}", "another Queue")
-        elif seen.kai_queue is None:
+        elif snapshot.kai_queue is None:
             actions.append(Create(kai_document(queue, spec)))
     else:
         status.local_queue = spec.local_queue or queue["metadata"]["name"]
-        reason, message = _local(spec, seen.local_queue)
-        if seen.local_queue is None and spec.local_queue is None:
+        reason, message = _local(spec, snapshot.local_queue)
+        if snapshot.local_queue is None and spec.local_queue is None:
             asked = spec.cluster_queue or cluster_queue
-            if asked == cluster_queue or _is_open(seen.cluster_queue, queue["metadata"]["namespace"]):
+            if asked == cluster_queue or _is_open(snapshot.cluster_queue, queue["metadata"]["namespace"]):
                 actions.append(Create(_local_document(queue, asked)))
             else:
                 reason = "ClusterQueueNotOpen"
                 message = _not_open(queue, f"ClusterQueue {asked}", "an existing LocalQueue in localQueue")
-    status.resource_statuses = [_resource(template, seen) for template in spec.resources]
+    status.resource_statuses = [_resource(template, snapshot) for template in spec.resources]
     status.resources_ready = all(resource.ready for resource in status.resource_statuses)
     for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
         if resource.message == MISSING:
@@ -93,12 +93,15 @@ def _open(
     late = next((r for r in status.resource_statuses if not r.ready), None)
     if reason == "Ready" and late is not None:
         reason, message = "ResourcesNotReady", f"{late.kind} {late.name}: {late.message}"
-    if seen.rejected is not None:
-        reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
+    if snapshot.rejected is not None:
+        reason, message = (
+            "Rejected",
+            f"{snapshot.rejected}; change the queue, or what the API server asks for",
+        )
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
         reason, message = before.reason, before.message  # The message stays until the objects are created.
-    return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
+    return _decision(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
@@ -112,7 +115,7 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
     return namespace in listed or "*" in listed
 
 
-def _closed_kai_queue(queue: Object, spec: QueueSpec, seen: SeenQueue) -> str | None:
+def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
     """Return the name of a kai-scheduler Queue that the TorchrunQueue refers to and may not use, or None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
@@ -120,11 +123,11 @@ def _closed_kai_queue(queue: Object, spec: QueueSpec, seen: SeenQueue) -> str | 
     parent `default`, or under one that is open to the namespace.
     """
     namespace = queue["metadata"]["namespace"]
-    if seen.kai_queue is not None:
-        is_own = _created_for(seen.kai_queue) == _own_labels(queue)
-        return None if is_own or _is_open(seen.kai_queue, namespace) else _kai_name(queue, spec)
+    if snapshot.kai_queue is not None:
+        is_own = _created_for(snapshot.kai_queue) == _own_labels(queue)
+        return None if is_own or _is_open(snapshot.kai_queue, namespace) else _kai_name(queue, spec)
     parent = kai_parent(spec)
-    return None if parent == DEFAULT_PARENT or _is_open(seen.kai_parent, namespace) else parent
+    return None if parent == DEFAULT_PARENT or _is_open(snapshot.kai_parent, namespace) else parent
 
 
 def jobs_may_use_kai(queue: Object) -> bool:
@@ -244,13 +247,13 @@ UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
 MISSING = "is being created"
 
 
-def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
+def _end(queue: Object, snapshot: QueueSnapshot, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
     status.phase = "Terminating"
     if names.FINALIZER not in finalizers:
         return QueueDecision(status)
-    if seen.kai_queue is not None and not ending(seen.kai_queue):
-        kai = seen.kai_queue["metadata"]
-        if _created_for(seen.kai_queue) == _own_labels(queue):
+    if snapshot.kai_queue is not None and not ending(snapshot.kai_queue):
+        kai = snapshot.kai_queue["metadata"]
+        if _created_for(snapshot.kai_queue) == _own_labels(queue):
             return QueueDecision(status, [Delete(names.KAI_API, "Queue", kai["name"], kai["uid"])])
     return QueueDecision(status, [Finalizers([name for name in finalizers if name != names.FINALIZER])])
 
@@ -309,11 +312,11 @@ def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
     return {**template.template, "metadata": placed}
 
 
-def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
+def _resource(template: ResourceTemplate, snapshot: QueueSnapshot) -> ResourceStatus:
     kind = str(template.template.get("kind", "?"))
     version = template.template.get("apiVersion")
     existing = next(
-        (item for (of, key), item in seen.resources.items() if (of, key) == (kind, template.name)), None
+        (item for (of, key), item in snapshot.resources.items() if (of, key) == (kind, template.name)), None
     )
     if PERMITTED.get(kind) != version:
         allowed = ", ".join(PERMITTED)
@@ -328,7 +331,7 @@ def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
     )
 
 
-def _say(
+def _decision(
     queue: Object, status: QueueStatus, now: datetime, reason: str, message: str, actions: list[Action]
 ) -> QueueDecision:
     ready = reason == "Ready"

@@ -14,7 +14,7 @@ from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
     Delete,
-    Seen,
+    Snapshot,
     attempt,
     counted,
     owned,
@@ -30,7 +30,7 @@ MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
 
-class Look:
+class ReconcileState:
     """A job with its snapshot, and the status that will be written.
 
     `spec` is set after it has been validated.
@@ -38,8 +38,8 @@ class Look:
 
     spec: JobSpec
 
-    def __init__(self, job: Object, seen: Seen, now: datetime, kai: bool) -> None:
-        self.job, self.seen, self.now, self.kai = job, seen, now, kai
+    def __init__(self, job: Object, snapshot: Snapshot, now: datetime, kai: bool) -> None:
+        self.job, self.snapshot, self.now, self.kai = job, snapshot, now, kai
         self.uid = job["metadata"]["uid"]
         self.old = JobStatus.model_validate(job.get("status") or {})
         self.status = self.old.model_copy(
@@ -51,7 +51,9 @@ class Look:
         )
         if found(self.old.conditions, "Reconciled"):
             self._condition("Reconciled", True, "Reconciled")
-        self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
+        self.ours = (
+            snapshot.jobset if snapshot.jobset is not None and owned(snapshot.jobset, self.uid) else None
+        )
 
     def _count(self, pods: list[Object]) -> None:
         self._set_workers(counted(pods))
@@ -74,7 +76,7 @@ class Look:
         """
         if self.ours is None:
             return ""
-        lost = disruption(attempt(self.seen.pods, self.ours, terminating=True))
+        lost = disruption(attempt(self.snapshot.pods, self.ours, terminating=True))
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
         if lost or before is None or before.reason != "Disrupted" or self._elastic():
             return lost
@@ -112,15 +114,15 @@ class Look:
             self.now,
         )
 
-    def _say(
+    def _decision(
         self,
         phase: Phase,
         message: str | None,
         actions: list[Action] | None = None,
-        wake: datetime | None = None,
+        requeue_at: datetime | None = None,
     ) -> Decision:
         self.status.phase, self.status.message = phase, message
-        return Decision(self.status, actions or [], wake)
+        return Decision(self.status, actions or [], requeue_at)
 
 
 def delete(item: Object, *, unchanged: bool = False) -> Delete:

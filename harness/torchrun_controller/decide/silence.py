@@ -20,7 +20,7 @@ QUIET = timedelta(minutes=5)
 
 Training scripts usually log about once a minute.
 """
-ASK = timedelta(minutes=1)
+READ_INTERVAL = timedelta(minutes=1)
 """The interval between reads of the logs of a silent job."""
 LastLine = Callable[[str, str], datetime | None]
 """A function that takes a namespace and a pod's name, and returns the time of the trainer's last log line. It
@@ -29,10 +29,10 @@ returns None if the log is empty or could not be read.
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Activity:
     newest: datetime
     """The latest time at which a rank is known to have logged a line or started."""
-    ask: datetime
+    next_read: datetime
 
 
 class Silence:
@@ -40,7 +40,7 @@ class Silence:
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
-        self._known: dict[str, _Known] = {}
+        self._activities: dict[str, _Activity] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
         """Return (time since which no rank has logged, time of the next check).
@@ -51,14 +51,14 @@ class Silence:
         started = [begun for pod in pods if (begun := _started(pod)) is not None]
         if len(started) < len(pods) or not pods:
             return None, now + QUIET
-        known = self._known.get(uid)
+        known = self._activities.get(uid)
         newest = max([*started, *([known.newest] if known else [])])
-        if now - newest >= QUIET and (known is None or known.ask <= now):
+        if now - newest >= QUIET and (known is None or known.next_read <= now):
             newest = self._newest(pods, newest, now)
-            known = self._known[uid] = _Known(newest, now + ASK)
+            known = self._activities[uid] = _Activity(newest, now + READ_INTERVAL)
         if now - newest < QUIET or known is None:
             return None, newest + QUIET
-        return newest, known.ask
+        return newest, known.next_read
 
     def _newest(self, pods: Sequence[Object], newest: datetime, now: datetime) -> datetime:
         for pod in pods:
@@ -69,7 +69,7 @@ class Silence:
         return newest
 
     def forget(self, uid: str) -> None:
-        self._known.pop(uid, None)
+        self._activities.pop(uid, None)
 
 
 def _started(pod: Object) -> datetime | None:

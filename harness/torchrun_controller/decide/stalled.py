@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
-from harness.torchrun_controller.decide.decisions import Seen
+from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
 """The time after which pods that have not started are considered late. The controller then reads Events about
 them."""
-AGAIN = timedelta(seconds=10)
+RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between this process's clock and the clocks of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
@@ -39,16 +39,16 @@ def time_of(event: Object) -> str:
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
-def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
+def explanation(snapshot: Snapshot, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
     """Return the reason why a job's pods are late, or "" if no Event explains it.
 
     `pods` contains the current attempt's pods, and `nodes` is their expected number. Events before `since`
     are ignored.
     """
-    events = [event for event in seen.warnings or [] if not older(event, since)]
+    events = [event for event in snapshot.warnings or [] if not older(event, since)]
     return (
-        _of_claims(seen, pods, events)
-        or _missing(seen, nodes - len(pods), nodes, events)
+        _of_claims(snapshot, pods, events)
+        or _missing(snapshot, nodes - len(pods), nodes, events)
         or _of_pods(pods, events)
         or _no_scheduler(pods, now)
         or _no_pods(pods, since, now)
@@ -61,10 +61,10 @@ def older(event: Object, since: datetime) -> bool:
     return not last or parsed(f"{last}Z") < since - CLOCKS
 
 
-def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
+def _of_claims(snapshot: Snapshot, pods: list[Object], events: list[Object]) -> str:
     bound = {
         claim["metadata"]["name"]
-        for claim in seen.claims
+        for claim in snapshot.claims
         if (claim.get("status") or {}).get("phase") == "Bound"
     }
     waiting = [pod for pod in pods if not _scheduled(pod)]
@@ -80,20 +80,20 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
     return ""
 
 
-def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
+def _missing(snapshot: Snapshot, missing: int, nodes: int, events: list[Object]) -> str:
     """Return why the JobSet has no Job, or why the Job lacks pods, or "" if no Event explains it."""
-    text = _of_jobset(seen, events) if missing > 0 else ""
+    text = _of_jobset(snapshot, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
 
-def of_jobset(seen: Seen, since: datetime) -> str:
+def of_jobset(snapshot: Snapshot, since: datetime) -> str:
     """Return the message of the last warning about the JobSet or its Job since `since`, or ""."""
-    return _of_jobset(seen, [event for event in seen.warnings or [] if not older(event, since)])
+    return _of_jobset(snapshot, [event for event in snapshot.warnings or [] if not older(event, since)])
 
 
-def _of_jobset(seen: Seen, events: list[Object]) -> str:
-    assert seen.jobset is not None
-    name = seen.jobset["metadata"]["name"]
+def _of_jobset(snapshot: Snapshot, events: list[Object]) -> str:
+    assert snapshot.jobset is not None
+    name = snapshot.jobset["metadata"]["name"]
     for kind, of_name in (("Job", f"{name}-{names.NODES}-0"), ("JobSet", name)):
         for event in reversed(events):
             of = event["involvedObject"]

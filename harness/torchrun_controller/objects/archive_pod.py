@@ -12,10 +12,10 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.objects import command, template, workspace
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.template import Resolved
-from harness.torchrun_sync.bundle import holder_command
+from harness.torchrun_sync.bundle import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
-TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
+COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
 """The fields that are copied from the queue's pod template. They determine on which nodes the pod can run,
 and as which user."""
 
@@ -24,9 +24,9 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
     """Return the Service and the StatefulSet of the pod that stores the job's code, or [] if the job does not
     need this pod."""
     code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
-    if code is None or not code.held or resolved.workspace_digest is None:
+    if code is None or not code.used_by_archive_pod or resolved.workspace_digest is None:
         return []
-    name = names.holder(resolved.name)
+    name = names.archive_server(resolved.name)
     labels = {names.PART_LABEL: job["metadata"]["uid"], names.QUEUE_LABEL: resolved.queue_name[:63]}
     metadata = {
         "name": name,
@@ -38,7 +38,7 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": labels,
-        "ports": [{"name": "code", "port": names.HOLDER_PORT}],
+        "ports": [{"name": "code", "port": names.ARCHIVE_PORT}],
     }
     stateful = {
         "replicas": 1,
@@ -57,7 +57,9 @@ def _pod(resolved: Resolved, path: str) -> Object:
     whole = template.pod(resolved, kai=False)["spec"]
     trainer = whole["containers"][0]
     digest = resolved.workspace_digest or ""
-    words = holder_command(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
+    words = archive_server_command(
+        workspace.PARTS_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.ARCHIVE_PORT
+    )
     small = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,
@@ -68,19 +70,19 @@ def _pod(resolved: Resolved, path: str) -> Object:
         "resources": {"requests": small, "limits": {"memory": "512Mi"}},
         "volumeMounts": [
             {"name": "workspace", "mountPath": path},
-            {"name": workspace.KEPT, "mountPath": workspace.KEPT_FOLDER, "readOnly": True},
+            {"name": workspace.PARTS_VOLUME, "mountPath": workspace.PARTS_FOLDER, "readOnly": True},
         ],
         **({"securityContext": trainer["securityContext"]} if "securityContext" in trainer else {}),
     }
     claimed = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
     spec = {
-        **{field: whole[field] for field in TAKEN_OVER if field in whole},
+        **{field: whole[field] for field in COPIED_FIELDS if field in whole},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
         "volumes": [
             {"name": "workspace", **claimed},
-            workspace.kept_volume(resolved.name, names.MAX_PARTS),
+            workspace.parts_volume(resolved.name, names.MAX_PARTS),
         ],
     }
     pod_security.harden(spec, root=True)  # The trainer's user, who reads and writes the same claim.

@@ -186,9 +186,9 @@ def documents(image: str = IMAGE) -> list[Object]:
         "ports": [{"name": "http", "containerPort": PORT}],
         # The startup probe waits for two minutes, because Python's imports are slow on a busy node. After
         # that, the kubelet restarts a controller that is stuck.
-        "startupProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
-        "livenessProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
-        "readinessProbe": {"httpGet": _asked("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
+        "startupProbe": {"httpGet": _http_get("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
+        "livenessProbe": {"httpGet": _http_get("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
+        "readinessProbe": {"httpGet": _http_get("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": pod_security.container_context(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - kubeconfig, discovery cache
@@ -248,7 +248,7 @@ def kustomization() -> Object:
     }
 
 
-def _asked(path: str) -> Object:
+def _http_get(path: str) -> Object:
     return {"path": path, "port": "http"}
 
 

@@ -28,7 +28,7 @@ class Volume:
     """Whether the claim is deleted with the job."""
 
     @property
-    def held(self) -> bool:
+    def used_by_archive_pod(self) -> bool:
         """Return whether the pod `<job>-sync-0` uses the claim, so that the job's own pods use emptyDir
         volumes."""
         return self.claim is not None and "emptyDir" in self.source

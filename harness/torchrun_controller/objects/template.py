@@ -112,7 +112,7 @@ def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
         )
 
 
-def _said(part: Distributed | Scheduling | Storage | object) -> Object:
+def _set_fields(part: Distributed | Scheduling | Storage | object) -> Object:
     found: Object = part.model_dump(exclude_none=True, exclude_defaults=True)  # type: ignore[union-attr]
     return found
 
@@ -120,7 +120,7 @@ def _said(part: Distributed | Scheduling | Storage | object) -> Object:
 def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
     """Return the settings of the queue, overridden by those of the job. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
-    for name, value in _said(job).items():
+    for name, value in _set_fields(job).items():
         before = result.get(name)
         result[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
     return result
@@ -163,7 +163,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     digest, parts = job.workspace_digest, job.workspace_parts
     waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
     if waiting and digest and parts:
-        spec["volumes"].append(workspace.kept_volume(job.name, parts))
+        spec["volumes"].append(workspace.parts_volume(job.name, parts))
     initial = [
         *map(_with_last_lines, spec.get("initContainers") or []),
         *([waiting] if waiting else []),

@@ -13,10 +13,10 @@ READY = ".torchrun/ready"
 """A file in the workspace that contains the commit or digest of the code. It is written last, so that it
 marks the code as complete."""
 WORKSPACE_SECONDS = 600
-KEPT = "workspace-kept"
-KEPT_FOLDER = "/torchrun-kept"
-"""The name of the volume with the Secrets that store a job's code (KEPT), and its mount path in the init
-container (KEPT_FOLDER)."""
+PARTS_VOLUME = "workspace-kept"
+PARTS_FOLDER = "/torchrun-kept"
+"""The name of the volume with the Secrets that store a job's code (PARTS_VOLUME), and its mount path in the
+init container (PARTS_FOLDER)."""
 
 SHARED = f"""
 if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
@@ -73,7 +73,7 @@ def parts_of(annotations: Object) -> int | None:
     return min(int(count), names.MAX_PARTS) if count.isdecimal() else None
 
 
-def kept_volume(job: str, parts: int) -> Object:
+def parts_volume(job: str, parts: int) -> Object:
     """Return the volume with the Secrets that store a job's code.
 
     Pods start even if some Secrets do not exist yet.
@@ -87,7 +87,7 @@ def kept_volume(job: str, parts: int) -> Object:
         }
         for index in range(mounted)
     ]
-    return {"name": KEPT, "projected": {"sources": [{"secret": each} for each in secrets]}}
+    return {"name": PARTS_VOLUME, "projected": {"sources": [{"secret": each} for each in secrets]}}
 
 
 def container(
@@ -115,14 +115,18 @@ def container(
         words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
-        holder = f"{names.holder(job)}-0.{names.holder(job)}:{names.HOLDER_PORT}" if code.held else ""
-        words, values = init_command(KEPT_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
+        server = (
+            f"{names.archive_server(job)}-0.{names.archive_server(job)}:{names.ARCHIVE_PORT}"
+            if code.used_by_archive_pod
+            else ""
+        )
+        words, values = init_command(PARTS_FOLDER, server, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
     secret = asked.secret_name if asked else None
     mounts: list[Object] = [{"name": code.name, "mountPath": code.path}]
     if digest and parts:
-        mounts.append({"name": KEPT, "mountPath": KEPT_FOLDER, "readOnly": True})
+        mounts.append({"name": PARTS_VOLUME, "mountPath": PARTS_FOLDER, "readOnly": True})
     return {
         "name": WAITING,
         "image": (asked and asked.image) or trainer["image"],

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.plan.capacity import Capacity
-from harness.torchrun_controller.runtime.informer import Informer, Told
-from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, OWN, PARTS, QUEUES, REQUESTS, Kind
+from harness.torchrun_controller.runtime.informer import Informer, OnChange
+from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, PARTS, QUEUES, RECONCILED, REQUESTS, Kind
 from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
@@ -27,10 +27,10 @@ class Caches:
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
-        self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*OWN, *self.parts)}
+        self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*RECONCILED, *self.parts)}
         self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
         self._capacity_synced: list[threading.Event] = []
-        self.told: Told = _unheard
+        self.on_change: OnChange = _ignore
         """A function that is called with each change after the watches have started."""
         self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
 
@@ -63,20 +63,20 @@ class Caches:
         kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
         if kind is None:
             return
-        change = self.stores[kind].wrote(kind.kept(item))
+        change = self.stores[kind].wrote(kind.trim(item))
         if change is not None and kind == QUEUES:
-            self.told(kind, change)
+            self.on_change(kind, change)
 
     # -- start the watches -----------------------------------------------------------------------------
-    def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
+    def follow(self, kube: Kube, namespace: str | None, on_change: OnChange, stop: threading.Event) -> bool:
         """Start the watches. Return True once all caches are synced, or False if `stop` is set first.
 
         Jobs and queues are listed before the objects that are created for them. Therefore, if a cached job
         names a JobSet, that JobSet is also in the cache.
         """
-        self.told = told
-        for kinds in (OWN, self.parts):
-            started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
+        self.on_change = on_change
+        for kinds in (RECONCILED, self.parts):
+            started = [Informer(kube, kind, namespace, self.stores[kind], on_change) for kind in kinds]
             for informer in started:
                 informer.start()
             if not _all_synced(started, stop):
@@ -90,7 +90,7 @@ class Caches:
         Changes to nodes and pods do not enqueue jobs, because waiting jobs are reconciled at intervals
         anyway.
         """
-        started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
+        started = [Informer(kube, kind, None, store, _ignore) for kind, store in self._capacity.items()]
         for informer in started:
             informer.start()
         self._capacity_synced = [informer.synced for informer in started]
@@ -99,7 +99,7 @@ class Caches:
             synced.wait(max(until - time.monotonic(), 0))
 
 
-def _unheard(kind: Kind, change: Change) -> None:
+def _ignore(kind: Kind, change: Change) -> None:
     del kind, change
 
 

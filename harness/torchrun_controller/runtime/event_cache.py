@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of, waits_for_claims
 
-KEPT = timedelta(seconds=5)
+LIFETIME = timedelta(seconds=5)
 SHARE = 60
 """The factor by which the time for which a namespace's Events are reused is longer than the request that read
 them. Even in a namespace with many Events, the controller therefore spends at most 1/20 of its time on the
@@ -37,7 +37,7 @@ class Warnings:
     ) -> None:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
-        self._kept: dict[tuple[str, str], tuple[datetime, timedelta, list[Object]]] = {}
+        self._entries: dict[tuple[str, str], tuple[datetime, timedelta, list[Object]]] = {}
         """Maps (namespace, field selector) to the time at which the Events were read, their lifetime, and the
         Events."""
         self._lock = threading.Lock()
@@ -45,17 +45,19 @@ class Warnings:
     def of(self, namespace: str, now: datetime, selectors: list[str]) -> list[Object]:
         """Return a namespace's Events that match one of the selectors, oldest first.
 
-        Their maximum age is KEPT, or SHARE times the duration of the request if that is longer.
+        Their maximum age is LIFETIME, or SHARE times the duration of the request if that is longer.
         """
         with self._lock:
-            self._kept = {
-                each: kept for each, kept in self._kept.items() if timedelta(0) <= now - kept[0] < kept[1]
+            self._entries = {
+                each: entry
+                for each, entry in self._entries.items()
+                if timedelta(0) <= now - entry[0] < entry[1]
             }
             for selector in selectors:
-                if (namespace, selector) not in self._kept:
+                if (namespace, selector) not in self._entries:
                     began = self.monotonic()
                     events = self.read(namespace, selector)
                     took = timedelta(seconds=self.monotonic() - began)
-                    self._kept[namespace, selector] = (now, max(KEPT, SHARE * took), events)
-            found = [event for selector in selectors for event in self._kept[namespace, selector][2]]
+                    self._entries[namespace, selector] = (now, max(LIFETIME, SHARE * took), events)
+            found = [event for selector in selectors for event in self._entries[namespace, selector][2]]
             return sorted(found, key=time_of)

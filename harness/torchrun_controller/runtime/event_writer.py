@@ -25,7 +25,7 @@ from harness.torchrun_controller.runtime.logging_setup import about
 from harness.torchrun_controller.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
-FORBIDDEN, GONE, CONFLICT = 403, 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
 """Annotation on an Event, with the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
@@ -65,33 +65,33 @@ class Recorder:
         with self._lock:
             self._posted_events.pop((kind, namespace, name), None)
 
-    def record(self, found: Object, events: list[Event], now: datetime) -> None:
+    def record(self, involved: Object, events: list[Event], now: datetime) -> None:
         """Post the Events that have not been posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
-        posted = self._of(found)
-        for together in _together([event for event in events if self._due(found, event, posted, now)]):
+        posted = self._posted_for(involved)
+        for together in _groups([event for event in events if self._is_due(involved, event, posted, now)]):
             event = merged(together)
-            name, since = _name(found, event), stamp(event.since or now)
+            name, since = _name(involved, event), stamp(event.since or now)
             last = posted.get(name, NEVER)
             try:
-                stored = self._post(found, name, event, since, last.document)
+                stored = self._post(involved, name, event, since, last.document)
             except (ApiException, DynamicApiError, HTTPError) as error:
-                self._failed(found, event, error)
+                self._failed(involved, event, error)
                 return
-            posted.update({_name(found, each): _Posted(each.order, None) for each in together})
+            posted.update({_name(involved, each): _Posted(each.order, None) for each in together})
             posted[name] = stored
 
-    def _due(self, found: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
+    def _is_due(self, involved: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
         """Return whether an Event must be posted now: it has not been posted yet, and its transition is
         neither too recent nor too old."""
-        if posted.get(_name(found, event), NEVER).order >= event.order:
+        if posted.get(_name(involved, event), NEVER).order >= event.order:
             return False
         return event.since is None or event.not_before <= now - event.since <= LATEST
 
-    def _of(self, found: Object) -> dict[str, _Posted]:
-        metadata = found["metadata"]
-        key = (str(found["kind"]), metadata["namespace"], metadata["name"])
+    def _posted_for(self, involved: Object) -> dict[str, _Posted]:
+        metadata = involved["metadata"]
+        key = (str(involved["kind"]), metadata["namespace"], metadata["name"])
         with self._lock:
             uid, posted = self._posted_events.get(key, ("", {}))
             if uid != metadata["uid"]:
@@ -99,38 +99,42 @@ class Recorder:
                 self._posted_events[key] = (uid, posted)
         return posted
 
-    def _post(self, found: Object, name: str, event: Event, at: str, there: Object | None) -> _Posted:
-        """Create or update the Event. `there` is the Event as this process last wrote it, or None.
+    def _post(self, involved: Object, name: str, event: Event, at: str, existing: Object | None) -> _Posted:
+        """Create or update the Event. `existing` is the Event as this process last wrote it, or None.
 
         The first transition and each repetition need only one request. The Event is read only if another
         process has written it, or if the API server has deleted it after an hour.
         """
-        resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
+        resource, namespace = self.kube.resource("v1", "Event"), involved["metadata"]["namespace"]
         for _ in range(ATTEMPTS):
             try:
-                if there is None:
-                    body = _document(found, name, event, at)
+                if existing is None:
+                    body = _document(involved, name, event, at)
                     answer = resource.create(body=body, namespace=namespace)
                 else:
-                    last = int(((there["metadata"].get("annotations") or {}).get(ORDER)) or 0)
+                    last = int(((existing["metadata"].get("annotations") or {}).get(ORDER)) or 0)
                     if last >= event.order:
-                        return _Posted(last, there)
-                    answer = resource.replace(body=_again(there, event, at), name=name, namespace=namespace)
+                        return _Posted(last, existing)
+                    answer = resource.replace(
+                        body=_repeated(existing, event, at), name=name, namespace=namespace
+                    )
                 return _Posted(event.order, answer.to_dict())
             except (ApiException, DynamicApiError) as error:
-                if error.status not in (CONFLICT, GONE):
+                if error.status not in (CONFLICT, NOT_FOUND):
                     raise
-            there = self.kube.get("v1", "Event", name, namespace)
+            existing = self.kube.get("v1", "Event", name, namespace)
         return NEVER  # Other writers caused conflicts. The next reconcile tries again.
 
-    def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
+    def _failed(
+        self, involved: Object, event: Event, error: ApiException | DynamicApiError | HTTPError
+    ) -> None:
         self.metrics.events_failed.inc()
         body = str(getattr(error, "body", "") or "")
         if "NamespaceTerminating" in body or "being terminated" in body:
             return
         if getattr(error, "status", None) == FORBIDDEN:
             self._silent_until = self.monotonic() + SILENCE_SECONDS
-        metadata, kind = found["metadata"], "job" if found["kind"] == names.JOB_KIND else "queue"
+        metadata, kind = involved["metadata"], "job" if involved["kind"] == names.JOB_KIND else "queue"
         why = reason_of(error) if isinstance(error, ApiException | HTTPError) else str(error)[:200]
         log.warning(
             "cannot post Event %s: %s",
@@ -140,11 +144,11 @@ class Recorder:
         )
 
 
-def _name(found: Object, event: Event) -> str:
-    return event.name(found["metadata"]["name"], found["metadata"]["uid"])
+def _name(involved: Object, event: Event) -> str:
+    return event.name(involved["metadata"]["name"], involved["metadata"]["uid"])
 
 
-def _together(events: list[Event]) -> list[list[Event]]:
+def _groups(events: list[Event]) -> list[list[Event]]:
     """Group the Events to post, in order: all normal Events form one group, and each warning forms its own
     group."""
     usual = [event for event in events if not event.warning]
@@ -152,8 +156,8 @@ def _together(events: list[Event]) -> list[list[Event]]:
     return [usual if group == usual[-1:] else group for group in groups]
 
 
-def _document(found: Object, name: str, event: Event, at: str) -> Object:
-    metadata = found["metadata"]
+def _document(involved: Object, name: str, event: Event, at: str) -> Object:
+    metadata = involved["metadata"]
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -164,7 +168,7 @@ def _document(found: Object, name: str, event: Event, at: str) -> Object:
         },
         "involvedObject": {
             "apiVersion": names.API,
-            "kind": found["kind"],
+            "kind": involved["kind"],
             "name": metadata["name"],
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
@@ -180,13 +184,13 @@ def _document(found: Object, name: str, event: Event, at: str) -> Object:
     }
 
 
-def _again(there: Object, event: Event, at: str) -> Object:
-    metadata = there["metadata"]
+def _repeated(existing: Object, event: Event, at: str) -> Object:
+    metadata = existing["metadata"]
     annotations = {**(metadata.get("annotations") or {}), ORDER: str(event.order)}
     return {
-        **there,
+        **existing,
         "metadata": {**metadata, "annotations": annotations},
         "message": event.message,
         "lastTimestamp": at,
-        "count": int(there.get("count") or 1) + 1,
+        "count": int(existing.get("count") or 1) + 1,
     }

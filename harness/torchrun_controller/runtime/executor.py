@@ -34,7 +34,7 @@ from harness.torchrun_controller.decide.decisions import (
 from harness.torchrun_controller.decide.stalled import time_of
 from harness.torchrun_controller.runtime.kinds import Kind
 
-GONE, CONFLICT = 404, 409
+NOT_FOUND, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
 """The number of seconds for which a pod is not checked again if an equal pod was accepted, for example in a
@@ -42,7 +42,7 @@ burst of jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """
-CHANGES = (GONE, CONFLICT)
+CHANGES = (NOT_FOUND, CONFLICT)
 
 
 MAX_EVENTS = 1000
@@ -60,7 +60,7 @@ class Cluster:
     kube: Kube
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
-    made: set[str] = field(default_factory=set)
+    created_jobsets: set[str] = field(default_factory=set)
     """The UIDs of the JobSets that this process created and that their jobs' statuses do not contain yet."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Cluster:
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return the current object from the API server, or None if it does not exist."""
         item = self.kube.get(kind.api, kind.kind, name, namespace)
-        return kind.kept(item) if item is not None else None
+        return kind.trim(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
         """Return the current objects whose label `kind.label` has the value `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
-        return [kind.kept(item) for item in found]
+        return [kind.trim(item) for item in found]
 
     def names(self, kind: Kind) -> frozenset[str]:
         """Return the current names of all objects of a cluster-scoped kind."""
@@ -156,7 +156,7 @@ class Cluster:
         namespace = found["metadata"]["namespace"]
         match action:
             case Check(document, alike):
-                self._check_one_of(document, json.dumps(alike, sort_keys=True))
+                self._check_once(document, json.dumps(alike, sort_keys=True))
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
@@ -168,7 +168,7 @@ class Cluster:
             case Finalizers(wanted):
                 self._finalizers(found, wanted)
 
-    def _check_one_of(self, document: Object, alike: str) -> None:
+    def _check_once(self, document: Object, alike: str) -> None:
         """Check an object in a dry run, unless an object with an equal `alike` was accepted recently.
 
         Raises Rejected.
@@ -178,8 +178,8 @@ class Cluster:
             if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
                 return
             self.check(document)
-            kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
-            self._accepted = {**kept, alike: now}
+            recent = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
+            self._accepted = {**recent, alike: now}
 
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.
@@ -215,7 +215,7 @@ class Cluster:
             self._check_owner(document)
             return
         if document["kind"] == "JobSet":
-            self.made.add(answer["metadata"]["uid"])
+            self.created_jobsets.add(answer["metadata"]["uid"])
         self.wrote(answer)
 
     def _check_owner(self, document: Object) -> None:
@@ -243,7 +243,7 @@ class Cluster:
             raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 
     def _delete(self, action: Delete, namespace: str) -> None:
-        self.made.discard(action.uid)
+        self.created_jobsets.discard(action.uid)
         only = {"uid": action.uid}
         if action.resource_version is not None:
             only["resourceVersion"] = action.resource_version

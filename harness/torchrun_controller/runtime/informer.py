@@ -37,7 +37,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 EXPIRED = 410
 PATIENCE = 4
 """The number of consecutive failed watches after which the objects are listed again."""
-Told = Callable[[Kind, Change], None]
+OnChange = Callable[[Kind, Change], None]
 
 
 class Expired(Exception):
@@ -47,12 +47,14 @@ class Expired(Exception):
 class Informer(threading.Thread):
     """A thread that watches one kind and updates its store.
 
-    After each update, it calls `told` with the change.
+    After each update, it calls `on_change` with the change.
     """
 
-    def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
+    def __init__(
+        self, kube: Kube, kind: Kind, namespace: str | None, store: Store, on_change: OnChange
+    ) -> None:
         super().__init__(name=f"watch {kind.plural}", daemon=True)
-        self.kube, self.kind, self.store, self.told = kube, kind, store, told
+        self.kube, self.kind, self.store, self.on_change = kube, kind, store, on_change
         self.path = kind.path(namespace)
         self.synced = threading.Event()
         """Set once the first list is in the store."""
@@ -81,14 +83,14 @@ class Informer(threading.Thread):
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
-            answer = self._ask(query, LIST_SECONDS).json()
-            items += [self.kind.kept(item) for item in answer["items"]]
+            answer = self._request(query, LIST_SECONDS).json()
+            items += [self.kind.trim(item) for item in answer["items"]]
             further = answer["metadata"].get("continue")
             if not further:
                 break
             query["continue"] = further
         for change in self.store.replace(items, int(answer["metadata"]["resourceVersion"])):
-            self.told(self.kind, change)
+            self.on_change(self.kind, change)
         self.synced.set()
 
     def _watch(self) -> None:
@@ -100,10 +102,10 @@ class Informer(threading.Thread):
             "timeoutSeconds": str(SERVER_SECONDS),
             **self._selected(),
         }
-        response = self._ask(query, SILENCE_SECONDS)
+        response = self._request(query, SILENCE_SECONDS)
         try:
             for event in _lines(response):
-                self._take(event)
+                self._apply(event)
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
@@ -111,22 +113,22 @@ class Informer(threading.Thread):
         finally:
             response.close()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> None:
         item = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
-                change = self.store.changed(self.kind.kept(item))
+                change = self.store.changed(self.kind.trim(item))
             case "DELETED":
-                change = self.store.deleted(self.kind.kept(item))
+                change = self.store.deleted(self.kind.trim(item))
             case "BOOKMARK":
                 self.store.reached(int(item["metadata"]["resourceVersion"]))
                 return
             case _:  # After any ERROR event, all objects are listed again.
                 raise Expired(str(item)[:200])
         if change is not None:
-            self.told(self.kind, change)
+            self.on_change(self.kind, change)
 
-    def _ask(self, query: dict[str, str], seconds: float) -> HTTPResponse:
+    def _request(self, query: dict[str, str], seconds: float) -> HTTPResponse:
         try:
             return self.kube.fetch(self.path, query, seconds=seconds)
         except ApiException as error:
@@ -135,8 +137,8 @@ class Informer(threading.Thread):
             raise
 
     def _selected(self) -> dict[str, str]:
-        asked = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
-        return {name: selector for name, selector in asked.items() if selector}
+        selectors = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
+        return {name: selector for name, selector in selectors.items() if selector}
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:

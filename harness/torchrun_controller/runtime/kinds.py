@@ -25,7 +25,7 @@ class Kind:
     api: str
     kind: str
     plural: str
-    keep: Callable[[Object], Object]
+    trimmer: Callable[[Object], Object]
     label: str | None = None
     """The label by whose value the method `of` of a store or cluster finds objects."""
     selector: str = ""
@@ -40,12 +40,12 @@ class Kind:
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}/{self.api}{within}/{self.plural}"
 
-    def kept(self, item: Mapping[str, object]) -> Object:
+    def trim(self, item: Mapping[str, object]) -> Object:
         """Return the part of an object that is cached.
 
         The API version and the kind are added, because the items of a list do not contain them.
         """
-        return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
+        return {"apiVersion": self.api, "kind": self.kind, **self.trimmer(dict(item))}
 
 
 def _part(found: Mapping[str, object] | None, fields: tuple[str, ...]) -> Object:
@@ -137,14 +137,14 @@ def _requesting(item: Object) -> Object:
 def _judged(*kinds: str) -> Callable[[Object], Object]:
     """Return a function that keeps an object's metadata and its conditions of the given types."""
 
-    def keep(item: Object) -> Object:
+    def trimmer(item: Object) -> Object:
         status = item.get("status") or {}
         return {
             "metadata": _part(item["metadata"], METADATA),
             "status": {"conditions": _conditions(status, kinds)},
         }
 
-    return keep
+    return trimmer
 
 
 def _workload(item: Object) -> Object:
@@ -197,7 +197,7 @@ REQUESTS = Kind(
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
 """All pods that use the resources of a node, whoever owns them."""
-OWN = (JOBS, QUEUES)
+RECONCILED = (JOBS, QUEUES)
 """The kinds that are listed first. The cached objects created for them are therefore never older than they
 are."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)

@@ -44,74 +44,74 @@ class Lease:
     name: str
     identity: str
     monotonic: Callable[[], float] = time.monotonic
-    tried: Callable[[bool], None] = lambda _: None
+    on_attempt: Callable[[bool], None] = lambda _: None
     """A function that is called after each attempt to acquire or renew the Lease. Its argument is whether the
     API server responded."""
-    _seen: tuple[str, float] = field(default=("", 0.0), init=False)
+    _observed: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
         """Wait until this process holds the Lease. Return False if `stop` is set first."""
         while not stop.is_set():
-            if self.take():
+            if self.try_acquire():
                 log.info("%s leads", self.identity)
                 return True
             stop.wait(RETRY_SECONDS)
         return False
 
-    def keep(self, stop: threading.Event) -> None:
+    def renew(self, stop: threading.Event) -> None:
         """Renew the Lease until `stop` is set or the Lease is lost.
 
         After that, the caller must not write to the cluster.
         """
         last = self.monotonic()
         while not stop.wait(RETRY_SECONDS):
-            if self.take():
+            if self.try_acquire():
                 last = self.monotonic()
             elif self.monotonic() - last > RENEW_SECONDS:
                 log.error("%s has lost the Lease %s", self.identity, self.name)
                 return
         self.release()
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Acquire or renew the Lease. Return whether this process holds it, or False after an API error."""
         try:
-            ours = self._take()
+            ours = self._acquire()
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
-            self.tried(False)
+            self.on_attempt(False)
             return False
-        self.tried(True)
+        self.on_attempt(True)
         return ours
 
-    def _take(self) -> bool:
-        found = self.kube.get(API, "Lease", self.name, self.namespace)
-        if found is None:
+    def _acquire(self) -> bool:
+        lease = self.kube.get(API, "Lease", self.name, self.namespace)
+        if lease is None:
             self._write({"metadata": {}}, 0, create=True)
             return True
-        spec = found["spec"]
+        spec = lease["spec"]
         holder = spec.get("holderIdentity") or ""
-        version = found["metadata"]["resourceVersion"]
-        if version != self._seen[0]:
-            self._seen = (version, self.monotonic())
+        version = lease["metadata"]["resourceVersion"]
+        if version != self._observed[0]:
+            self._observed = (version, self.monotonic())
         lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
-        if holder not in ("", self.identity) and self.monotonic() - self._seen[1] < lasts:
+        if holder not in ("", self.identity) and self.monotonic() - self._observed[1] < lasts:
             return False
-        self._write(found, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
+        self._write(lease, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
         return True
 
     def release(self) -> None:
         """Release the Lease, so that the next leader does not have to wait for it to expire."""
         try:
-            found = self.kube.get(API, "Lease", self.name, self.namespace)
-            if found is not None and found["spec"].get("holderIdentity") == self.identity:
-                self._write(found, int(found["spec"].get("leaseTransitions") or 0), holder="")
+            lease = self.kube.get(API, "Lease", self.name, self.namespace)
+            if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
+                self._write(lease, int(lease["spec"].get("leaseTransitions") or 0), holder="")
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
 
     def _write(
-        self, found: Object, transitions: int, *, holder: str | None = None, create: bool = False
+        self, lease: Object, transitions: int, *, holder: str | None = None, create: bool = False
     ) -> None:
-        version = found["metadata"].get("resourceVersion")
+        version = lease["metadata"].get("resourceVersion")
         body = {
             "apiVersion": API,
             "kind": "Lease",

@@ -24,7 +24,7 @@ from harness.torchrun_controller.api.models import JobStatus
 
 IMAGE = "TORCHRUN_CONTROLLER_IMAGE"
 """The environment variable that contains the controller's image and tag."""
-LOOK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 WAIT_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 _PATH = re.compile(
     r"^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/[^/]))?/(?P<kind>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?$"
@@ -37,11 +37,11 @@ class Metrics:
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
-        self.looks = Histogram(
+        self.reconcile_seconds = Histogram(
             "torchrun_reconcile_seconds",
             "Duration of a reconcile",
             ["kind"],
-            buckets=LOOK_BUCKETS,
+            buckets=RECONCILE_BUCKETS,
             registry=own,
         )
         self.errors = Counter("torchrun_reconcile_errors", "Failed reconciles", ["kind"], registry=own)
@@ -75,7 +75,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     @contextmanager
-    def look(self, kind: str) -> Iterator[None]:
+    def time_reconcile(self, kind: str) -> Iterator[None]:
         """Return a context manager that measures the duration of a reconcile, and counts the reconcile if it
         fails."""
         started = time.perf_counter()
@@ -85,9 +85,9 @@ class Metrics:
             self.errors.labels(kind).inc()
             raise
         finally:
-            self.looks.labels(kind).observe(time.perf_counter() - started)
+            self.reconcile_seconds.labels(kind).observe(time.perf_counter() - started)
 
-    def answered(self, method: str, url: str, code: int) -> None:
+    def record_response(self, method: str, url: str, code: int) -> None:
         """Count a response from the API server."""
         self.requests.labels(*request_of(method, url), str(code)).inc()
 

@@ -28,7 +28,7 @@ from harness.torchrun_controller.runtime.kinds import (
 )
 from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
 from harness.torchrun_controller.runtime.store import Change
-from harness.torchrun_controller.runtime.work_queue import Waking
+from harness.torchrun_controller.runtime.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 30
@@ -49,29 +49,29 @@ class Operator:
         """Create an operator. It calls `moves` every MOVE_SECONDS while its event loop runs."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
-        self.waking = Waking(reconciler.look)
+        self.work_queue = WorkQueue(reconciler.reconcile)
 
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
         """Run until `stop` is set. Once all caches are synced, set `ready` and start reconciling."""
         loop = asyncio.get_running_loop()
 
-        def told(kind: Kind, change: Change) -> None:
+        def on_change(kind: Kind, change: Change) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._told, kind, change)
+                loop.call_soon_threadsafe(self._on_change, kind, change)
 
         move = asyncio.create_task(self._move())
         kube = self.reconciler.cluster.kube
-        if await asyncio.to_thread(self.caches.follow, kube, self.namespace, told, stop):
+        if await asyncio.to_thread(self.caches.follow, kube, self.namespace, on_change, stop):
             if ready is not None:
                 ready.set()
             await self._until(stop)
         move.cancel()
 
     async def _until(self, stop: threading.Event) -> None:
-        own = [asyncio.create_task(each) for each in (self.waking.run(), self._rounds())]
-        asked = asyncio.create_task(asyncio.to_thread(stop.wait))
+        own = [asyncio.create_task(each) for each in (self.work_queue.run(), self._rounds())]
+        stopped = asyncio.create_task(asyncio.to_thread(stop.wait))
         try:
-            done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([stopped, *own], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # This raises the error of a task that ended unexpectedly.
         finally:
@@ -87,60 +87,64 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            unfinished = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
+            unfinished = [job["metadata"] for job in self.caches.all(JOBS) if _is_unfinished(job)]
             for number, job in enumerate(unfinished):
                 key = Key("job", job["namespace"], job["name"])
-                self.waking.later(key, ROUND_SECONDS * number / len(unfinished))
+                self.work_queue.enqueue_after(key, ROUND_SECONDS * number / len(unfinished))
 
     # -- enqueue the objects that an event affects -----------------------------------------------------
-    def _told(self, kind: Kind, change: Change) -> None:
-        if kind != JOBS and _same(change):
+    def _on_change(self, kind: Kind, change: Change) -> None:
+        if kind != JOBS and _is_unchanged(change):
             return
         item = change.after or change.before
         assert item is not None
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
         if kind in (JOBS, JOBSETS):
-            urgent = _asks(change) if kind == JOBS else _ended(change)
-            (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
+            urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
+            (self.work_queue.enqueue if urgent else self.work_queue.enqueue_progress)(
+                Key("job", namespace, name)
+            )
         elif kind in (PODS, CLAIMS):
             # A failed pod is urgent: when a JobSet restarts, it deletes its failed pods, and with them the
             # reason for the failure.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
-            (self.waking.wake if failed else self.waking.progressed)(key)
+            (self.work_queue.enqueue if failed else self.work_queue.enqueue_progress)(key)
         elif kind == WORKLOADS:
             for owner in metadata.get("ownerReferences") or []:
                 if owner["kind"] == "JobSet":
-                    self.waking.progressed(Key("job", namespace, owner["name"]))
+                    self.work_queue.enqueue_progress(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
             if not change.own:  # A reconcile that writes and then fails would repeat at once.
-                self.waking.wake(Key("queue", namespace, name))
-            self._wake_jobs(namespace, _waits)
+                self.work_queue.enqueue(Key("queue", namespace, name))
+            self._enqueue_jobs(namespace, _is_pending)
         elif kind == LOCAL_QUEUES:
-            self._wake_queues(namespace, name)
+            self._enqueue_queues(namespace, name)
         elif kind == PRIORITY_CLASSES:
-            self._wake_jobs(None, _waits)
+            self._enqueue_jobs(None, _is_pending)
             for queue in self.caches.all(QUEUES):
                 if needs_check(queue):
-                    self.waking.wake(Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"]))
+                    self.work_queue.enqueue(
+                        Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"])
+                    )
 
-    def _wake_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
+    def _enqueue_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
         for job in self.caches.all(JOBS, namespace):
             if which((job.get("status") or {}).get("phase")):
                 metadata = job["metadata"]
-                self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
+                self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 
-    def _wake_queues(self, namespace: str, local_queue: str) -> None:
+    def _enqueue_queues(self, namespace: str, local_queue: str) -> None:
         """Enqueue the TorchrunQueues that use a LocalQueue, because it has the same name or spec.localQueue
         names it."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
-                self.waking.wake(Key("queue", namespace, name))
+                self.work_queue.enqueue(Key("queue", namespace, name))
 
 
-def _asks(change: Change) -> bool:
+def _spec_changed(change: Change) -> bool:
     """Return whether a change to a job affects more than its status.
 
     Only the controller writes the status.
@@ -151,21 +155,21 @@ def _asks(change: Change) -> bool:
     return {**_content(before), "status": None} != {**_content(after), "status": None}
 
 
-def _ended(change: Change) -> bool:
+def _has_ended(change: Change) -> bool:
     """Return whether a JobSet has ended or is being deleted."""
     after = change.after
     return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
 
 
-def _open(job: Object) -> bool:
+def _is_unfinished(job: Object) -> bool:
     return (job.get("status") or {}).get("phase") not in FINISHED
 
 
-def _waits(phase: str | None) -> bool:
+def _is_pending(phase: str | None) -> bool:
     return phase in (None, "Pending")
 
 
-def _same(change: Change) -> bool:
+def _is_unchanged(change: Change) -> bool:
     """Return whether none of the cached fields has changed (kinds.py)."""
     if change.before is None or change.after is None:
         return False

@@ -1,8 +1,8 @@
 """Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
 A reconcile reads the watch caches, which may be outdated. This is safe: a status replaces only the job's
-newest version, an object is created only if its name is unused, and irreversible decisions (see `grave`) are
-repeated using the API server's current state.
+newest version, an object is created only if its name is unused, and irreversible decisions
+(see `is_irreversible`) are repeated using the API server's current state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
-from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
+from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import etcd, probe
@@ -39,11 +39,11 @@ from harness.torchrun_controller.runtime.executor import Cluster
 from harness.torchrun_controller.runtime.kinds import JOBS, QUEUES, SERVICES
 from harness.torchrun_controller.runtime.logging_setup import about, short
 from harness.torchrun_controller.runtime.metrics import Metrics
-from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, see_queue
+from harness.torchrun_controller.runtime.snapshot import Source, job_snapshot, queue_of, queue_snapshot
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
-SOON_SECONDS = 10.0
+REQUEUE_SOON_SECONDS = 10.0
 """The delay, in seconds, before the next reconcile after an action, unless an event occurs earlier."""
 REFUSED_SECONDS = 5.0
 """The delay, in seconds, before the API server is asked again to check pods that it rejected."""
@@ -54,7 +54,7 @@ the queue's objects are not watched.
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 MEND = "change the queue, or create what it names"
-AGAIN_SECONDS = 0.2
+REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
 
 
@@ -71,7 +71,7 @@ def clock() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
+def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[str]) -> bool:
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
     A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
@@ -85,7 +85,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
         return status.phase != "Succeeded" or status.workers.succeeded != status.num_nodes
     if true(status.conditions, "CleanedUp") and not true(before.conditions, "CleanedUp"):
         return True
-    return status.job_id != before.job_id and status.job_id not in made
+    return status.job_id != before.job_id and status.job_id not in created_jobsets
 
 
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
@@ -105,23 +105,23 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
         named = {"job_id": None} if queued else {}
         return of.model_copy(update={**shown, **named, "conditions": conditions})
 
-    def there(of: JobStatus) -> int:
+    def active(of: JobStatus) -> int:
         return of.workers.running + of.workers.succeeded
 
-    if before == status or facts(before) != facts(status) or there(status) < there(before):
+    if before == status or facts(before) != facts(status) or active(status) < active(before):
         return timedelta(0)
     quiet = (queued or running) and before.message == status.message
     return UNEXPLAINED if quiet else PROGRESS
 
 
-def _asks_for_etcd(decision: Decision) -> bool:
+def _needs_etcd(decision: Decision) -> bool:
     """Return whether a decision starts a job that uses the default etcd."""
     starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
     return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
 
 
-def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
-    return None if wake is None else max(0.0, (wake - now).total_seconds())
+def _seconds_until(requeue_at: datetime | None, now: datetime) -> float | None:
+    return None if requeue_at is None else max(0.0, (requeue_at - now).total_seconds())
 
 
 class Reconciler:
@@ -148,10 +148,10 @@ class Reconciler:
         self.silence = Silence(cluster.last_line)
         self._written: dict[Key, datetime] = {}
         """The time when each job's status was last written."""
-        self._refused: dict[Key, datetime] = {}
+        self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
 
-    def look(self, key: Key) -> float | None:
+    def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
 
         Return the number of seconds until the next reconcile if no event occurs earlier, or None.
@@ -159,7 +159,7 @@ class Reconciler:
         Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
         conditions.
         """
-        with self.metrics.look(key.kind):
+        with self.metrics.time_reconcile(key.kind):
             try:
                 return self._job(key) if key.kind == "job" else self._queue(key)
             except HTTPError:
@@ -173,7 +173,7 @@ class Reconciler:
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             self.recorder.forget(names.JOB_KIND, key.namespace, key.name)
-            self._refused.pop(key, None)
+            self._rejected_at.pop(key, None)
             self._written.pop(key, None)
             return None
         now = self.now()
@@ -181,7 +181,7 @@ class Reconciler:
         decision = self._decision(job, before, now)
         due = self._written.get(key, now - UNEXPLAINED) + patience(before, decision.status)
         if now < due and not decision.actions:
-            return _seconds_until(min(due, decision.wake or due), now)
+            return _seconds_until(min(due, decision.requeue_at or due), now)
         return self._apply(key, job, before, decision, now)
 
     def _apply(
@@ -195,27 +195,27 @@ class Reconciler:
         try:
             self._act(key, job, checks)
             if not self._write(job, before, decision):
-                return AGAIN_SECONDS
+                return REQUEUE_SECONDS
             self._act(key, job, [action for action in decision.actions if action not in checks])
         except Rejected as rejected:
             return self._rejected(key, rejected)
         self.recorder.record(job, events.of_job(before, decision.status), now)
         if decision.actions:
-            return SOON_SECONDS
-        return _seconds_until(decision.wake, now)
+            return REQUEUE_SOON_SECONDS
+        return _seconds_until(decision.requeue_at, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
         """Record in a job's status that the API server rejected one of its objects."""
-        self._refused[key] = self.now()
+        self._rejected_at[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             return None
         now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now, rejected)
         if not self._write(job, before, decision):
-            return AGAIN_SECONDS
+            return REQUEUE_SECONDS
         self.recorder.record(job, events.of_job(before, decision.status), now)
-        return _seconds_until(decision.wake, now)
+        return _seconds_until(decision.requeue_at, now)
 
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
@@ -224,7 +224,7 @@ class Reconciler:
         a number that is always new, such as a port, and each new message changes the status, which triggers a
         reconcile.
         """
-        at = self._refused.get(key)
+        at = self._rejected_at.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
@@ -233,74 +233,76 @@ class Reconciler:
             return False
         if before != decision.status:
             self._written[_key_of(job)] = self.now()
-        self.cluster.made.discard(decision.status.job_id or "")
+        self.cluster.created_jobsets.discard(decision.status.job_id or "")
         self._note(job, before, decision.status)
         return True
 
     def _decision(
         self, job: Object, before: JobStatus, now: datetime, rejected: Rejected | None = None
     ) -> Decision:
-        decision = self._decided(job, self.caches, now, rejected)
-        if grave(before, decision, self.cluster.made):
-            decision = self._decided(job, self.cluster, now, rejected)
+        decision = self._decide(job, self.caches, now, rejected)
+        if is_irreversible(before, decision, self.cluster.created_jobsets):
+            decision = self._decide(job, self.cluster, now, rejected)
         return decision
 
-    def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
+    def _decide(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
         """Return the decision for a job.
 
         If the decision needs additional data, read the data and decide again. Additional data are etcd's
         Service, the time of the last log line, and the Events in the namespace.
         """
         kai = self.cluster.kai
-        seen = replace(self._seen(source, job), rejected=rejected)
-        decision = desired.desired(job, seen, now, kai=kai)
-        if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
-            decision = desired.desired(job, replace(seen, no_etcd=True), now, kai=kai)
+        snapshot = replace(self._snapshot(source, job), rejected=rejected)
+        decision = desired.desired(job, snapshot, now, kai=kai)
+        if _needs_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
+            decision = desired.desired(job, replace(snapshot, no_etcd=True), now, kai=kai)
         if decision.status.phase == "Running":
-            pods = [pod for pod in seen.pods if (pod.get("status") or {}).get("phase") == "Running"]
+            pods = [pod for pod in snapshot.pods if (pod.get("status") or {}).get("phase") == "Running"]
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
-            decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
+            decision = desired.desired(job, replace(snapshot, silent=silent), now, kai=kai)
         if decision.unexplained:
-            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(seen.pods))
-            decision = desired.desired(job, replace(seen, warnings=warnings), now, kai=kai)
+            warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(snapshot.pods))
+            decision = desired.desired(job, replace(snapshot, warnings=warnings), now, kai=kai)
         return decision
 
-    def _seen(self, source: Source, job: Object) -> Seen:
+    def _snapshot(self, source: Source, job: Object) -> Snapshot:
         """Read the objects of a job. Its queue and the capacity are always read from the caches."""
         waits_in = queue_of(self.caches, job)
         return replace(
-            see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
+            job_snapshot(source, job, kai=self.cluster.kai),
+            capacity=self.caches.capacity(),
+            waits_in=waits_in,
         )
 
     def _queue(self, key: Key) -> float | None:
         queue = self.caches.one(QUEUES, key.namespace, key.name)
         if queue is None:
             self.recorder.forget(names.QUEUE_KIND, key.namespace, key.name)
-            self._refused.pop(key, None)
+            self._rejected_at.pop(key, None)
             return None
         kai, now = self.cluster.kai, self.now()
-        seen = see_queue(self.caches, self.cluster.kube, queue, kai=kai)
+        snapshot = queue_snapshot(self.caches, self.cluster.kube, queue, kai=kai)
         changed = queues.template_condition(queue) is None
         if queues.needs_check(queue) and (changed or not self._too_early(key, now)):
-            seen = replace(seen, template=self._check_template(queue))
-            if seen.template:
-                self._refused[key] = now
-        decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+            snapshot = replace(snapshot, template=self._check_template(queue))
+            if snapshot.template:
+                self._rejected_at[key] = now
+        decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
         if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
-            return AGAIN_SECONDS
+            return REQUEUE_SECONDS
         try:
             self._act(key, queue, decision.actions)
         except Rejected as rejected:
             queue = self.caches.one(QUEUES, key.namespace, key.name)
             if queue is None:
                 return None
-            seen = replace(seen, rejected=rejected)
-            decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+            snapshot = replace(snapshot, rejected=rejected)
+            decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
             if not self.cluster.write_status(queue, decision.status, acting=False):
-                return AGAIN_SECONDS
+                return REQUEUE_SECONDS
         self.recorder.record(queue, events.of_queue(decision.status), now)
         if decision.actions:
-            return SOON_SECONDS
+            return REQUEUE_SOON_SECONDS
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:

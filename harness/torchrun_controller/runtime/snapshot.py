@@ -10,7 +10,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
-from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
+from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
 from harness.torchrun_controller.decide.queue import DEFAULT_PARENT, kai_parent, resource_name
 from harness.torchrun_controller.objects.template import kai_queue
 from harness.torchrun_controller.runtime.kinds import (
@@ -40,21 +40,21 @@ class Source(Protocol):
     def names(self, kind: Kind) -> frozenset[str]: ...
 
 
-def see(source: Source, job: Object, *, kai: bool) -> Seen:
+def job_snapshot(source: Source, job: Object, *, kai: bool) -> Snapshot:
     """Return a snapshot of a job's objects. It contains only the objects that the next decision needs."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)
     claims = source.of(CLAIMS, namespace, name)
     if jobset is None:
-        return Seen(
+        return Snapshot(
             queue=queue_of(source, job), claims=claims, priority_classes=source.names(PRIORITY_CLASSES)
         )
     workload = None
     if jobset["spec"].get("suspend") and not kai:
         workload = next(iter(source.of(WORKLOADS, namespace, jobset["metadata"]["uid"])), None)
     pods = source.of(PODS, namespace, name)
-    return Seen(queue=None, jobset=jobset, workload=workload, pods=pods, claims=claims)
+    return Snapshot(queue=None, jobset=jobset, workload=workload, pods=pods, claims=claims)
 
 
 def queue_of(source: Source, job: Object) -> Object | None:
@@ -66,7 +66,7 @@ def queue_of(source: Source, job: Object) -> Object | None:
     return source.one(QUEUES, job["metadata"]["namespace"], name)
 
 
-def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
+def queue_snapshot(source: Source, kube: Kube, queue: Object, *, kai: bool) -> QueueSnapshot:
     """Return a snapshot of a queue's objects.
 
     The ClusterQueue and the objects of the resource templates are read from the API server, because they are
@@ -77,7 +77,7 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError:
-        return SeenQueue()
+        return QueueSnapshot()
     kai_one = parent = local = cluster_one = None
     if kai:
         kai_one = kube.get(names.KAI_API, "Queue", kai_queue(spec) or name)
@@ -94,7 +94,7 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
             found = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
             if found is not None:
                 resources[kind, template.name] = found
-    return SeenQueue(
+    return QueueSnapshot(
         local_queue=local,
         resources=resources,
         kai_queue=kai_one,

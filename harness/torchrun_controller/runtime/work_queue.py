@@ -20,7 +20,7 @@ from harness.torchrun_controller.runtime.logging_setup import about, short
 from harness.torchrun_controller.runtime.reconcile import Key
 
 log = logging.getLogger(__name__)
-Look = Callable[[Key], float | None]
+Reconcile = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
@@ -31,33 +31,33 @@ ACTIVE_SECONDS = 10.0
 """The number of seconds for which an object counts as active after its last progress event."""
 
 
-class Waking:
-    """A work queue that calls `look` with the key of each object to reconcile, in at most `workers`
+class WorkQueue:
+    """A work queue that calls `reconcile` with the key of each object to reconcile, in at most `workers`
     threads."""
 
-    def __init__(self, look: Look, workers: int = 10) -> None:
-        self.look, self.workers = look, workers
+    def __init__(self, reconcile: Reconcile, workers: int = 10) -> None:
+        self.reconcile, self.workers = reconcile, workers
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
-        self._waiting: set[Key] = set()
-        self._busy: set[Key] = set()
-        self._again: set[Key] = set()
+        self._queued: set[Key] = set()
+        self._processing: set[Key] = set()
+        self._dirty: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._active: OrderedDict[Key, float] = OrderedDict()
         """The time of the last progress event of each active object, oldest first."""
 
-    def wake(self, key: Key) -> None:
+    def enqueue(self, key: Key) -> None:
         """Enqueue an object for an immediate reconcile."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-        if key in self._busy:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting.add(key)
+        if key in self._processing:
+            self._dirty.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
             self._queue.put_nowait(key)
 
-    def progressed(self, key: Key) -> None:
+    def enqueue_progress(self, key: Key) -> None:
         """Enqueue an object after a delay that keeps the rate of reconciles for progress events below
         PROGRESS_RATE."""
         now = asyncio.get_running_loop().time()
@@ -65,12 +65,12 @@ class Waking:
         self._active.move_to_end(key)
         while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
             self._active.popitem(last=False)
-        if key not in self._waiting:
-            self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
+        if key not in self._queued:
+            self.enqueue_after(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
         """Process the work queue until this task is cancelled."""
-        self._threads = ThreadPoolExecutor(self.workers, "look")
+        self._threads = ThreadPoolExecutor(self.workers, "reconcile")
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):
                 group.create_task(self._work())
@@ -78,10 +78,10 @@ class Waking:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            self._waiting.discard(key)
-            self._busy.add(key)
+            self._queued.discard(key)
+            self._processing.add(key)
             try:
-                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.look, key)
+                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.reconcile, key)
                 self._failures.pop(key, None)
             except Exception as error:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1
@@ -89,14 +89,14 @@ class Waking:
                 own = not isinstance(error, ApiException | HTTPError)
                 log.warning("%s; retrying in %.1f s", short(error), after, extra=about(*key), exc_info=own)
             finally:
-                self._busy.discard(key)
-            if key in self._again:
-                self._again.discard(key)
-                self.wake(key)
+                self._processing.discard(key)
+            if key in self._dirty:
+                self._dirty.discard(key)
+                self.enqueue(key)
             elif after is not None:
-                self.later(key, after)
+                self.enqueue_after(key, after)
 
-    def later(self, key: Key, seconds: float) -> None:
+    def enqueue_after(self, key: Key, seconds: float) -> None:
         """Enqueue an object after `seconds`, unless it is already scheduled for an earlier time."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
@@ -104,4 +104,4 @@ class Waking:
             if before.when() <= loop.time() + seconds:
                 return
             before.cancel()
-        self._timers[key] = loop.call_later(seconds, self.wake, key)
+        self._timers[key] = loop.call_later(seconds, self.enqueue, key)

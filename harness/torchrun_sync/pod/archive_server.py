@@ -19,9 +19,9 @@ from typing import Any
 
 from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.store import Store
-from harness.torchrun_sync.pod.stored_archive import come, contents_of, packed
+from harness.torchrun_sync.pod.stored_archive import contents_of, fetch_code, packed
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 PIECE = 1 << 20
 
 
@@ -74,13 +74,13 @@ def main(arguments: Sequence[str]) -> int:
     last = ""
     while True:
         try:
-            message = come(store, folder, ready)
+            message = fetch_code(store, folder, ready)
         except (Refused, OSError) as error:
             message = f"the code cannot be stored: {error}"
         if message and message != last:
             print(message, flush=True)
             last = message
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ STOP_SECONDS = 40.0
 """The number of seconds for which a receiver waits for the supervisor to stop the command. It is longer than
 GRACE_SECONDS in supervisor.py.
 """
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 class Control:
@@ -74,7 +74,7 @@ class Control:
                 return True
             if time.monotonic() > until:
                 raise Refused(f"the command did not stop within {STOP_SECONDS:g} s: {status}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise Refused("the supervisor exited before the command was stopped")
 
     def start(self, generation: int, tree: str) -> None:

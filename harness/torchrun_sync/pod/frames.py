@@ -35,7 +35,7 @@ class Frames:
     def feed(self, piece: bytes) -> None:
         self._buffer += piece
 
-    def take(self) -> tuple[str, bytes] | None:
+    def next_frame(self) -> tuple[str, bytes] | None:
         """Return the next frame's kind and payload, or None if the frame is incomplete. Raises BadFrame."""
         if not (self._buffer.startswith(MAGIC) or MAGIC.startswith(bytes(self._buffer[: len(MAGIC)]))):
             raise BadFrame(f"expected a frame, found {bytes(self._buffer[:80])!r}")

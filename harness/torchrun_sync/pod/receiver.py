@@ -42,7 +42,7 @@ class Receiver:
         self._packed = b""
         self._content: Incoming | None = None
         self._received = self._acknowledged = 0
-        self._answers: dict[str, Callable[[dict[str, Any]], bytes]] = {
+        self._handlers: dict[str, Callable[[dict[str, Any]], bytes]] = {
             "hello": self._hello,
             "manifest": self._manifest,
             "file": self._file,
@@ -54,7 +54,7 @@ class Receiver:
             "release": self._release,
         }
 
-    def answer(self, kind: str, payload: bytes) -> bytes:
+    def handle(self, kind: str, payload: bytes) -> bytes:
         """Process a frame and return the response frame, or b"" if there is none.
 
         Raises Refused if the request cannot be fulfilled.
@@ -66,9 +66,9 @@ class Receiver:
         if kind == "entries":
             self._packed += payload
             return b""
-        if kind not in self._answers:
+        if kind not in self._handlers:
             raise Refused(f"received a frame of unknown kind: {kind!r}")
-        return self._answers[kind](json.loads(payload))
+        return self._handlers[kind](json.loads(payload))
 
     def _hello(self, message: dict[str, Any]) -> bytes:
         current = self.store.current()
@@ -181,15 +181,15 @@ def main(arguments: Sequence[str]) -> int:
     try:
         receiver = Receiver(root, control, session)
         while True:
-            while (frame := frames.take()) is None:
+            while (frame := frames.next_frame()) is None:
                 if not select.select([0], [], [], IDLE_SECONDS)[0]:
                     return 3
                 piece = os.read(0, 1 << 20)
                 if not piece:
                     return 0
                 frames.feed(piece)
-            if answer := receiver.answer(*frame):
-                _write(answer)
+            if response := receiver.handle(*frame):
+                _write(response)
     except BrokenPipeError:
         return 0
     except Dropped as dropped:

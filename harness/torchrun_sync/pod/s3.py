@@ -102,10 +102,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     url, root, ready, seconds = arguments
 
-    def late(_number: int, _frame: object) -> None:
+    def on_timeout(_number: int, _frame: object) -> None:
         raise Failed(f"{url} was not downloaded within {seconds} s")
 
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGALRM, on_timeout)
     signal.alarm(int(seconds))
     marker = os.path.join(root, ready)
     try:

@@ -1,7 +1,7 @@
 """The archive format for storing a job's code in the cluster, and the command that restores it in a new pod.
 
-A small archive ("whole" in the code) is split into parts, one per Secret, which a pod mounts in a folder. A
-larger archive is served by a pod (archive_server.py).
+A small archive is split into parts, one per Secret, which a pod mounts in a folder. A larger
+archive is served by a pod (archive_server.py).
 
     part      b"SHA-256 COUNT INDEX\n" and bytes: the archive's digest, the number of parts, this part's index
     archive   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256
@@ -28,9 +28,9 @@ from harness.torchrun_sync.pod.entries import Entry, Refused
 from harness.torchrun_sync.pod.store import Store
 
 PIECE = 1 << 20
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 LOCK_SECONDS = 60.0
-HOLDER_SECONDS = 30.0
+SERVER_SECONDS = 30.0
 """The timeout, in seconds, of each read from the pod that stores the code."""
 MAX_HEAD = 1 << 28
 """The maximum size of an archive's unpacked head in bytes."""
@@ -42,17 +42,17 @@ def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
-def split(whole: bytes, size: int) -> list[bytes]:
+def split(archive: bytes, size: int) -> list[bytes]:
     """Split an archive into parts.
 
     Each part contains at most `size` bytes of the archive, after its own head.
     """
-    sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
-    pieces = (whole[index * size : (index + 1) * size] for index in range(count))
+    sha, count = hashlib.sha256(archive).hexdigest(), max(1, -(-len(archive) // size))
+    pieces = (archive[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
 
 
-def joined(folder: str) -> bytes | None:
+def join_parts(folder: str) -> bytes | None:
     """Return the archive whose parts are mounted in a folder.
 
     Return None if a part is missing or belongs to a different archive.
@@ -66,8 +66,8 @@ def joined(folder: str) -> bytes | None:
         if part is None or part[0] != (sha, count, index):
             return None
         pieces.append(part[1])
-    whole = b"".join(pieces)
-    return whole if hashlib.sha256(whole).hexdigest() == sha else None
+    archive = b"".join(pieces)
+    return archive if hashlib.sha256(archive).hexdigest() == sha else None
 
 
 def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
@@ -80,50 +80,50 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
         return None
 
 
-class Whole:
+class ArchiveReader:
     """An archive that is unpacked while it is being read, so that it is never completely in memory.
 
     The function `read` returns at most as many packed bytes as requested, and b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._unpacking, self._read, self._packed, self._here = zlib.decompressobj(), read, b"", b""
+        self._decompressor, self._read, self._packed, self._unpacked = zlib.decompressobj(), read, b"", b""
         line = b""
         while not line.endswith(b"\n") and len(line) < 20:
-            line += b"".join(self._take(1))
+            line += b"".join(self._read_unpacked(1))
         length = int(line)
         if length > MAX_HEAD:
             raise Refused(f"the head of the kept code has {length} bytes; expected at most {MAX_HEAD}")
-        self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
+        self.head: dict[str, Any] = json.loads(b"".join(self._read_unpacked(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
         """Yield (SHA-256, size, pieces) of each file content. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
-            pieces = self._take(size)
+            pieces = self._read_unpacked(size)
             yield sha, size, pieces
             for _ in pieces:
                 pass
 
-    def _take(self, count: int) -> Iterator[bytes]:
+    def _read_unpacked(self, count: int) -> Iterator[bytes]:
         while count:
-            if not self._here:
+            if not self._unpacked:
                 self._packed = self._packed or self._read(PIECE)
-                ended = self._unpacking.eof or not self._packed
-                self._here = self._unpacking.decompress(self._packed, PIECE)
-                self._packed = self._unpacking.unconsumed_tail
-                if not self._here and ended:
+                ended = self._decompressor.eof or not self._packed
+                self._unpacked = self._decompressor.decompress(self._packed, PIECE)
+                self._packed = self._decompressor.unconsumed_tail
+                if not self._unpacked and ended:
                     raise Refused("the kept code ends before its last content")
-            piece, self._here = self._here[:count], self._here[count:]
+            piece, self._unpacked = self._unpacked[:count], self._unpacked[count:]
             count -= len(piece)
             yield piece
 
 
-def restore(store: Store, whole: Whole, ready: str) -> None:
+def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
     """Switch the store to the archive's tree, and write the text `ready`, for which the pod waits, to
     ROOT/ready."""
-    head = whole.head
+    head = archive.head
     need = {sha for sha, _ in store.expect(head["entries"])}
-    for sha, size, pieces in whole.contents():
+    for sha, size, pieces in archive.contents():
         if sha in need:
             content = store.content(sha, size, 0)
             for piece in pieces:
@@ -139,14 +139,14 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Wait for the code, which arrives from mounted Secrets, from the pod that stores it, or in a sync.
 
-    The arguments are FOLDER HOLDER ROOT CONTROL READY SECONDS. HOLDER is HOST:PORT or an empty string. Return
+    The arguments are FOLDER SERVER ROOT CONTROL READY SECONDS. SERVER is HOST:PORT or an empty string. Return
     the exit code: 0, or 1 if no code arrives within SECONDS.
     """
-    folder, holder, root, control, ready, seconds = arguments
+    folder, server, root, control, ready, seconds = arguments
     store, until, refused = Store(root), time.monotonic() + float(seconds), ""
     while True:
         try:
-            if message := come(store, folder, ready, holder):
+            if message := fetch_code(store, folder, ready, server):
                 print(message, flush=True)
                 current = store.current()
                 Control(control).start(current["generation"], current["tree"])
@@ -157,25 +157,25 @@ def main(arguments: Sequence[str]) -> int:
             message = f"no code arrived within {seconds} s{refused}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
-    """Restore the code from Secrets or from the pod at `holder`, if that code is newer than the code in
+def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
+    """Restore the code from Secrets or from the pod at `server`, if that code is newer than the code in
     `store`. Return a message with the current code and its source, or "" if no code is ready yet.
     """
-    parts = joined(folder)
+    parts = join_parts(folder)
     if parts is not None:
-        _take_over(store, Whole(io.BytesIO(parts).read), ready)
+        _restore_if_newer(store, ArchiveReader(io.BytesIO(parts).read), ready)
         where = "from Secrets"
-    elif holder and not _is_ready(store, ready):
-        host, _, port = holder.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=HOLDER_SECONDS)
+    elif server and not _is_ready(store, ready):
+        host, _, port = server.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=SERVER_SECONDS)
         try:
             connection.request("GET", f"/{ready}")
             answer = connection.getresponse()
             if answer.status == http.client.OK:
-                _take_over(store, Whole(answer.read), ready)
+                _restore_if_newer(store, ArchiveReader(answer.read), ready)
         finally:
             connection.close()
         where = f"from {host}"
@@ -187,13 +187,13 @@ def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
     return f"code {current['tree'][:12]}, generation {current['generation']}, {where}"
 
 
-def _take_over(store: Store, whole: Whole, ready: str) -> None:
-    if not _is_newer(store, whole):
+def _restore_if_newer(store: Store, archive: ArchiveReader, ready: str) -> None:
+    if not _is_newer(store, archive):
         return
     store.lock(f"kept-{os.getpid()}", LOCK_SECONDS)
     try:
-        if _is_newer(store, whole):
-            restore(store, whole, ready)
+        if _is_newer(store, archive):
+            restore(store, archive, ready)
     finally:
         store.unlock()
 
@@ -202,8 +202,8 @@ def _is_ready(store: Store, ready: str) -> bool:
     return _read(os.path.join(store.root, "ready")) == ready and bool(store.current())
 
 
-def _is_newer(store: Store, whole: Whole) -> bool:
-    return int(whole.head["generation"]) > int(store.current().get("generation", 0))
+def _is_newer(store: Store, archive: ArchiveReader) -> bool:
+    return int(archive.head["generation"]) > int(store.current().get("generation", 0))
 
 
 def _read(path: str) -> str:
@@ -220,11 +220,11 @@ def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
     `contents` yields the bytes of the files in the order of contents_of.
     """
     text = json.dumps(head).encode()
-    packing = zlib.compressobj(6)
-    yield packing.compress(b"%d\n" % len(text) + text)
+    compressor = zlib.compressobj(6)
+    yield compressor.compress(b"%d\n" % len(text) + text)
     for piece in contents:
-        yield packing.compress(piece)
-    yield packing.flush()
+        yield compressor.compress(piece)
+    yield compressor.flush()
 
 
 if __name__ == "__main__":

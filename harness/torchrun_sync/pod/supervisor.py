@@ -27,7 +27,7 @@ from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.files import read_json
 from harness.workers.own_processes import OwnProcesses
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
 """The number of seconds between SIGTERM and SIGKILL when the command is stopped for a switch. If the pod is
 deleted, the pod's own grace period applies instead.
@@ -64,16 +64,16 @@ class Supervisor:
             if self.end_requested:
                 self._stop(None)
                 return 128 + signal.SIGTERM if self.code is None else _exit_code(self.code)
-            held = self.control.hold_token()
-            if held != self.token:
-                self._hold(held)
+            token = self.control.hold_token()
+            if token != self.token:
+                self._hold(token)
             generation, tree = self._wanted()
-            if not held and tree and (generation, tree) != (self.generation, self.tree):
+            if not token and tree and (generation, tree) != (self.generation, self.tree):
                 self._stop(GRACE_SECONDS)
                 self._start(generation, tree)
-            elif not held and self.state == "held":
+            elif not token and self.state == "held":
                 self._start(self.generation, self.tree)
-            elif not held and self.state == "waiting" and time.monotonic() > until:
+            elif not token and self.state == "waiting" and time.monotonic() > until:
                 _log(f"no code arrived within {start_seconds:g} s: run `harness torchrun sync JOB`")
                 return NO_TREE
             if self.state == "running" and self.code is not None:
@@ -83,9 +83,9 @@ class Supervisor:
                 self._write_status()
                 if self.control.patient():
                     _log(f"exit code {_exit_code(self.code)}; waiting for new code")
-            if self.state == "failed" and self.code is not None and not held and not self.control.patient():
+            if self.state == "failed" and self.code is not None and not token and not self.control.patient():
                 return _exit_code(self.code)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
         """Return the generation and tree that the client requested.
@@ -143,7 +143,7 @@ class Supervisor:
                 os.killpg(self.process.pid, signal.SIGTERM)
         until = time.monotonic() + (grace if grace is not None else float("inf"))
         while self.code is None and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             self._reap()
         while left := _descendants(os.getpid()):
             for pid in left:

@@ -118,7 +118,7 @@ class Workspace:
         Raises Failed if it leads out of the workspace.
         """
         done: list[str] = []
-        todo, left = name.split("/"), MAX_LINKS
+        todo, remaining = name.split("/"), MAX_LINKS
         while todo:
             part = todo.pop(0)
             if part in ("", "."):
@@ -133,8 +133,8 @@ class Workspace:
             on_disk = os.path.join(self.root, path)
             target = self.links.get(path) or (os.readlink(on_disk) if os.path.islink(on_disk) else "")
             if target:
-                left -= 1
-                if not left or target.startswith("/"):
+                remaining -= 1
+                if not remaining or target.startswith("/"):
                     raise Failed(f"the link {name!r} leads through {path!r} to {target!r}: expected a file")
                 done.pop()
                 todo = target.split("/") + todo
@@ -211,9 +211,9 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     headers = cast("_Headers", tar.fileobj)
     while (member := tar.next()) is not None:
         cast("Any", tar).members.clear()  # Otherwise, tarfile would keep each header in memory.
-        headers.left = None
+        headers.remaining = None
         yield member
-        headers.left = MAX_HEADER
+        headers.remaining = MAX_HEADER
 
 
 class _Headers:
@@ -224,15 +224,15 @@ class _Headers:
 
     def __init__(self, content: IO[bytes]) -> None:
         self.seek, self.tell, self._content = content.seek, content.tell, content
-        self.left: int | None = MAX_HEADER
+        self.remaining: int | None = MAX_HEADER
         """The number of bytes that the headers of the next member may still have. None while a member's
         content is read."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:
             raise Failed(f"expected headers of at most {MAX_HEADER} bytes, found one of {size}")
-        if self.left is not None:
-            self.left -= size
-            if self.left < 0:
+        if self.remaining is not None:
+            self.remaining -= size
+            if self.remaining < 0:
                 raise Failed(f"expected headers of at most {MAX_HEADER} bytes for a file, found more")
         return self._content.read(size)

@@ -17,7 +17,7 @@ most requests is complete before the task that handles the request starts.
 """
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
-HELD_LIMIT = 96 << 20
+TOTAL_BODY_LIMIT = 96 << 20
 """The maximum total size of all request bodies that are being read, in bytes. This limit never applies to a
 request that is the only one being read."""
 BODY_SECONDS = 60
@@ -59,18 +59,19 @@ async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | 
 async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes]:
     """Return an async context manager that reads the request's complete body and releases its memory at exit.
 
-    Raises Refused 413 or 408 like `chunks`, and 429 if the bodies of all requests together exceed HELD_LIMIT.
+    Raises Refused 413 or 408 like `chunks`, and 429 if the bodies of all requests together exceed
+    TOTAL_BODY_LIMIT.
     """
-    state, held, parts = request.app.state, 0, []
+    state, size, parts = request.app.state, 0, []
     try:
         async for part in chunks(request, limit):
-            held, state.held = held + len(part), state.held + len(part)
-            if state.held > HELD_LIMIT and state.held > held:
+            size, state.body_bytes = size + len(part), state.body_bytes + len(part)
+            if state.body_bytes > TOTAL_BODY_LIMIT and state.body_bytes > size:
                 raise Busy("the requests that are being read use too much memory")
             parts.append(part)
         yield b"".join(parts)
     finally:
-        state.held -= held
+        state.body_bytes -= size
 
 
 async def fields(request: Request) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from harness.tracker.shared.keys import OWNER
 from harness.tracker.shared.requests import Busy, Refused, integer
 from harness.tracker.storage import ingest_lines
 
-FILES_MOST = 1000
+MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
@@ -57,8 +57,8 @@ async def announce(request: Request) -> Response:
     """
     who, body, limit = http.sender(request), await body_limits.fields(request), request.app.state.file_limit
     entries = body.get("files")
-    if not isinstance(entries, list) or not 1 <= len(entries) <= FILES_MOST:
-        raise Refused(400, f"files: expected a list of 1 to {FILES_MOST}")
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FILES:
+        raise Refused(400, f"files: expected a list of 1 to {MAX_FILES}")
     rows = [(*_row(entry), secrets.token_urlsafe(24)) for entry in entries]
     for row in rows:
         if row[1] < 0:
@@ -66,15 +66,15 @@ async def announce(request: Request) -> Response:
         if row[1] > limit:
             raise Refused(413, f"{row[0]}: larger than {limit} bytes")
 
-    def keep(db: sqlite3.Connection) -> None:
-        request_id = ingest_lines.keep_request(db, "files", who, ingest_lines.Lines(rows))
+    def insert(db: sqlite3.Connection) -> None:
+        request_id = ingest_lines.store_request(db, "files", who, ingest_lines.Lines(rows))
         db.executemany(
             "INSERT INTO files (request_id, run_id, file_name, file_size, file_type, time_ms, log_name, step,"
             " sample_index, caption, annotations, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(request_id, who.run_id, *row) for row in rows],
         )
 
-    await http.store(request).write(keep)
+    await http.store(request).write(insert)
     base = http.base_url(request)
     urls: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -136,15 +136,15 @@ async def _receive(request: Request, token: str, uploads: Uploads) -> None:
         if file.tell() != size:
             raise Refused(400, f"{size} bytes were announced; {file.tell()} were received")
 
-        def keep(db: sqlite3.Connection) -> None:
-            store.blobs.keep(file, token)
+        def insert(db: sqlite3.Connection) -> None:
+            store.blobs.store(file, token)
             kind = media_types.media_type(request.headers.get("content-type"))
             query = "UPDATE files SET stored_size = ?, content_type = ? WHERE token = ?"
             db.execute(query, (size, kind, token))
             uploads.stored(token)
 
         try:
-            await store.write(keep)
+            await store.write(insert)
         except Exception:  # The transaction was rolled back, so the file is not counted as stored.
             store.blobs.path(token).unlink(missing_ok=True)
             raise

@@ -25,17 +25,17 @@ SMALL = 128 << 10
 2 ms with the native parser, and 20 ms with the Python parser."""
 METRICS = "/ingest/metrics"
 T = TypeVar("T")
-Keep = Callable[[sqlite3.Connection, Sender, ingest_lines.Lines], None]
+StoreLines = Callable[[sqlite3.Connection, Sender, ingest_lines.Lines], None]
 
 
 def _route(
-    rows_of: Callable[[bytes], list[ingest_lines.Row]], keep: Keep
+    rows_of: Callable[[bytes], list[ingest_lines.Row]], store_lines: StoreLines
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         who = _sender(request)
         async with body_limits.body(request) as text:
             lines = await _parsed(request, text, lambda body: ingest_lines.read(body, rows_of))
-            await http.store(request).write(lambda db: keep(db, who, lines))
+            await http.store(request).write(lambda db: store_lines(db, who, lines))
         return _answer(lines.error, lines.lines)
 
     return handle
@@ -45,7 +45,7 @@ async def metrics(request: Request) -> Response:
     who = _sender(request)
     async with body_limits.body(request) as text:
         points = await _parsed(request, text, ingest_lines.read_points)
-        await http.store(request).keep(Sent(who, points))
+        await http.store(request).write_points(Sent(who, points))
     return _answer(points.error, points.lines)
 
 
@@ -74,6 +74,6 @@ def _answer(error: str | None, lines: int) -> Response:
 
 routes = [
     Route(METRICS, metrics, methods=["POST"]),
-    Route("/ingest/logs", _route(ingest_lines.log_rows, ingest_lines.keep_logs), methods=["POST"]),
-    Route("/ingest/data", _route(ingest_lines.data_rows, ingest_lines.keep_data), methods=["POST"]),
+    Route("/ingest/logs", _route(ingest_lines.log_rows, ingest_lines.store_logs), methods=["POST"]),
+    Route("/ingest/data", _route(ingest_lines.data_rows, ingest_lines.store_data), methods=["POST"]),
 ]

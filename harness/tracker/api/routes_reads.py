@@ -179,7 +179,7 @@ async def leaderboard(request: Request) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         ranked = []
-        for row in db.execute("SELECT * FROM seen WHERE project = ?", (project,)).fetchall():
+        for row in db.execute("SELECT * FROM run_states WHERE project = ?", (project,)).fetchall():
             stats = series.statistics(db, row["id"], name)
             if stats is not None:
                 ranked.append((series.aggregate(stats, aggregation), row))

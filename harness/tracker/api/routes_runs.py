@@ -19,7 +19,7 @@ from harness.tracker.shared.requests import Refused
 from harness.tracker.storage import runs
 
 ORGANIZATION = "harness"
-NOTES_MOST = 10_000
+MAX_NOTES_LENGTH = 10_000
 
 
 def run_url(base: str, row: sqlite3.Row | Mapping[str, Any]) -> str:
@@ -121,8 +121,8 @@ async def model_graph(request: Request) -> Response:
 async def update_notes(request: Request) -> Response:
     body, who = await body_limits.fields(request), http.sender(request)
     notes = body.get("notes")
-    if not isinstance(notes, str) or len(notes) > NOTES_MOST:
-        raise Refused(400, f"notes: expected a string of at most {NOTES_MOST} characters")
+    if not isinstance(notes, str) or len(notes) > MAX_NOTES_LENGTH:
+        raise Refused(400, f"notes: expected a string of at most {MAX_NOTES_LENGTH} characters")
     await http.store(request).write(
         lambda db: runs.note(db, body.get("runId"), who, "notes", {"text": notes})
     )

@@ -35,7 +35,7 @@ SETTLE_SECONDS = 6.0
 """The time until a sent row becomes readable, in seconds. Pluto's ingest responds before it flushes the row,
 and flushes every 5 s."""
 RUNS_PAGE = 200
-RAW_MOST = 50_000
+MAX_RAW_ROWS = 50_000
 """The maximum number of raw rows that Pluto returns for one metric."""
 
 
@@ -158,7 +158,7 @@ class HostedAudit:
 
     def _raw(self, run_id: int, name: str) -> list[dict[str, Any]]:
         wanted = {"runId": run_id, "projectName": self._projects.get(run_id), "logName": name}
-        response = self._ask("api/runs/metrics/raw", {**wanted, "limit": RAW_MOST})
+        response = self._ask("api/runs/metrics/raw", {**wanted, "limit": MAX_RAW_ROWS})
         rows = next((response[key] for key in ("metrics", "points", "data") if key in response), None)
         if not isinstance(rows, list):
             raise HarnessError(

@@ -18,7 +18,7 @@ from tenacity import (
 from harness.core.errors import HarnessError, WaitError
 
 
-class _Again(Exception):
+class _TemporaryError(Exception):
     """Raised if a request failed for a reason that might be temporary. The request is then sent again."""
 
 
@@ -51,19 +51,19 @@ def ask(
     tracker.key_rejected if the status is 401.
     """
 
-    def unless_gone(_: RetryCallState) -> None:
+    def raise_if_gone(_: RetryCallState) -> None:
         why = gone()
         if why is not None:
             raise HarnessError(why, cause="tracker.unreachable")
 
     retrying = Retrying(
-        retry=retry_if_exception_type(_Again),
+        retry=retry_if_exception_type(_TemporaryError),
         wait=wait_exponential(multiplier=0.1, max=2),
         stop=stop_after_delay(seconds),
-        after=unless_gone,
+        after=raise_if_gone,
     )
     try:
-        response = retrying(_ask, client, path, {k: v for k, v in params.items() if v is not None}, body)
+        response = retrying(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
         last_error = str(error.last_attempt.exception())
         awaited = f"a response of the tracker at {client.base_url} to {path}"
@@ -87,13 +87,13 @@ def ask(
     return document
 
 
-def _ask(
+def _send(
     client: httpx.Client, path: str, params: Mapping[str, Any], body: Mapping[str, Any] | None
 ) -> httpx.Response:
     try:
         response = client.request("GET" if body is None else "POST", path, params=params, json=body)
     except httpx.TransportError as error:
-        raise _Again(f"{type(error).__name__}: {error}") from error
+        raise _TemporaryError(f"{type(error).__name__}: {error}") from error
     if response.status_code >= 500 or response.status_code == 429:
-        raise _Again(f"{response.status_code} {response.text[:200]}")
+        raise _TemporaryError(f"{response.status_code} {response.text[:200]}")
     return response

@@ -13,7 +13,7 @@ from harness.core.secret_rules import denotes_value, is_secret_name, redact
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
 LAST = re.compile(r"\.(\d+)$")
 HIDDEN = "hidden"
-ROWS_MOST = 2000
+MAX_ROWS = 2000
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def flat(value: Any) -> list[tuple[str, str]]:
     """
     rows: list[tuple[str, str]] = []
     for path, leaf in _leaves(value, ""):
-        if len(rows) == ROWS_MOST:
-            rows.append(("…", f"more than {ROWS_MOST} rows"))
+        if len(rows) == MAX_ROWS:
+            rows.append(("…", f"more than {MAX_ROWS} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
         if leaf:

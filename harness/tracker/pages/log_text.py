@@ -24,11 +24,11 @@ LONGEST = 1 << 18
 TOTAL, SHORT = 1 << 22, 1 << 11
 """TOTAL is the maximum number of characters that a page reads from its messages, newest first. From each
 older message, it reads at most SHORT characters."""
-SHOWN_MOST = 10_000
+MAX_SHOWN_LENGTH = 10_000
 """The maximum number of characters shown per line."""
 _OVERLAP = 1000
-"""The number of characters beyond SHOWN_MOST in which secrets are searched for too, so that a secret at the
-end of the shown part is masked."""
+"""The number of characters beyond MAX_SHOWN_LENGTH in which secrets are searched for too, so that a secret at
+the end of the shown part is masked."""
 _HINTS = re2.compile(secret_rules.HINTS.encode())
 _PREFIX = re.compile(r"\[rank\d+\] ")
 
@@ -45,7 +45,7 @@ class Message(NamedTuple):
     """The number of characters of the message that were not read."""
 
 
-def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
+def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
     """Return the lines that messages with ids above `after` wrote or changed, in arrival order.
 
     If `alone` is set, each message gets its own terminal, because messages found by a search are not
@@ -69,7 +69,7 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
     for terminal in terminals.values():
         found += terminal.flush()
     found.sort(key=lambda row: row.first.id)
-    texts = _redacted([row.first.prefix + row.text[: SHOWN_MOST + _OVERLAP] for row in found])
+    texts = _redacted([row.first.prefix + row.text[: MAX_SHOWN_LENGTH + _OVERLAP] for row in found])
     numbers: dict[int, int] = {}
     lines = []
     for row, text in zip(found, texts, strict=True):
@@ -81,7 +81,7 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
                     "time": row.last.time,
                     "kind": row.last.kind,
                     "sender": row.first.sender,
-                    "message": text[:SHOWN_MOST],
+                    "message": text[:MAX_SHOWN_LENGTH],
                     "note": _note(row),
                 }
             )
@@ -121,7 +121,7 @@ def _split(message: str) -> tuple[str, str]:
 
 
 def _note(row: Row[Message]) -> str:
-    more = max(0, len(row.text) - SHOWN_MOST) + row.last.cut
+    more = max(0, len(row.text) - MAX_SHOWN_LENGTH) + row.last.cut
     return "; ".join(filter(None, [row.note, f"{more:,} more characters; the API has them" if more else ""]))
 
 

@@ -19,7 +19,7 @@ from harness.tracker.shared.keys import is_sealed
 from harness.tracker.shared.requests import Refused
 
 Handler = Callable[[Request, Session], Awaitable[Response]]
-FORM_MOST = 16 << 10
+MAX_FORM_BYTES = 16 << 10
 
 
 def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
@@ -29,7 +29,7 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
     """
 
     async def handle(request: Request) -> Response:
-        session = sessions.of(request)
+        session = sessions.current(request)
         if session is None:
             if not shown:
                 raise Refused(401, "log in again")
@@ -48,13 +48,13 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
 
 async def login(request: Request) -> Response:
     """Return the login form, or log in with the secret from a one-time link."""
-    if sessions.of(request) is not None:
+    if sessions.current(request) is not None:
         return _go(request)
     once = request.query_params.get("once")
     if once is not None:
-        if request.app.state.links.take(once):
+        if request.app.state.links.redeem(once):
             response = _go(request)
-            sessions.give(request, response, Session())
+            sessions.open_session(request, response, Session())
             return response
         why = "This link was already used or has expired. `harness tracker open` prints a new one."
         return render.page("login", 403, why=why, next=_next(request))
@@ -63,9 +63,9 @@ async def login(request: Request) -> Response:
 
 async def log_in(request: Request) -> Response:
     """Log in with the API key in the submitted form, and redirect to the requested page."""
-    if not sessions.from_here(request):
+    if not sessions.is_same_origin(request):
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
-    async with body_limits.body(request, FORM_MOST) as text:
+    async with body_limits.body(request, MAX_FORM_BYTES) as text:
         fields = parse_qs(text.decode(errors="replace"))
     given, throttle = fields.get("key", [""])[0], _throttle(request)
     address = request.client.host if request.client else ""
@@ -83,13 +83,13 @@ async def log_in(request: Request) -> Response:
         why = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
         return render.page("login", 401, why=why, next=_next(request))
     response = _go(request)
-    sessions.give(request, response, session)
+    sessions.open_session(request, response, session)
     return response
 
 
 async def log_out(request: Request) -> Response:
     response = RedirectResponse("/login", 303, render.HEADERS)
-    if sessions.from_here(request):
+    if sessions.is_same_origin(request):
         sessions.end(request, response)
     return response
 

@@ -15,7 +15,7 @@ LOG_LINES = 500
 CONTEXT_LINES = 100
 """The number of earlier log messages that are read together with new ones. A new message can overwrite a line
 that an earlier message wrote, for example a progress bar."""
-NAMES_MOST = 300
+MAX_NAMES = 300
 
 
 def lines(
@@ -39,7 +39,7 @@ def lines(
         last = (1 << 63) - 1 if before is None else before
         rows = _messages(db, wanted, "l.id < :before ORDER BY l.id DESC", before=last)[::-1]
     return {
-        "lines": log_text.shown([*earlier, *rows], after, alone=bool(search)),
+        "lines": log_text.visible_lines([*earlier, *rows], after, alone=bool(search)),
         "first": rows[0]["id"] if rows else 0,
         "last": rows[-1]["id"] if rows else after,
         "more": len(rows) == LOG_LINES,
@@ -110,7 +110,7 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     world = max(_nodes(run), max(seen, default=-1) + 1)
     names = [name for name in series.of_run(db, run["id"]) if not name.startswith("sys/")]
     hidden = []
-    for name in names[:NAMES_MOST]:
+    for name in names[:MAX_NAMES]:
         rows, under = curves.overwritten(db, run["id"], name)
         if under:
             differ = curves.clashes(db, run["id"], name)
@@ -124,7 +124,7 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
         "writers": claims.writers(db, [run["id"]]),
         "hidden": hidden,
         "clashes": sum(1 for one in hidden if one["differ"]),
-        "looked": min(len(names), NAMES_MOST),
+        "looked": min(len(names), MAX_NAMES),
         "names": len(names),
         "events": reads.status_events(db, run["id"], applied_only=False),
     }

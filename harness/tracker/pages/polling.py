@@ -16,7 +16,7 @@ from harness.tracker.pages.sessions import Session
 from harness.tracker.query import curves, lineage, reads
 from harness.tracker.shared.requests import Refused, integer
 
-SERIES_MOST = 64
+MAX_SERIES = 64
 BUCKETS = 300
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -28,18 +28,18 @@ async def curve_data(request: Request, session: Session) -> Response:
     points that are far from all others are omitted.
     """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
-    if not 1 <= len(wanted) <= SERIES_MOST:
-        raise Refused(400, f"series: expected 1 to {SERIES_MOST} values RUN:NAME")
+    if not 1 <= len(wanted) <= MAX_SERIES:
+        raise Refused(400, f"series: expected 1 to {MAX_SERIES} values RUN:NAME")
     pairs = [(integer(run, "series"), name) for run, _, name in wanted]
-    buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
+    buckets = http.number(request, "buckets", BUCKETS, curves.MAX_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
     by_time, fit = request.query_params.get("axis") == "time", "fit" in request.query_params
 
     def read(db: sqlite3.Connection) -> Response:
         found = []
         for number, name in pairs:
-            _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time, fit)
+            _accessible_run(db, session, number)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.deduplicated, by_time, fit)
             rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
             found.append(
                 {
@@ -58,10 +58,10 @@ async def curve_data(request: Request, session: Session) -> Response:
 
 
 async def pulse_data(request: Request, session: Session) -> Response:
-    ids = http.numbers(request, "runs")[: views.COMPARED_MOST]
+    ids = http.numbers(request, "runs")[: views.MAX_COMPARED]
 
     def read(db: sqlite3.Connection) -> Response:
-        return Json({"runs": [page_queries.pulse(db, _seen(db, session, one)) for one in ids]})
+        return Json({"runs": [page_queries.pulse(db, _accessible_run(db, session, one)) for one in ids]})
 
     return _private(await http.store(request).read(read))
 
@@ -72,13 +72,13 @@ async def log_data(request: Request, session: Session) -> Response:
     after = http.number(request, "after", 0)
 
     def read(db: sqlite3.Connection) -> Response:
-        _seen(db, session, run_id)
+        _accessible_run(db, session, run_id)
         return Json(page_queries.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 
 
-def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
+def _accessible_run(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
     """Return the requested run.
 
     Raises Refused 404 if the run does not exist or the session cannot access it.

@@ -73,8 +73,8 @@ async def _names(request: Request) -> list[str]:
 
 
 async def _compare(request: Request, project: str, ids: list[int]) -> Response:
-    if len(set(ids)) > views.COMPARED_MOST:
-        raise Refused(400, f"At most {views.COMPARED_MOST} runs can be compared.")
+    if len(set(ids)) > views.MAX_COMPARED:
+        raise Refused(400, f"At most {views.MAX_COMPARED} runs can be compared.")
     search = request.query_params.get("metrics", "")
 
     def read(db: sqlite3.Connection) -> Response:

@@ -20,8 +20,8 @@ from harness.tracker.shared.keys import grant_of
 
 SECONDS = 12 * 3600
 LINK_SECONDS = 600
-LINKS_MOST = 100
-SESSIONS_MOST = 100
+MAX_LINKS = 100
+MAX_SESSIONS = 100
 """The maximum number of sessions with the same permissions. Opening another session ends the oldest one."""
 
 
@@ -45,20 +45,20 @@ class Sessions:
     def make(self, session: Session) -> str:
         """Open a session and return its id."""
         now = time.monotonic()
-        self._open = {one: (of, until) for one, (of, until) in self._open.items() if until > now}
-        same = [one for one, (of, _) in self._open.items() if of == session]
-        for oldest in same[: max(0, len(same) - SESSIONS_MOST + 1)]:
+        self._open = {one: (opened, until) for one, (opened, until) in self._open.items() if until > now}
+        same = [one for one, (opened, _) in self._open.items() if opened == session]
+        for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
-        made = secrets.token_urlsafe(32)
-        self._open[_digest(made)] = session, now + SECONDS
-        return made
+        session_id = secrets.token_urlsafe(32)
+        self._open[_digest(session_id)] = session, now + SECONDS
+        return session_id
 
-    def find(self, made: str) -> Session | None:
-        session, until = self._open.get(_digest(made), (None, 0.0))
+    def find(self, session_id: str) -> Session | None:
+        session, until = self._open.get(_digest(session_id), (None, 0.0))
         return session if until > time.monotonic() else None
 
-    def end(self, made: str) -> None:
-        self._open.pop(_digest(made), None)
+    def end(self, session_id: str) -> None:
+        self._open.pop(_digest(session_id), None)
 
 
 class Links:
@@ -70,13 +70,13 @@ class Links:
     def make(self) -> str:
         now = time.monotonic()
         self._until = {one: until for one, until in self._until.items() if until > now}
-        while len(self._until) >= LINKS_MOST:
+        while len(self._until) >= MAX_LINKS:
             self._until.pop(next(iter(self._until)))
-        made = secrets.token_urlsafe(32)
-        self._until[made] = now + LINK_SECONDS
-        return made
+        secret = secrets.token_urlsafe(32)
+        self._until[secret] = now + LINK_SECONDS
+        return secret
 
-    def take(self, secret: str) -> bool:
+    def redeem(self, secret: str) -> bool:
         """Invalidate a one-time secret, and return whether it was valid."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
@@ -90,16 +90,16 @@ def by_key(given: str, key: str) -> Session | None:
     return None if grant is None or grant.launch is not None else Session(grant.project)
 
 
-def of(request: Request) -> Session | None:
+def current(request: Request) -> Session | None:
     """Return the session that a request's cookie identifies, or None if there is no valid cookie."""
     return _sessions(request).find(request.cookies.get(_name(request), ""))
 
 
-def give(request: Request, response: Response, session: Session) -> None:
+def open_session(request: Request, response: Response, session: Session) -> None:
     """Open a session and set its cookie in a response. The earlier session of the same browser ends."""
     _sessions(request).end(request.cookies.get(_name(request), ""))
-    made, secure = _sessions(request).make(session), _secure(request)
-    response.set_cookie(_name(request), made, SECONDS, httponly=True, samesite="lax", secure=secure)
+    session_id, secure = _sessions(request).make(session), _secure(request)
+    response.set_cookie(_name(request), session_id, SECONDS, httponly=True, samesite="lax", secure=secure)
 
 
 def end(request: Request, response: Response) -> None:
@@ -109,7 +109,7 @@ def end(request: Request, response: Response) -> None:
     response.delete_cookie(name, httponly=True, samesite="lax", secure=_secure(request))
 
 
-def from_here(request: Request) -> bool:
+def is_same_origin(request: Request) -> bool:
     """Return whether one of this tracker's pages sent a form, judged by the Origin header.
 
     If there is no Origin header, return True.
@@ -149,5 +149,5 @@ def _name(request: Request) -> str:
     return f"__Host-{name}" if _secure(request) else name
 
 
-def _digest(made: str) -> bytes:
-    return hashlib.sha256(made.encode()).digest()
+def _digest(session_id: str) -> bytes:
+    return hashlib.sha256(session_id.encode()).digest()

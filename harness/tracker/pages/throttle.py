@@ -20,14 +20,14 @@ ADDRESSES = 1024
 class Bucket:
     """A token bucket: the number of remaining attempts, refilled over time."""
 
-    most: float
+    capacity: float
     seconds: float
     """The number of seconds in which one attempt is refilled."""
-    left: float
+    tokens: float
     at: float
 
     def refill(self, now: float) -> None:
-        self.left = min(self.most, self.left + (now - self.at) / self.seconds)
+        self.tokens = min(self.capacity, self.tokens + (now - self.at) / self.seconds)
         self.at = now
 
 
@@ -36,8 +36,8 @@ class Throttle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._all = Bucket(most=100, seconds=1, left=100, at=clock())
-        self._of: OrderedDict[str, Bucket] = OrderedDict()
+        self._all = Bucket(capacity=100, seconds=1, tokens=100, at=clock())
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def wait(self, address: str) -> float:
         """Return the number of seconds until the next login attempt from an address is permitted. 0 means
@@ -45,21 +45,21 @@ class Throttle:
         now = self._clock()
         self._all.refill(now)
         buckets = [self._all]
-        if (own := self._of.get(_network(address))) is not None:
+        if (own := self._buckets.get(_network(address))) is not None:
             own.refill(now)
             buckets.append(own)
-        return max(0.0, *((1 - one.left) * one.seconds for one in buckets))
+        return max(0.0, *((1 - one.tokens) * one.seconds for one in buckets))
 
     def failed(self, address: str) -> None:
         """Count a failed login attempt from an address."""
         now, network = self._clock(), _network(address)
-        own = self._of.setdefault(network, Bucket(most=10, seconds=10, left=10, at=now))
-        self._of.move_to_end(network)
-        if len(self._of) > ADDRESSES:
-            self._of.popitem(last=False)
+        own = self._buckets.setdefault(network, Bucket(capacity=10, seconds=10, tokens=10, at=now))
+        self._buckets.move_to_end(network)
+        if len(self._buckets) > ADDRESSES:
+            self._buckets.popitem(last=False)
         for bucket in (self._all, own):
             bucket.refill(now)
-            bucket.left -= 1
+            bucket.tokens -= 1
 
 
 def _network(address: str) -> str:

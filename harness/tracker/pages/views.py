@@ -16,12 +16,12 @@ from harness.tracker.shared.requests import Refused
 Found = dict[str, Any]
 HOME = "/o/harness/projects"
 RUNS_PAGE = 50
-COMPARED_MOST = 8
-CHARTS_MOST = 400
+MAX_COMPARED = 8
+MAX_CHARTS = 400
 FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
-COUNT_MOST = 1e18
+MAX_COUNT = 1e18
 """The largest count in a histogram that is drawn. A histogram with a larger count is not drawn."""
 CELLS = (50, 20)
 """The maximum number of rows, and the maximum number of columns, shown of a logged table."""
@@ -86,10 +86,10 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
     found = groups.charts(metrics)
     found.sort(key=lambda chart: chart.system)
     shown = []
-    for number, chart in enumerate(found[:CHARTS_MOST]):
-        ends = [(one, curves.last(db, one.run, one.name, lineage.shown)) for one in chart.series]
+    for number, chart in enumerate(found[:MAX_CHARTS]):
+        ends = [(one, curves.last(db, one.run, one.name, lineage.deduplicated)) for one in chart.series]
         shown.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
-    return shown, max(0, len(found) - CHARTS_MOST)
+    return shown, max(0, len(found) - MAX_CHARTS)
 
 
 def compared(
@@ -144,7 +144,7 @@ def histogram(text: str) -> Found | None:
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
         return None
-    numbers = [float(one) for one in counts if isinstance(one, (int, float)) and 0 <= one < COUNT_MOST]
+    numbers = [float(one) for one in counts if isinstance(one, (int, float)) and 0 <= one < MAX_COUNT]
     if len(numbers) != len(counts):
         return None
     ends = _mapping(bins) or ({"min": bins[0], "max": bins[-1]} if isinstance(bins, list) and bins else {})

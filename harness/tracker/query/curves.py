@@ -16,12 +16,12 @@ from itertools import islice
 
 from harness.tracker.query import series
 
-MOST_BUCKETS = 2000
+MAX_BUCKETS = 2000
 FAR = 300
-MOST_FAR = 16
+MAX_FAR = 16
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
-"""The type of series.shown and lineage.shown, which return a metric's deduplicated points in a range of
-steps."""
+"""The type of series.deduplicated and lineage.deduplicated, which return a metric's points in a range of
+steps, with one point per step."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Curve:
     far: tuple[int, int, int] | None = None
 
 
-def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
+def last(
+    db: sqlite3.Connection, run: int, name: str, of: Series = series.deduplicated
+) -> tuple[int, float] | None:
     """Return (step, value) of the last finite value of a series, or None if it has no finite value.
 
     The function `of` reads the series.
@@ -98,7 +100,7 @@ def curve(
     buckets: int,
     first: int = 0,
     until: int | None = None,
-    of: Series = series.shown,
+    of: Series = series.deduplicated,
     by_time: bool = False,
     fit: bool = False,
 ) -> Curve:
@@ -118,7 +120,7 @@ def curve(
     steps, values = found.steps, found.values
     if not steps:
         return Curve(0, True, [], older)
-    buckets = max(1, min(buckets, MOST_BUCKETS))
+    buckets = max(1, min(buckets, MAX_BUCKETS))
     if len(steps) <= buckets:
         exact = [_bucket(step, step, values[at : at + 1]) for at, step in enumerate(steps)]
         return Curve(len(steps), True, exact, older, far)
@@ -142,7 +144,7 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
     than 1/FAR of the chart's width.
     """
     begin, end = 0, len(steps)
-    most = min(MOST_FAR, max(1, len(steps) // 20))
+    most = min(MAX_FAR, max(1, len(steps) // 20))
     left = 1
     while left <= most and end - begin - left >= 3:
         span, low = min((steps[end - 1 - left + at] - steps[begin + at], at) for at in range(left + 1))

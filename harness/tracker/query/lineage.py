@@ -48,20 +48,20 @@ def names(db: sqlite3.Connection, run: int) -> list[str]:
     return sorted(found)
 
 
-def shown(
+def deduplicated(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return a metric's deduplicated points by step, like series.shown, including the points of the run's
-    parents."""
+    """Return a metric's deduplicated points by step, like series.deduplicated, including the points of the
+    run's parents."""
     parts = segments(db, run)
     if len(parts) == 1:
-        return series.shown(db, run, name, first, last)
+        return series.deduplicated(db, run, name, first, last)
     found, older = series.empty(), 0
     for one in parts:
         low = max(one.first, first or 0)
         high = min((end for end in (one.last, last) if end is not None), default=None)
         if high is None or low <= high:
-            more = series.shown(db, one.run, name, low, high)
+            more = series.deduplicated(db, one.run, name, low, high)
             found.append(more)
             older += more.older
     return replace(found, older=older)
@@ -73,5 +73,5 @@ def points(
     """Return the deduplicated points of a run's metrics by step, at most `limit` points per metric."""
     found: list[series.Found] = []
     for one in names(db, run) if name is None else [name]:
-        found.extend(series.listed(one, series.sampled(shown(db, run, one, first, last), limit)))
+        found.extend(series.listed(one, series.sampled(deduplicated(db, run, one, first, last), limit)))
     return found

@@ -33,7 +33,7 @@ def projects(db: sqlite3.Connection) -> list[Found]:
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
     """Return a run's row. Raises Refused 404 if there is no run with this id."""
-    return _one(db.execute("SELECT * FROM seen WHERE id = ?", (run_id,)))
+    return _one(db.execute("SELECT * FROM run_states WHERE id = ?", (run_id,)))
 
 
 def _one(rows: sqlite3.Cursor) -> sqlite3.Row:

@@ -12,9 +12,9 @@ from harness.tracker.query import curves
 from harness.tracker.shared.requests import Refused
 from harness.tracker.storage.store import Slow
 
-PATH_MOST = 1024
-PARTS_MOST = 64
-"""The maximum number of characters (PATH_MOST) and of dot-separated parts (PARTS_MOST) in a path such as
+MAX_PATH_LENGTH = 1024
+MAX_PARTS = 64
+"""The maximum number of characters (MAX_PATH_LENGTH) and of dot-separated parts (MAX_PARTS) in a path such as
 config.optim.lr."""
 COLUMNS = {
     "state": "status",
@@ -87,8 +87,8 @@ class Facts:
 
 
 def check_path(path: str) -> None:
-    if len(path) > PATH_MOST or path.count(".") >= PARTS_MOST:
-        raise Refused(400, f"a path has at most {PATH_MOST} characters and {PARTS_MOST} parts")
+    if len(path) > MAX_PATH_LENGTH or path.count(".") >= MAX_PARTS:
+        raise Refused(400, f"a path has at most {MAX_PATH_LENGTH} characters and {MAX_PARTS} parts")
 
 
 def number_of(value: Any) -> float | None:

@@ -54,9 +54,9 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
     if column is None or listing.filter is not None:
         return _filtered(db, where, values, listing)
     order = "DESC" if listing.sort.startswith("-") else "ASC"
-    total = db.execute(f"SELECT count(*) FROM seen WHERE {where}", values).fetchone()[0]  # noqa: S608
+    total = db.execute(f"SELECT count(*) FROM run_states WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
-        f"SELECT * FROM seen WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM run_states WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
         [*values, listing.limit, listing.offset],
     )
     return [_listed(row) for row in rows], total
@@ -85,7 +85,7 @@ def _filtered(
     must be evaluated in Python. Raises Slow if this takes too long."""
     late = time.monotonic() + QUERY_SECONDS
     matching = []
-    for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608
+    for row in db.execute(f"SELECT * FROM run_states WHERE {where}", values):  # noqa: S608
         if time.monotonic() > late:
             raise Slow
         facts = Facts(db, row, late)

@@ -113,7 +113,7 @@ def sent(
     return found.at(at for at, step in enumerate(found.steps) if low <= step <= high)
 
 
-def shown(
+def deduplicated(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
     """Return a metric's points sorted by step, deduplicated as in Pluto.
@@ -176,7 +176,7 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
     """Return statistics of a series' deduplicated finite values, or None if the series has no finite
     values."""
-    found = shown(db, run, name)
+    found = deduplicated(db, run, name)
     finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
     if not finite:
         return None

@@ -94,7 +94,7 @@ def build(options: Options) -> Starlette:
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
-    app.state.held, app.state.key, app.state.keyring = 0, options.key, Keyring(options.key)
+    app.state.body_bytes, app.state.key, app.state.keyring = 0, options.key, Keyring(options.key)
     app.state.links, app.state.sessions, app.state.logins = Links(), Sessions(), Throttle()
     app.state.uploads = Uploads()
     app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")

@@ -25,7 +25,7 @@ SECRET_PATHS = ("/files/put/", "/files/get/")
 """The prefixes of paths that end with a secret, like the paths of Pluto's presigned URLs."""
 
 
-def shown(path: str) -> str:
+def redacted_path(path: str) -> str:
     """Return a request path for logs and the audit view, without the secret at the end of an upload or
     download URL."""
     return next((f"{start}…" for start in SECRET_PATHS if path.startswith(start)), path)
@@ -36,7 +36,7 @@ async def on_refused(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if path.startswith(WRITES) and admitted(request):
         who = sender(request)
-        reason = f"{shown(path)} {error.status_code}: {error.detail}"
+        reason = f"{redacted_path(path)} {error.status_code}: {error.detail}"
         refused(request).add(reason, now(), sender=who.name, run_id=who.run_id or None, launch=who.launch)
     response = refusal(path, error.status_code, error.detail)
     response.headers.update(error.headers or {})
@@ -81,7 +81,9 @@ class Guard:
             await self.app(scope, receive, noting)
         except ClientDisconnect:
             if admitted(request):
-                hung_up(request).add(f"{shown(scope['path'])}: hung up", now(), sender=sender(request).name)
+                hung_up(request).add(
+                    f"{redacted_path(scope['path'])}: hung up", now(), sender=sender(request).name
+                )
         except HTTPException as error:
             await (await on_refused(request, error))(scope, receive, noting)
         except Full:
@@ -91,7 +93,7 @@ class Guard:
             response = refusal(scope["path"], 503, f"the query took longer than {QUERY_SECONDS:g} s")
             await response(scope, receive, noting)
         except Exception as error:
-            logger.exception("%s %s", scope["method"], shown(scope["path"]))
+            logger.exception("%s %s", scope["method"], redacted_path(scope["path"]))
             response = on_error(request, error)
             if not began:
                 await response(scope, receive, noting)

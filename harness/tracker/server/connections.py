@@ -18,7 +18,7 @@ from harness.tracker.api.request_bodies import WHOLE
 HEAD_SECONDS = 20.0
 """The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
 request's head."""
-HEAD_MOST = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
 """The maximum number of bytes in a request outside its body: the head and the chunk framing."""
 FRAMES = 8
 """The maximum number of bytes of chunk framing per byte of a request body. A chunk with one byte of data has
@@ -32,9 +32,9 @@ def raise_limit() -> int:
 
     Return the number of connections that this limit allows.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    _, max_connections = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if max_connections == resource.RLIM_INFINITY else min(max_connections, 65536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max_connections))
     return max(SPARE, wanted - SPARE)
 
 
@@ -56,7 +56,7 @@ class Joined:
     def write(self, data: bytes) -> None:
         if self._head:
             data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
+        elif data.startswith(b"HTTP/1.1 ") and len(data) < MAX_HEAD_BYTES:
             self._head = data
             self._loop.call_soon(self._send)  # Sends a response that has no body.
             return
@@ -75,11 +75,11 @@ class Joined:
 class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
-    most = 1024
+    max_connections = 1024
     """The maximum number of open connections. If one more is opened, the connection that has waited longest
     for a request head is closed."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
-    _late: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _unread = 0
     """The number of bytes received for the current request, not counting the body and its permitted chunk
     framing."""
@@ -87,25 +87,25 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         joined = Joined(cast("asyncio.Transport", transport), self.loop)
         super().connection_made(cast("asyncio.Transport", joined))
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.max_connections:
             next(iter(self._waiting), self).transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_came()
+        self._head_received()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         self._unread += len(data)
-        if self._unread > HEAD_MOST + len(data):
+        if self._unread > MAX_HEAD_BYTES + len(data):
             self.transport.close()
             return
         if not self.transport.is_closing():
             super().data_received(data)
         if self.cycle is not before:
-            self._head_came()
-        elif self._late is None and (before is None or before.response_complete):
+            self._head_received()
+        elif self._head_timer is None and (before is None or before.response_complete):
             self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -117,7 +117,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unread = max(self._unread - FRAMES * len(body), -FRAMES * HEAD_MOST)
+        self._unread = max(self._unread - FRAMES * len(body), -FRAMES * MAX_HEAD_BYTES)
         if not self.transport.is_closing():
             super().on_body(body)
 
@@ -129,10 +129,10 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._waiting[self] = None
-        self._late = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def _head_came(self) -> None:
+    def _head_received(self) -> None:
         self._waiting.pop(self, None)
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-MOST = 100
+MAX_COMBINATIONS = 100
 """The maximum number of combinations of reason and sender that are counted separately."""
 
 
@@ -23,12 +23,12 @@ class Failures:
     def add(self, reason: str, at: str, **of: Any) -> None:
         """Count one request.
 
-        `at` is its time in RFC 3339. Once there are MOST combinations of reason and sender, further
-        combinations are counted together as "other".
+        `at` is its time in RFC 3339. Once there are MAX_COMBINATIONS combinations of reason and sender,
+        further combinations are counted together as "other".
         """
         with self._lock:
             key = (reason, *of.values())
-            if key not in self._failures and len(self._failures) >= MOST:
+            if key not in self._failures and len(self._failures) >= MAX_COMBINATIONS:
                 reason, key = "other", ("other",)
                 of = dict.fromkeys(of)
             failure = self._failures.setdefault(key, {"reason": reason, "count": 0, "first": at, **of})

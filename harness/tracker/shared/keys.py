@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 _SEALED = re.compile(rb"mlpi_([pl])([A-Za-z0-9_-]{1,32768})\.([0-9a-f]{64})")
-PROJECT_MOST = 1024
+MAX_PROJECT_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ def project_key(key: str, project: str) -> str:
     return _sealed(key, "p", project)
 
 
-def is_sealed(given: bytes) -> bool:
+def is_sealed(presented: bytes) -> bool:
     """Return whether a string has the form of a project key or a launch key.
 
     Such keys are too long to be guessed.
     """
-    return _SEALED.fullmatch(given) is not None
+    return _SEALED.fullmatch(presented) is not None
 
 
-def grant_of(given: bytes, key: bytes) -> Grant | None:
+def grant_of(presented: bytes, key: bytes) -> Grant | None:
     """Return the permissions of a key, or None if this tracker does not accept the key."""
-    if hmac.compare_digest(given, key):
+    if hmac.compare_digest(presented, key):
         return OWNER
-    parts = _SEALED.fullmatch(given)
+    parts = _SEALED.fullmatch(presented)
     if parts is None:
         return None
     kind, text = parts[1].decode(), parts[2]
@@ -74,7 +74,7 @@ def grant_of(given: bytes, key: bytes) -> Grant | None:
     except (binascii.Error, UnicodeDecodeError):
         return None
     # Compare the whole key, because several base64 strings decode to the same scope.
-    if not hmac.compare_digest(given, _sealed(key.decode(), kind, scope).encode()):
+    if not hmac.compare_digest(presented, _sealed(key.decode(), kind, scope).encode()):
         return None
     if kind == "p":
         return Grant(project=scope)

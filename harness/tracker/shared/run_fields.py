@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.tracker.shared.requests import Refused, Sender, from_ms, integer, loads
 
-EXTERNAL_ID_MOST = 255
-TAGS_MOST = 50
+MAX_EXTERNAL_ID_LENGTH = 255
+MAX_TAGS = 50
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def tags(value: object) -> list[str]:
         return []
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
         raise Refused(400, "tags: expected a list of strings")
-    if len(value) > TAGS_MOST:
-        raise Refused(400, f"tags: a run has at most {TAGS_MOST}")
+    if len(value) > MAX_TAGS:
+        raise Refused(400, f"tags: a run has at most {MAX_TAGS}")
     return value
 
 
@@ -110,7 +110,7 @@ def read_create(body: Mapping[str, Any]) -> Create:
     return Create(
         project=string(body, "projectName"),
         name=string(body, "runName"),
-        external_id=None if external_id is None else string(body, "externalId", EXTERNAL_ID_MOST),
+        external_id=None if external_id is None else string(body, "externalId", MAX_EXTERNAL_ID_LENGTH),
         config=document(body, "config"),
         logger_settings=document(body, "loggerSettings"),
         system_metadata=document(body, "systemMetadata"),

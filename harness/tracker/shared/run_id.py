@@ -10,7 +10,7 @@ from typing import Literal
 
 from harness.core.errors import UsageError
 
-MOST = 255
+MAX_LENGTH = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")
 """Matches a display id. Like the client's pattern, it ends with `$`, which also matches before a final
 newline."""
@@ -36,8 +36,10 @@ def check_run_id(text: str) -> str:
     """
     if not text.strip():
         raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates one")
-    if len(text) > MOST:
-        raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MOST}")
+    if len(text) > MAX_LENGTH:
+        raise UsageError(
+            f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MAX_LENGTH}"
+        )
     if not text.isprintable():
         raise UsageError(f"PLUTO_RUN_ID {text!r} contains non-printable characters", hint="remove them")
     kind = classify_run_id(text)

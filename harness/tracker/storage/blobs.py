@@ -39,7 +39,7 @@ class Blobs:
     def writing(self) -> Iterator[IO[bytes]]:
         """Return a context manager that creates a temporary file.
 
-        At exit, the file is deleted unless `keep` was called.
+        At exit, the file is deleted unless `store` was called.
         """
         with NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
             try:
@@ -47,7 +47,7 @@ class Blobs:
             finally:
                 Path(file.name).unlink(missing_ok=True)
 
-    def keep(self, file: IO[bytes], token: str) -> None:
+    def store(self, file: IO[bytes], token: str) -> None:
         """Flush a temporary file to disk, and rename it atomically to its final name."""
         file.flush()
         os.fsync(file.fileno())

@@ -13,7 +13,7 @@ from harness.tracker.shared.requests import Sender, now
 from harness.tracker.storage import statements
 
 _WRITER = "INSERT INTO writers VALUES "
-_AGAIN = (
+_ON_CONFLICT = (
     " ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, rows = rows + excluded.rows,"
     " last = excluded.last"
 )
@@ -22,7 +22,7 @@ _AGAIN = (
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
     """Count a request that wrote to a run, by the request's kind and sender."""
     at = now()
-    statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _AGAIN)
+    statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _ON_CONFLICT)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
@@ -35,7 +35,7 @@ def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender,
         count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
-    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in totals.items()], _AGAIN)
+    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in totals.items()], _ON_CONFLICT)
 
 
 def _whose(sender: Sender) -> tuple[str, str, str, str]:

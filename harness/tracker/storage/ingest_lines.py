@@ -19,12 +19,12 @@ from harness.tracker.shared import blocks
 from harness.tracker.shared.requests import Sender, loads, now
 from harness.tracker.storage import claims
 
-MOST = (1 << 63) - 1
+MAX_INT = (1 << 63) - 1
 """SQLite's largest integer. Pluto accepts steps and times up to 2**64 - 1, which no client reaches."""
 
-ROWS_MOST = 1_000_000
-NAME_MOST = 1024
-TEXT_MOST = 8 << 20
+MAX_ROWS = 1_000_000
+MAX_NAME_LENGTH = 1024
+MAX_TEXT_LENGTH = 8 << 20
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Row = tuple[Any, ...]
 
@@ -85,7 +85,7 @@ def _at_once(body: bytes) -> Points | None:
     if not lines or min(steps) < 0 or min(times) < 0:
         return None
     block = blocks.of_lines(steps, times, [line.data for line in lines])
-    if len(block) > ROWS_MOST or not all(map(_is_name, block.names)):
+    if len(block) > MAX_ROWS or not all(map(_is_name, block.names)):
         return None
     return Points(block, len(lines))
 
@@ -97,7 +97,12 @@ def quick_rows(line: bytes) -> list[Row]:
         one = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return point_rows(line)
-    if type(one.step) is int and type(one.time) is int and 0 <= one.step <= MOST and 0 <= one.time <= MOST:
+    if (
+        type(one.step) is int
+        and type(one.time) is int
+        and 0 <= one.step <= MAX_INT
+        and 0 <= one.time <= MAX_INT
+    ):
         return [(_name(name), one.step, one.time, value) for name, value in one.data.items()]
     return point_rows(line)
 
@@ -113,8 +118,8 @@ def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
             continue
         try:
             result.rows.extend(rows_of(line))
-            if len(result.rows) > ROWS_MOST:
-                raise ValueError(f"a request has at most {ROWS_MOST} rows")
+            if len(result.rows) > MAX_ROWS:
+                raise ValueError(f"a request has at most {MAX_ROWS} rows")
         except (ValueError, OverflowError, RecursionError) as error:
             result.error = f"line {at}: {error}"
             break
@@ -150,12 +155,14 @@ def _number(name: str, value: object) -> float:
 
 
 def _is_name(name: str) -> bool:
-    return 0 < len(name) <= NAME_MOST and not name.isspace()
+    return 0 < len(name) <= MAX_NAME_LENGTH and not name.isspace()
 
 
 def _name(name: str) -> str:
     if not _is_name(name):
-        raise ValueError(f"expected a name of 1 to {NAME_MOST} characters, not blank; found {name[:40]!r}")
+        raise ValueError(
+            f"expected a name of 1 to {MAX_NAME_LENGTH} characters, not blank; found {name[:40]!r}"
+        )
     return name
 
 
@@ -176,8 +183,8 @@ def data_rows(text: bytes) -> list[Row]:
     return [(_whole(line, "time"), step, _name(name), *texts)]
 
 
-def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
-    request = keep_request(db, "logs", sender, lines)
+def store_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = store_request(db, "logs", sender, lines)
     db.executemany(
         "INSERT INTO logs (request_id, run_id, time_ms, message, line_number, log_type)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -185,8 +192,8 @@ def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
     )
 
 
-def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
-    request = keep_request(db, "data", sender, lines)
+def store_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = store_request(db, "data", sender, lines)
     db.executemany(
         "INSERT INTO data (request_id, run_id, time_ms, step, log_name, data_type, data)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -194,7 +201,7 @@ def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
     )
 
 
-def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
+def store_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
     """Record a request's sender and receive time, even if the request has an invalid line.
 
     Return the request's id.
@@ -235,7 +242,7 @@ def _only(line: dict[str, Any], known: set[str]) -> None:
 
 def _whole(line: dict[str, Any], name: str) -> int:
     value = line.get(name)
-    if type(value) is not int or not 0 <= value <= MOST:
+    if type(value) is not int or not 0 <= value <= MAX_INT:
         raise ValueError(f"{name}: expected an integer ≥ 0")
     return value
 
@@ -244,6 +251,6 @@ def _text(line: dict[str, Any], name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a string")
-    if len(value) > TEXT_MOST:
-        raise ValueError(f"{name}: longer than {TEXT_MOST} characters")
+    if len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"{name}: longer than {MAX_TEXT_LENGTH} characters")
     return value

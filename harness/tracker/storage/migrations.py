@@ -10,7 +10,7 @@ from itertools import groupby
 from harness.tracker.shared import blocks
 from harness.tracker.storage.schema import BLOCKS, CLAIMS, DIGESTS, WRITERS
 
-MOST = 1_000_000
+MAX_POINTS = 1_000_000
 """The maximum number of points in a block."""
 Piece = tuple[int, int, int | None]
 """A range of consecutive points: (first id, last id, request id). The request id is None if it is not
@@ -49,8 +49,10 @@ def _to_3(db: sqlite3.Connection) -> None:
             "SELECT run_id, id, name, step, time_ms, value FROM points WHERE id BETWEEN ? AND ? ORDER BY id",
             (first, last),
         )
-        for _, together in groupby(enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MOST)):
-            _keep(db, [tuple(row) for _, row in together], request)
+        for _, together in groupby(
+            enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MAX_POINTS)
+        ):
+            _write_block(db, [tuple(row) for _, row in together], request)
     _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
 
 
@@ -82,7 +84,7 @@ def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
     yield after + 1, (1 << 63) - 1, None
 
 
-def _keep(
+def _write_block(
     db: sqlite3.Connection, rows: list[tuple[int, int, str, int, int, float | None]], request: int | None
 ) -> None:
     run, first, *_ = rows[0]

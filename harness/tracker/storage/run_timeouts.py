@@ -18,7 +18,7 @@ NEVER_BEAT = 12
 is 30 minutes."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
-CREATE TEMP VIEW seen AS SELECT
+CREATE TEMP VIEW run_states AS SELECT
     id, project, external_id, number, display_id, name, tags, config, logger_settings, system_metadata,
     status_metadata, created_at, updated_at, status_updated, heartbeat_at, forked_from, fork_step, silent,
     CASE WHEN silent THEN 'FAILED' ELSE status END AS status
@@ -35,7 +35,7 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `seen` of a connection.
+    """Create the view `run_states` of a connection.
 
     It contains the runs with their current status and a column `silent`.
 

@@ -25,7 +25,7 @@ from harness.tracker.storage.blobs import Blobs
 from harness.tracker.storage.file_permissions import make_private
 from harness.tracker.storage.migrations import migrate
 from harness.tracker.storage.schema import TABLES, VERSION
-from harness.tracker.storage.writer import Keeper, Sent
+from harness.tracker.storage.writer import PointWriter, Sent
 
 T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
@@ -77,20 +77,20 @@ class Store:
         scanners: int = 2,
         stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS,
     ) -> None:
-        self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
+        self._started_at, self._stale_seconds = datetime.now(UTC), stale_seconds
         self.path = path
         make_private(path)
         self._db = connect(path)
         _prepare(self._db)
         self.blobs = Blobs(path.with_name(path.name + ".files"))
         self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
-        self._together: list[Work] = []
+        self._unqueued: list[Work] = []
         self._waiting = 0
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
         self._scanners = ThreadPoolExecutor(scanners, thread_name_prefix="scan")
-        self._keeper = Keeper()
+        self._point_writer = PointWriter()
         self._writer = threading.Thread(target=self._write_groups, name="write", daemon=True)
         self._writer.start()
 
@@ -101,7 +101,7 @@ class Store:
         """
         return cast("T", await self._queued(work))
 
-    async def keep(self, sent: Sent) -> None:
+    async def write_points(self, sent: Sent) -> None:
         """Store a request's points, and return after the commit. Raises Full."""
         await self._queued(sent)
 
@@ -116,14 +116,14 @@ class Store:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
-        self._together.append((work, done))
-        if len(self._together) == 1:
-            loop.call_soon(self._pass_on)
+        self._unqueued.append((work, done))
+        if len(self._unqueued) == 1:
+            loop.call_soon(self._enqueue_group)
         return await done
 
-    def _pass_on(self) -> None:
-        self._queue.put(self._together)
-        self._together = []
+    def _enqueue_group(self) -> None:
+        self._queue.put(self._unqueued)
+        self._unqueued = []
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Call `work` in a thread, with a connection that reads a consistent snapshot.
@@ -155,7 +155,7 @@ class Store:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._local.db = connect(self.path)
-            run_timeouts.make_view(db, self._began, self._stale_seconds)
+            run_timeouts.make_view(db, self._started_at, self._stale_seconds)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
         late = time.monotonic() + QUERY_SECONDS
@@ -197,18 +197,18 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
             for points, some in groupby(group, lambda work: isinstance(work[0], Sent)):
                 works = list(some)
-                outcomes.extend(self._keep(works) if points else map(self._one, works))
+                outcomes.extend(self._write_points(works) if points else map(self._execute, works))
             self._db.execute("COMMIT")
         except Exception as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            self._keeper.forget()
+            self._point_writer.forget()
             outcomes = [(done, None, error) for _, done in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
             with suppress(RuntimeError):  # The event loop has closed, so no task waits for the results.
-                loop.call_soon_threadsafe(self._tell, list(some_outcomes))
+                loop.call_soon_threadsafe(self._set_results, list(some_outcomes))
 
-    def _tell(self, outcomes: list[Outcome]) -> None:
+    def _set_results(self, outcomes: list[Outcome]) -> None:
         """Set the results of several writes.
 
         The event loop calls this method once for all results, because one call per result would take longer.
@@ -222,18 +222,18 @@ class Store:
             else:
                 done.set_exception(failure)
 
-    def _keep(self, some: list[Work]) -> list[Outcome]:
+    def _write_points(self, some: list[Work]) -> list[Outcome]:
         """Store the points of several requests together. If that fails, store each request separately."""
-        together = [work for work, _ in some if isinstance(work, Sent)]
-        _, _, failure = self._one((lambda db: self._keeper.keep(db, together), some[0][1]))
+        points = [work for work, _ in some if isinstance(work, Sent)]
+        _, _, failure = self._execute((lambda db: self._point_writer.write(db, points), some[0][1]))
         if failure is None:
             return [(done, None, None) for _, done in some]
-        self._keeper.forget()
+        self._point_writer.forget()
         if len(some) == 1:
             return [(some[0][1], None, failure)]
-        return [outcome for one in some for outcome in self._keep([one])]
+        return [outcome for one in some for outcome in self._write_points([one])]
 
-    def _one(self, item: Work) -> Outcome:
+    def _execute(self, item: Work) -> Outcome:
         """Execute one write within a savepoint. If the write fails, roll back only this write."""
         work, done = item
         assert not isinstance(work, Sent)

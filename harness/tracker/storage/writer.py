@@ -33,7 +33,7 @@ class Sent:
     points: Points
 
 
-class Keeper:
+class PointWriter:
     """Writes points to the database. The ids of shapes are cached until `forget` is called."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Keeper:
         """
         self._shapes.clear()
 
-    def keep(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
+    def write(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
         """Write the points and the senders of several requests."""
         request, point = db.execute(
             "SELECT (SELECT coalesce(max(id), 0) FROM requests),"

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from harness.core import processes
-from harness.core.concurrency import AT_ONCE, beside, together, within
+from harness.core.concurrency import AT_ONCE, in_background, run_all, within
 from harness.core.errors import ToolError
 
 FAILS = ["sh", "-c", "sleep 0.2; echo broken; exit 3"]
@@ -26,27 +26,27 @@ def fails() -> None:
 
 
 def test_both_results_are_available_after_the_block() -> None:
-    with beside(lambda: processes.run(["echo", "one"], timeout=LONG).stdout) as one:
+    with in_background(lambda: processes.run(["echo", "one"], timeout=LONG).stdout) as one:
         two = processes.run(["echo", "two"], timeout=LONG).stdout
     assert (one.result(), two) == ("one\n", "two\n")
 
 
 def test_a_failure_beside_ends_the_block_and_is_told() -> None:
     start = time.monotonic()
-    with pytest.raises(ToolError, match="broken"), beside(fails):
+    with pytest.raises(ToolError, match="broken"), in_background(fails):
         long()
     assert time.monotonic() - start < LONG / 2
 
 
 def test_a_failure_of_the_block_ends_what_runs_beside() -> None:
     start = time.monotonic()
-    with pytest.raises(ToolError, match="broken"), beside(long):
+    with pytest.raises(ToolError, match="broken"), in_background(long):
         fails()
     assert time.monotonic() - start < LONG / 2
 
 
 def test_a_failure_beside_is_told_when_the_block_had_ended() -> None:
-    with pytest.raises(ToolError, match="broken"), beside(fails):
+    with pytest.raises(ToolError, match="broken"), in_background(fails):
         pass
 
 
@@ -58,14 +58,14 @@ def test_an_interruption_stays_one() -> None:
         processes.interrupt_all("SIGINT")
         raise KeyboardInterrupt("SIGINT")
 
-    with pytest.raises(KeyboardInterrupt, match="SIGINT"), beside(long):
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"), in_background(long):
         interrupted()
 
 
 def test_many_at_once_keep_their_order() -> None:
     """Contract: more of them than run at the same time, each result in its place."""
     numbers = range(3 * AT_ONCE)
-    assert together(partial(int, str(number)) for number in numbers) == list(numbers)
+    assert run_all(partial(int, str(number)) for number in numbers) == list(numbers)
 
 
 def test_of_many_the_first_that_fails_is_told() -> None:
@@ -76,7 +76,7 @@ def test_of_many_the_first_that_fails_is_told() -> None:
         raise ToolError(["late"], 1, "first in order")
 
     with pytest.raises(ToolError, match="first in order"):
-        together([late, partial(int, "no number")])
+        run_all([late, partial(int, "no number")])
 
 
 def test_what_is_late_is_left_behind() -> None:

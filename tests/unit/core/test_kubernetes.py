@@ -79,7 +79,7 @@ def test_no_command_prints_a_traceback_for_an_http_error(
 def test_a_brief_server_outage_is_a_reported_retry(serve: Serve) -> None:
     server, kube = serve(lambda asked: OK if asked > 2 else "reset")
     told: list[tuple[str, str]] = []
-    kube.retried = lambda what, reason: told.append((what, reason))
+    kube.on_retry = lambda what, reason: told.append((what, reason))
     kube.api.call_api("GET", f"http://127.0.0.1:{server.port}/api/v1/pods?limit=1")
     assert [what for what, _ in told] == [f"GET http://127.0.0.1:{server.port}/api/v1/pods"]
     assert told[0][1].startswith("ProtocolError")

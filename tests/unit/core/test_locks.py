@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from harness.core.locks import in_use, inherited, locked, take
+from harness.core.locks import acquire, in_use, inherited, locked
 
 HOLD = "import sys; from pathlib import Path; from harness.core.locks import locked\n" + (
     "with locked(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()\n"
@@ -19,7 +19,7 @@ def test_a_second_one_waits_until_the_first_process_is_killed(tmp_path: Path) ->
     path = tmp_path / "made" / "lock"
     waiting, got = threading.Event(), threading.Event()
 
-    def take() -> None:
+    def acquire() -> None:
         with locked(path, waiting.set):
             got.set()
 
@@ -28,7 +28,7 @@ def test_a_second_one_waits_until_the_first_process_is_killed(tmp_path: Path) ->
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        second = threading.Thread(target=take)
+        second = threading.Thread(target=acquire)
         second.start()
         assert waiting.wait(20)
         assert not got.is_set()
@@ -48,7 +48,7 @@ def test_nobody_is_told_to_wait_for_a_free_lock(tmp_path: Path) -> None:
 def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
     path = tmp_path / "users"
     assert not in_use(path)
-    first, second = take(path, shared=True), take(path, shared=True)
+    first, second = acquire(path, shared=True), acquire(path, shared=True)
     first.release()
     first.release()
     assert in_use(path)
@@ -59,7 +59,7 @@ def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
 def test_a_file_that_its_holder_removes_is_nobodys_lock(tmp_path: Path) -> None:
     """Contract: a process whose awaited lock file was removed gets an exclusive lock on the new file."""
     path = tmp_path / "lock"
-    first = take(path)
+    first = acquire(path)
     waiting, got, ended = threading.Event(), threading.Event(), threading.Event()
 
     def second() -> None:
@@ -100,8 +100,8 @@ def test_a_program_of_a_killed_holder_still_holds(tmp_path: Path) -> None:
 
 
 def test_release_frees_a_lock_inherited_by_child_processes(tmp_path: Path) -> None:
-    hold = take(tmp_path / "lock")
+    handle = acquire(tmp_path / "lock")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=inherited()) as program:
-        hold.release()
+        handle.release()
         assert not in_use(tmp_path / "lock")
         program.communicate()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import HarnessError, UsageError
-from harness.core.writable import prove
+from harness.core.writable import check
 
 
 def test_a_folder_in_a_closed_one_is_not_writable() -> None:
@@ -24,15 +24,15 @@ def test_a_folder_in_a_closed_one_is_not_writable() -> None:
             os.seteuid(65534)  # root may do everything
         try:
             with pytest.raises(HarnessError, match=r"inside cannot be written: Permission denied"):
-                prove(closed / "inside", "--output")
+                check(closed / "inside", "--output")
         finally:
             os.seteuid(user)
             closed.chmod(0o700)
 
 
 def test_a_new_folder_is_writable_below_a_folder_and_not_below_a_file(tmp_path: Path) -> None:
-    prove(tmp_path / "new" / "newer", "--output")
+    check(tmp_path / "new" / "newer", "--output")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="a folder is expected"):
-        prove(tmp_path / "file" / "new", "--output")
+        check(tmp_path / "file" / "new", "--output")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

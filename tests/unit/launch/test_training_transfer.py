@@ -102,7 +102,7 @@ def test_the_ranks_do_not_get_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
             **vars(OURS),
             "context": None,
             "netcheck": False,
-            "shared_folder": SimpleNamespace(here=None, on_nodes="/there"),
+            "shared_folder": SimpleNamespace(local_path=None, on_nodes="/there"),
         }
     )
     document = {"spec": {"template": {**made.template, "metadata": {"labels": {}}}}}

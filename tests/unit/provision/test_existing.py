@@ -11,7 +11,7 @@ from harness import run as running
 from harness.cli.main import main
 from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.core.locks import take
+from harness.core.locks import acquire
 from harness.faults.step_variables import of_cluster
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
@@ -115,7 +115,7 @@ def test_no_fault_is_injected_into_a_users_cluster(tmp_path: Path) -> None:
     """Contract: what a fault may strike is found by the kind cluster, and a user's cluster is none."""
     there = ExistingCluster(load(kubeconfig=kubeconfig(tmp_path, "a", "a")))
     image = ImageRef("worker:1", "sha256:0")
-    use = take(tmp_path / "use")
+    use = acquire(tmp_path / "use")
     with pytest.raises(UsageError, match="this needs a kind cluster that the harness created"):
         of_cluster(Ready(there, there.kube(), image, 1, {}, use), tmp_path)
     use.release()

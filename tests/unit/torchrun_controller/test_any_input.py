@@ -15,7 +15,7 @@ from torchrun_objects import CHECKED, job, queue
 from harness.torchrun_controller.api.models import QueueSpec
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
-from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
+from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
 from harness.torchrun_controller.objects import probe
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
@@ -145,9 +145,9 @@ def settle(one_job: Object, one_queue: Object) -> None:
     with suppress(ValidationError, Refused):
         probe.of_queue(one_queue, QueueSpec.model_validate(one_queue["spec"]), kai=False)
     for kai in (False, True):
-        queues.desired(one_queue, SeenQueue(template=""), NOW, "cluster-queue", kai=kai)
+        queues.desired(one_queue, QueueSnapshot(template=""), NOW, "cluster-queue", kai=kai)
         for status in ({}, {"conditions": [CHECKED]}):
-            seen = Seen(queue={**one_queue, "status": status}, priority_classes=frozenset({"p"}))
+            seen = Snapshot(queue={**one_queue, "status": status}, priority_classes=frozenset({"p"}))
             desired.desired(one_job, seen, NOW, kai=kai)
 
 

@@ -11,7 +11,7 @@ from torchrun_objects import job, queue
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.models import QueueSpec
-from harness.torchrun_controller.decide.decisions import Create, Decision, Seen
+from harness.torchrun_controller.decide.decisions import Create, Decision, Snapshot
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.plan.capacity import Capacity, Free, best_fit, fitting
 from harness.torchrun_controller.runtime.kinds import NODES, REQUESTS
@@ -38,7 +38,7 @@ def node(name: str, gpus: int = 8, **spec: Any) -> Object:
     allocatable = {"cpu": "96", "memory": "512Gi", GPU: str(gpus)}
     ready = [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}]
     metadata = {"name": name, "labels": {"zone": name}, "resourceVersion": "1"}
-    return NODES.kept(
+    return NODES.trim(
         {"metadata": metadata, "spec": spec, "status": {"allocatable": allocatable, "conditions": ready}}
     )
 
@@ -47,7 +47,7 @@ def pod(name: str, on: str, gpus: int, **labels: str) -> Object:
     """Return what the controller keeps of a pod that has a node."""
     metadata = {"name": name, "namespace": "team", "labels": labels, "resourceVersion": "1"}
     resources = {"requests": {"cpu": "1", "memory": "1Gi", GPU: str(gpus)}, "limits": {GPU: str(gpus)}}
-    return REQUESTS.kept(
+    return REQUESTS.trim(
         {"metadata": metadata, "spec": {"nodeName": on, "containers": [{"resources": resources}]}}
     )
 
@@ -66,7 +66,7 @@ def gpu_queue(**spec: Any) -> Object:
 def made(capacity: Capacity | None, queued: Object, **spec: Any) -> Object:
     """Return the Indexed Job of the JobSet that is made for a job of 8 GPUs."""
     one = job(**{"numNodes": None, "numGPUs": 8, **spec})
-    decision = desired(one, Seen(queue=queued, capacity=capacity), NOW)
+    decision = desired(one, Snapshot(queue=queued, capacity=capacity), NOW)
     documents = [action.document for action in decision.actions if isinstance(action, Create)]
     [document] = [each for each in documents if each["kind"] == "JobSet"]
     inner: Object = document["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -105,7 +105,7 @@ def test_a_read_write_once_claim_prevents_a_split() -> None:
 def waits(one: Object, capacity: Capacity, later: float = 0) -> Decision:
     reserved = {"type": "QuotaReserved", "status": "False", "message": "no quota"}
     workload = {"status": {"conditions": [reserved]}}
-    seen = Seen(jobset=JOBSET, workload=workload, capacity=capacity, waits_in=gpu_queue())
+    seen = Snapshot(jobset=JOBSET, workload=workload, capacity=capacity, waits_in=gpu_queue())
     return desired(one, seen, NOW + timedelta(seconds=later))
 
 
@@ -128,7 +128,7 @@ def test_gpus_beside_which_no_cpu_is_free_are_told_apart() -> None:
     taken = pod("x", "a", 0)
     taken["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "90"}}
     one = job(numNodes=None, numGPUs=8, status={**CREATED, "numNodes": 1, "processesPerNode": 8})
-    seen = Seen(
+    seen = Snapshot(
         jobset=JOBSET,
         capacity=Capacity([node("a")], [taken]),
         waits_in=queue(nodeResources={"gpus": 8, "cpus": 96}),
@@ -153,7 +153,7 @@ def test_a_job_that_waits_for_long_writes_seldom() -> None:
 def test_a_job_without_gpus_says_nothing_of_them() -> None:
     """Contract: jobs on CPUs cost no more requests than before."""
     one = job(status={**CREATED, "numNodes": 2, "processesPerNode": 1})
-    seen = Seen(jobset=JOBSET, capacity=HALF, waits_in=queue())
+    seen = Snapshot(jobset=JOBSET, capacity=HALF, waits_in=queue())
     decision = desired(one, seen, NOW)
     assert (decision.status.waiting, "GPU" in str(decision.status.message)) == (None, False)
 

@@ -11,7 +11,7 @@ from torchrun_objects import CREATED, job, jobset, pod, queue
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobStatus
 from harness.torchrun_controller.decide import events
-from harness.torchrun_controller.decide.decisions import Decision, Seen
+from harness.torchrun_controller.decide.decisions import Decision, Snapshot
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime.kinds import PODS
 
@@ -28,7 +28,7 @@ EVICTED = {
 
 def look(pods: list[Object], one: Object | None = None, now: datetime = NOW, **of: Any) -> Decision:
     """Return the decision about an admitted job with these pods."""
-    found = Seen(**{"queue": queue(), "jobset": jobset(), "pods": pods, **of})
+    found = Snapshot(**{"queue": queue(), "jobset": jobset(), "pods": pods, **of})
     return desired(one or job(status=CREATED), found, now)
 
 
@@ -92,7 +92,7 @@ def test_a_running_init_container_is_named() -> None:
     pending = look(pods)
     assert pending.status.phase == "Pending"
     assert "demo-node-0-0-x0: init container warm-cache runs for 30 s" in (pending.status.message or "")
-    assert pending.wake == NOW + timedelta(seconds=20)
+    assert pending.requeue_at == NOW + timedelta(seconds=20)
     assert look(pods, then(pending), NOW + timedelta(seconds=10)).status == pending.status
     assert posted(pending) == {}
     late = look(pods, then(pending), NOW + timedelta(seconds=20))
@@ -157,7 +157,7 @@ def test_a_container_that_outlives_the_trainers_is_named() -> None:
         "demo-node-0-0-x0 and 1 more: make it a native sidecar (an init container with restartPolicy: Always)"
     )
     assert (waits.status.phase, waits.status.message) == ("Running", text)
-    assert (waits.wake, posted(waits)) == (NOW + timedelta(seconds=20), {})
+    assert (waits.requeue_at, posted(waits)) == (NOW + timedelta(seconds=20), {})
     late = look([ended(0), ended(1)], then(waits), NOW + timedelta(seconds=20))
     assert posted(late) == {"HelpersRunning": text}
     assert look([ended(0), pod(1, "Running")]).status.message is None
@@ -194,7 +194,7 @@ def evicted(phase: str, **metadata: Any) -> Object:
     """Return the cached fields of pod 1 while it is evicted from node a."""
     found = pod(1, phase, conditions=[EVICTED])
     found["metadata"] |= {"resourceVersion": "1", "deletionTimestamp": "2026-11-23T11:59:59Z", **metadata}
-    return PODS.kept({**found, "spec": {"nodeName": "a"}})
+    return PODS.trim({**found, "spec": {"nodeName": "a"}})
 
 
 LOST = "demo-node-0-1-x0 was evicted from node a (EvictionByEvictionAPI: Eviction API: evicting)"

@@ -10,7 +10,7 @@ from torchrun_objects import CREATED, job, jobset, pod, queue
 
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobStatus
-from harness.torchrun_controller.decide.decisions import Create, Decision, Delete, DeleteParts, Seen
+from harness.torchrun_controller.decide.decisions import Create, Decision, Delete, DeleteParts, Snapshot
 from harness.torchrun_controller.decide.job import desired
 
 Object = dict[str, Any]
@@ -19,7 +19,7 @@ EARLIER = "2026-11-23T11:00:00Z"
 
 
 def look(one: Object, now: datetime = NOW, **seen: Any) -> Decision:
-    return desired(one, Seen(**{"queue": queue(), **seen}), now)
+    return desired(one, Snapshot(**{"queue": queue(), **seen}), now)
 
 
 def status_of(decision: Decision) -> Object:
@@ -179,8 +179,8 @@ def test_ttl_that_has_not_passed() -> None:
     one = finished(reliability={"ttlSecondsAfterFinished": 7200})
     decision = look(one, jobset=jobset(Completed={}))
     assert decision.actions == []
-    assert decision.wake == datetime(2026, 11, 23, 13, 0, tzinfo=UTC)
-    assert look(finished(), jobset=jobset(Completed={})).wake is None  # an hour is just over
+    assert decision.requeue_at == datetime(2026, 11, 23, 13, 0, tzinfo=UTC)
+    assert look(finished(), jobset=jobset(Completed={})).requeue_at is None  # an hour is just over
 
 
 def test_ttl_deletes_only_claims_that_the_job_owns() -> None:
@@ -298,7 +298,7 @@ def test_active_deadline_wakes_the_controller() -> None:
     """Contract: no event is needed for the deadline to be kept."""
     one = job(status={**CREATED, "startTime": EARLIER}, reliability={"activeDeadlineSeconds": 7200})
     decision = look(one, jobset=jobset(), pods=[pod(0, "Running"), pod(1, "Running")])
-    assert decision.wake == datetime(2026, 11, 23, 13, 0, tzinfo=UTC)
+    assert decision.requeue_at == datetime(2026, 11, 23, 13, 0, tzinfo=UTC)
 
 
 def test_a_cancelled_job_stops_and_never_restarts() -> None:
@@ -334,7 +334,7 @@ def test_an_etcd_that_nobody_installed_is_waited_for() -> None:
     assert (waiting.status.phase, waiting.actions) == ("Pending", [])
     assert reason(waiting, "EtcdReady") == ("False", "ServiceNotFound")
     assert "kubectl apply -k manifests/torchrun-etcd" in str(waiting.status.message)
-    assert waiting.wake == NOW + timedelta(seconds=10)
+    assert waiting.requeue_at == NOW + timedelta(seconds=10)
     started = look(then(by_etcd, waiting))
     assert kinds(started) == ["JobSet"]
     assert reason(started, "EtcdReady") == ("True", "ServiceFound")
@@ -349,9 +349,9 @@ def test_ranks_that_write_nothing_are_said() -> None:
     assert "no rank has written to its log since 2026-11-23T11:54:00Z, with 2/2 ready" in str(
         silent.status.message
     )
-    assert silent.wake == again
+    assert silent.requeue_at == again
     writing = look(job(status=CREATED), jobset=jobset(), pods=pods, silent=(None, again))
-    assert (writing.status.message, writing.wake) == (None, again)
+    assert (writing.status.message, writing.requeue_at) == (None, again)
 
 
 def test_an_elastic_job_waits_for_replacement_pods() -> None:

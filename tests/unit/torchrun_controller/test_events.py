@@ -13,7 +13,7 @@ from torchrun_objects import job, pod, queue
 
 from harness.torchrun_controller.api.condition_type import Condition, stamp
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
-from harness.torchrun_controller.decide.decisions import Create, Seen
+from harness.torchrun_controller.decide.decisions import Create, Snapshot
 from harness.torchrun_controller.decide.events import Event, of_job, of_queue
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime.event_writer import LATEST, SILENCE_SECONDS, Recorder
@@ -102,16 +102,16 @@ def test_failed_ranks_and_restarts_are_counted() -> None:
 
 def test_decisions_lead_to_their_events() -> None:
     """Contract: what `desired` writes for a job without its queue, refused, and run is what is told."""
-    waiting = desired(job(), Seen(), NOW)
+    waiting = desired(job(), Snapshot(), NOW)
     assert [event.reason for event in of_job(JobStatus(), waiting.status)] == ["QueueNotFound"]
-    refused = desired(job(numGPUs=3), Seen(queue=queue()), NOW)
+    refused = desired(job(numGPUs=3), Snapshot(queue=queue()), NOW)
     assert [event.reason for event in of_job(JobStatus(), refused.status)] == ["Refused"]
-    made = desired(job(), Seen(queue=queue()), NOW)
+    made = desired(job(), Snapshot(queue=queue()), NOW)
     [document] = [action.document for action in made.actions if isinstance(action, Create)]
     document["metadata"]["uid"] = "js"
     document["spec"]["suspend"] = False
     found = job(status=made.status.model_dump(by_alias=True, exclude_none=True))
-    running = desired(found, Seen(jobset=document, pods=[pod(0, "Running"), pod(1, "Running")]), NOW)
+    running = desired(found, Snapshot(jobset=document, pods=[pod(0, "Running"), pod(1, "Running")]), NOW)
     told = {event.reason: event.message for event in of_job(made.status, running.status)}
     assert told == {
         "Admitted": "Kueue admitted all of its pods",

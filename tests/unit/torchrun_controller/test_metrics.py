@@ -92,11 +92,11 @@ def in_phase(namespace: str, phase: str | None) -> dict[str, Any]:
 def test_a_scrape_has_every_metric(served: Served) -> None:
     """Contract: looks, errors, requests, jobs, waits, leadership and build are there, by their names."""
     metrics = served.metrics
-    with metrics.look("job"):
+    with metrics.time_reconcile("job"):
         pass
-    with pytest.raises(RuntimeError), metrics.look("job"):
+    with pytest.raises(RuntimeError), metrics.time_reconcile("job"):
         raise RuntimeError("the API server does not answer")
-    metrics.answered("GET", f"{HOST}/api/v1/namespaces/a/pods", 200)
+    metrics.record_response("GET", f"{HOST}/api/v1/namespaces/a/pods", 200)
     known = [in_phase("a", "Running"), in_phase("a", "Running"), in_phase("b", "Queued"), in_phase("c", None)]
     metrics.jobs = lambda: known
     metrics.leads = True

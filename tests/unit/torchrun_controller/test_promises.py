@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import Decision
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime import kinds
 from harness.torchrun_controller.runtime.executor import Cluster
-from harness.torchrun_controller.runtime.snapshot import see
+from harness.torchrun_controller.runtime.snapshot import job_snapshot
 
 Object = dict[str, Any]
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -110,7 +110,7 @@ class Promises(RuleBasedStateMachine):
     def _oracle(self) -> Decision:
         """Return what a controller decides that reads everything at this moment."""
         found = Cluster(Client(self.api))  # type: ignore[arg-type]
-        return desired(copy.deepcopy(self.job), see(found, self.job, kai=False), self.now)
+        return desired(copy.deepcopy(self.job), job_snapshot(found, self.job, kai=False), self.now)
 
     @rule(
         which=WHICH,

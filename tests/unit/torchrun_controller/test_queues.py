@@ -14,8 +14,8 @@ from harness.torchrun_controller.decide.decisions import (
     Delete,
     Finalizers,
     QueueDecision,
-    Seen,
-    SeenQueue,
+    QueueSnapshot,
+    Snapshot,
 )
 from harness.torchrun_controller.decide.job import desired as job_desired
 from harness.torchrun_controller.decide.queue import desired
@@ -34,7 +34,7 @@ KAI = {"metadata": {"name": "gpu", "uid": "kai-uid", "labels": KAI_LABELS}}
 
 
 def look(one: Object, *, kai: bool = False, **seen: Any) -> QueueDecision:
-    return desired(one, SeenQueue(**{"template": "", **seen}), NOW, "cluster-queue", kai=kai)
+    return desired(one, QueueSnapshot(**{"template": "", **seen}), NOW, "cluster-queue", kai=kai)
 
 
 def made(decision: QueueDecision) -> list[Object]:
@@ -252,12 +252,12 @@ def test_a_kai_queue_of_others_is_not_used(spec: Object, found: Object, state: t
     assert (decision.actions, why(decision)) == ([], state)
     told = {**one, "status": decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")}
     told["status"]["conditions"].append(CHECKED)
-    begun = job_desired(job(), Seen(queue=told), NOW, kai=True)
+    begun = job_desired(job(), Snapshot(queue=told), NOW, kai=True)
     assert any(isinstance(action, Create) for action in begun.actions) == (state[0] == "True")
     changed = {**told, "metadata": {**told["metadata"], "generation": 2}}
     checked = {**CHECKED, "observedGeneration": 2}
     changed["status"] = {"conditions": [checked, *told["status"]["conditions"][:-1]]}
-    assert not job_desired(job(), Seen(queue=changed), NOW, kai=True).actions
+    assert not job_desired(job(), Snapshot(queue=changed), NOW, kai=True).actions
 
 
 @pytest.mark.parametrize("field", ["parentKaiQueue", "queue"])

@@ -13,7 +13,7 @@ from torchrun_objects import CREATED, job, jobset, pod, queue
 
 from harness.torchrun_controller.api.condition_type import found
 from harness.torchrun_controller.api.models import JobStatus
-from harness.torchrun_controller.decide.decisions import Create, Decision, Seen
+from harness.torchrun_controller.decide.decisions import Create, Decision, Snapshot
 from harness.torchrun_controller.decide.events import of_job
 from harness.torchrun_controller.decide.job import desired
 
@@ -40,7 +40,7 @@ class Story:
         """Reconcile by what is seen, and keep the status."""
         self.now += timedelta(seconds=10)
         before = JobStatus.model_validate(self.job["status"])
-        decision = desired(self.job, Seen(**{"queue": queue(), **seen}), self.now)
+        decision = desired(self.job, Snapshot(**{"queue": queue(), **seen}), self.now)
         for event in of_job(before, decision.status):
             if (event.name("demo", "u"), event.order) not in self._names:
                 self._names.add((event.name("demo", "u"), event.order))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torchrun_objects import pod
 
 from harness.torchrun_controller.api.condition_type import stamp
-from harness.torchrun_controller.decide.silence import ASK, QUIET, Silence, sentence
+from harness.torchrun_controller.decide.silence import QUIET, READ_INTERVAL, Silence, sentence
 
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -42,13 +42,13 @@ def test_nothing_written_is_said_and_taken_back() -> None:
     assert silence.since("a", pods, START + SECOND) == (None, START + QUIET)
     assert logs.asked == 0
     since, again = silence.since("a", pods, START + QUIET)
-    assert (since, again) == (START, START + QUIET + ASK)
+    assert (since, again) == (START, START + QUIET + READ_INTERVAL)
     assert "2026-11-23T12:00:00Z, with 2/2 ready" in sentence(START, "2/2 ready")
     assert silence.since("a", pods, START + QUIET + SECOND)[0] == START
     assert logs.asked == 2
-    logs.last["demo-node-0-1-x0"] = START + QUIET + ASK
-    assert silence.since("a", pods, START + QUIET + ASK)[0] is None
-    assert silence.since("b", pods, START + 3 * QUIET)[0] == START + QUIET + ASK
+    logs.last["demo-node-0-1-x0"] = START + QUIET + READ_INTERVAL
+    assert silence.since("a", pods, START + QUIET + READ_INTERVAL)[0] is None
+    assert silence.since("b", pods, START + 3 * QUIET)[0] == START + QUIET + READ_INTERVAL
 
 
 def test_one_that_waits_to_start_is_not_silent() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torchrun_objects import CREATED, job, jobset, pod
 
-from harness.torchrun_controller.decide.decisions import Decision, Seen
+from harness.torchrun_controller.decide.decisions import Decision, Snapshot
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime.event_cache import OF_CLAIMS, OF_PULLS, SELECTOR, Warnings, needed
 
@@ -44,7 +44,7 @@ def pending(
 
 
 def look(pods: list[Object], warnings: list[Object] | None, now: datetime = NOW, **seen: Any) -> Decision:
-    return desired(ADMITTED_JOB, Seen(jobset=jobset(), pods=pods, warnings=warnings, **seen), now)
+    return desired(ADMITTED_JOB, Snapshot(jobset=jobset(), pods=pods, warnings=warnings, **seen), now)
 
 
 NOT_CREATED = 'pods "demo-node-0-0-" is forbidden: error looking up service account team/x: not found'
@@ -90,14 +90,14 @@ def test_an_event_explains_why_pods_are_late(pods: list[Object], told: Object, s
     decision = look(pods, [told])
     assert not decision.unexplained
     assert says in str(decision.status.message)
-    assert decision.wake is not None
+    assert decision.requeue_at is not None
 
 
 def test_events_are_read_of_pods_that_are_late_alone() -> None:
     """Contract: an admission of this second, or pods that run, ask the API server nothing."""
-    fresh = desired(job(status=CREATED), Seen(jobset=jobset()), NOW)
+    fresh = desired(job(status=CREATED), Snapshot(jobset=jobset()), NOW)
     assert not fresh.unexplained
-    assert fresh.wake == NOW + timedelta(seconds=5)
+    assert fresh.requeue_at == NOW + timedelta(seconds=5)
     assert not look([pod(0, "Running"), pod(1, "Running")], None).unexplained
 
 
@@ -150,10 +150,10 @@ def test_a_jobset_that_kueue_does_not_see() -> None:
     """Contract: without a Workload after 5 s, a warning about the JobSet is the message."""
     suspended = jobset(suspend=True)
     suspended["metadata"]["creationTimestamp"] = ADMITTED
-    asking = desired(job(status=CREATED), Seen(jobset=suspended), NOW)
+    asking = desired(job(status=CREATED), Snapshot(jobset=suspended), NOW)
     assert asking.unexplained
     told = [event("JobSet", "demo", "FailedToCreate", "WorkloadPriorityClass low not found")]
-    said = desired(job(status=CREATED), Seen(jobset=suspended, warnings=told), NOW).status
+    said = desired(job(status=CREATED), Snapshot(jobset=suspended, warnings=told), NOW).status
     assert (said.phase, said.message) == (
         "Queued",
         "JobSet demo: FailedToCreate: WorkloadPriorityClass low not found",
@@ -171,7 +171,7 @@ def test_a_controller_that_does_nothing() -> None:
     assert "check that JobSet's controller" in str(look([], [], later).status.message)
     suspended = jobset(suspend=True)
     suspended["metadata"]["creationTimestamp"] = ADMITTED
-    seen = Seen(jobset=suspended, warnings=[])
+    seen = Snapshot(jobset=suspended, warnings=[])
     assert desired(job(status=CREATED), seen, NOW).status.message == "waits for Kueue to admit it"
     said = desired(job(status=CREATED), seen, later).status
     assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)

@@ -73,7 +73,7 @@ def test_label_that_changes() -> None:
 def test_what_a_decision_reads_is_kept() -> None:
     """Contract: managed fields and specs are left out; conditions that decide are there, with their times."""
     condition = {"type": "Completed", "status": "True", "reason": "r", "lastTransitionTime": "t"}
-    found = JOBSETS.kept(
+    found = JOBSETS.trim(
         {
             "metadata": {"name": "a", "resourceVersion": "1", "managedFields": [{}]},
             "spec": {"suspend": False, "replicatedJobs": [{}]},

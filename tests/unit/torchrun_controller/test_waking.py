@@ -18,14 +18,14 @@ from harness.torchrun_controller.runtime.kinds import JOBS, JOBSETS, PODS, QUEUE
 from harness.torchrun_controller.runtime.operator import Operator
 from harness.torchrun_controller.runtime.reconcile import Key
 from harness.torchrun_controller.runtime.store import Change
-from harness.torchrun_controller.runtime.work_queue import Waking
+from harness.torchrun_controller.runtime.work_queue import WorkQueue
 
 Object = dict[str, Any]
 ONE, TWO = Key("job", "team", "one"), Key("job", "team", "two")
 LIMIT = 20.0
 
 
-async def during(found: Waking, until: threading.Event) -> None:
+async def during(found: WorkQueue, until: threading.Event) -> None:
     """Run it until the event is set. Raises TimeoutError after LIMIT seconds."""
     task = asyncio.create_task(found.run())
     assert await asyncio.to_thread(until.wait, LIMIT)
@@ -34,9 +34,11 @@ async def during(found: Waking, until: threading.Event) -> None:
         await task
 
 
-async def in_first_look(found: Waking, first: threading.Event, until: threading.Event) -> asyncio.Task[None]:
+async def in_first_look(
+    found: WorkQueue, first: threading.Event, until: threading.Event
+) -> asyncio.Task[None]:
     """Wake ONE and run until `first` is set. Return the task, which runs on until the other event is set."""
-    found.wake(ONE)
+    found.enqueue(ONE)
     task = asyncio.create_task(during(found, until))
     assert await asyncio.to_thread(first.wait, LIMIT)
     return task
@@ -44,28 +46,28 @@ async def in_first_look(found: Waking, first: threading.Event, until: threading.
 
 def test_event_that_comes_during_a_look_is_not_lost() -> None:
     """Contract: the same object is looked at once at a time, and again for what came meanwhile."""
-    looks: list[Key] = []
+    reconciled: list[Key] = []
     first, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
-    def look(key: Key) -> None:
-        looks.append(key)
-        if len(looks) == 1:
+    def reconcile(key: Key) -> None:
+        reconciled.append(key)
+        if len(reconciled) == 1:
             first.set()
             assert go_on.wait(LIMIT)
         else:
             done.set()
 
     async def run() -> None:
-        found = Waking(look)
+        found = WorkQueue(reconcile)
         task = await in_first_look(found, first, done)
         for _ in range(3):
-            found.wake(ONE)
-        assert looks == [ONE]  # still the first
+            found.enqueue(ONE)
+        assert reconciled == [ONE]  # still the first
         go_on.set()
         await task
 
     asyncio.run(run())
-    assert looks == [ONE, ONE]
+    assert reconciled == [ONE, ONE]
 
 
 def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,57 +77,57 @@ def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(work_queue, "PROGRESS_SECONDS", 0.1)
     monkeypatch.setattr(work_queue, "PROGRESS_RATE", 5)
     many = [Key("job", "team", str(number)) for number in range(5)]
-    looks: list[tuple[Key, float]] = []
+    reconciled: list[tuple[Key, float]] = []
     done = threading.Event()
 
-    def look(key: Key) -> None:
-        looks.append((key, time.monotonic()))
-        if len(looks) == len(many) + 1:
+    def reconcile(key: Key) -> None:
+        reconciled.append((key, time.monotonic()))
+        if len(reconciled) == len(many) + 1:
             done.set()
 
     async def run() -> float:
-        found = Waking(look)
+        found = WorkQueue(reconcile)
         began = time.monotonic()
         for _ in range(3):
             for key in (TWO, *many):
-                found.progressed(key)
-        found.wake(TWO)
+                found.enqueue_progress(key)
+        found.enqueue(TWO)
         await during(found, done)
         return began
 
     began = asyncio.run(run())
-    assert sorted(key for key, _ in looks) == sorted([TWO, *many])
-    assert looks[-1][1] - began >= 1.2
+    assert sorted(key for key, _ in reconciled) == sorted([TWO, *many])
+    assert reconciled[-1][1] - began >= 1.2
 
 
 def test_progress_during_a_look_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "PROGRESS_SECONDS", 0.1)
-    looks, first, go_on, done = [0], threading.Event(), threading.Event(), threading.Event()
+    reconciled, first, go_on, done = [0], threading.Event(), threading.Event(), threading.Event()
 
-    def look(_: Key) -> None:
-        looks[0] += 1
-        if looks[0] == 1:
+    def reconcile(_: Key) -> None:
+        reconciled[0] += 1
+        if reconciled[0] == 1:
             first.set()
             assert go_on.wait(LIMIT)
         else:
             done.set()
 
     async def run() -> None:
-        found = Waking(look)
+        found = WorkQueue(reconcile)
         task = await in_first_look(found, first, done)
-        found.progressed(ONE)
+        found.enqueue_progress(ONE)
         go_on.set()
         await task
 
     asyncio.run(run())
-    assert looks == [2]
+    assert reconciled == [2]
 
 
 def test_failure_is_repeated_and_holds_up_nobody() -> None:
     """Contract: what fails is looked at again, later each time; other objects do not wait for it."""
     failures, done, other = [0], threading.Event(), threading.Event()
 
-    def look(key: Key) -> None:
+    def reconcile(key: Key) -> None:
         if key == TWO:
             other.set()
             return
@@ -135,9 +137,9 @@ def test_failure_is_repeated_and_holds_up_nobody() -> None:
         done.set()
 
     async def run() -> None:
-        found = Waking(look, workers=1)
-        found.wake(ONE)
-        found.wake(TWO)
+        found = WorkQueue(reconcile, workers=1)
+        found.enqueue(ONE)
+        found.enqueue(TWO)
         await during(found, done)
 
     asyncio.run(run())
@@ -147,22 +149,22 @@ def test_failure_is_repeated_and_holds_up_nobody() -> None:
 
 def test_time_that_comes() -> None:
     """Contract: a look that asks for another one gets it without an event."""
-    looks, done = [0], threading.Event()
+    reconciled, done = [0], threading.Event()
 
-    def look(_: Key) -> float | None:
-        looks[0] += 1
-        if looks[0] < 3:
+    def reconcile(_: Key) -> float | None:
+        reconciled[0] += 1
+        if reconciled[0] < 3:
             return 0.01
         done.set()
         return None
 
     async def run() -> None:
-        found = Waking(look)
-        found.wake(ONE)
+        found = WorkQueue(reconcile)
+        found.enqueue(ONE)
         await during(found, done)
 
     asyncio.run(run())
-    assert looks == [3]
+    assert reconciled == [3]
     assert work_queue.LONGEST_PAUSE >= work_queue.FIRST_PAUSE
 
 
@@ -172,11 +174,11 @@ class Noted:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Key]] = []
 
-    def wake(self, key: Key) -> None:
-        self.calls.append(("wake", key))
+    def enqueue(self, key: Key) -> None:
+        self.calls.append(("enqueue", key))
 
-    def progressed(self, key: Key) -> None:
-        self.calls.append(("progressed", key))
+    def enqueue_progress(self, key: Key) -> None:
+        self.calls.append(("enqueue_progress", key))
 
 
 def changed(item: Object, version: int, **parts: Any) -> Object:
@@ -190,22 +192,22 @@ ENDED = {"conditions": [{"type": "Completed", "status": "True"}]}
 @pytest.mark.parametrize(
     ("kind", "before", "after", "how"),
     [
-        (JOBS, None, changed(job(), 1), "wake"),
-        (JOBS, changed(job(), 1), changed(job(cancel=True), 2), "wake"),
-        (JOBS, changed(job(), 1), changed(job(), 2, status={"phase": "Queued"}), "progressed"),
-        (JOBSETS, None, changed(jobset(suspend=True), 1), "progressed"),
-        (JOBSETS, changed(jobset(suspend=True), 1), changed(jobset(), 2), "progressed"),
-        (JOBSETS, changed(jobset(), 1), changed(jobset(), 2, status=ENDED), "wake"),
-        (JOBSETS, changed(jobset(), 1), None, "wake"),
-        (PODS, None, changed(pod(0, "Running"), 1), "progressed"),
-        (PODS, changed(pod(0, "Running"), 1), changed(pod(0, "Failed"), 2), "wake"),
+        (JOBS, None, changed(job(), 1), "enqueue"),
+        (JOBS, changed(job(), 1), changed(job(cancel=True), 2), "enqueue"),
+        (JOBS, changed(job(), 1), changed(job(), 2, status={"phase": "Queued"}), "enqueue_progress"),
+        (JOBSETS, None, changed(jobset(suspend=True), 1), "enqueue_progress"),
+        (JOBSETS, changed(jobset(suspend=True), 1), changed(jobset(), 2), "enqueue_progress"),
+        (JOBSETS, changed(jobset(), 1), changed(jobset(), 2, status=ENDED), "enqueue"),
+        (JOBSETS, changed(jobset(), 1), None, "enqueue"),
+        (PODS, None, changed(pod(0, "Running"), 1), "enqueue_progress"),
+        (PODS, changed(pod(0, "Running"), 1), changed(pod(0, "Failed"), 2), "enqueue"),
     ],
 )
 def test_what_wakes_at_once(kind: Kind, before: Object | None, after: Object | None, how: str) -> None:
     """Contract: what is asked of a job, its JobSet's end and a failed pod; not its status, nor progress."""
     operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
-    operator.waking = noted = Noted()  # type: ignore[assignment]
-    operator._told(kind, Change(before, after))
+    operator.work_queue = noted = Noted()  # type: ignore[assignment]
+    operator._on_change(kind, Change(before, after))
     assert noted.calls == [(how, Key("job", "team", "demo"))]
 
 
@@ -214,13 +216,13 @@ def test_a_job_does_not_miss_the_check_of_its_queue() -> None:
     jobs are reconciled all the same.
     """
     operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
-    operator.waking = noted = Noted()  # type: ignore[assignment]
+    operator.work_queue = noted = Noted()  # type: ignore[assignment]
     caches = operator.caches
-    caches.told = operator._told
+    caches.on_change = operator._on_change
     caches.stores[JOBS].changed(changed(job(), 201, status={"phase": "Pending"}))
     caches.stores[QUEUES].changed(changed(queue(), 202, status={}))
     caches.wrote(changed(queue(), 203, status={"phase": "Ready"}))
-    assert ("wake", Key("job", "team", "demo")) in noted.calls
+    assert ("enqueue", Key("job", "team", "demo")) in noted.calls
     before = list(noted.calls)
     caches.wrote(changed(job(), 204, status={"phase": "Queued"}))
     assert caches.stores[QUEUES].changed(changed(queue(), 203, status={"phase": "Ready"})) is None
@@ -232,12 +234,12 @@ def test_a_queue_is_not_reconciled_because_of_its_own_status() -> None:
     others change reconciles the queue.
     """
     operator = Operator(Watching(Api(), lambda: datetime.now(UTC)).reconciler)
-    operator.waking = noted = Noted()  # type: ignore[assignment]
+    operator.work_queue = noted = Noted()  # type: ignore[assignment]
     caches = operator.caches
-    caches.told = operator._told
+    caches.on_change = operator._on_change
     caches.stores[QUEUES].changed(changed(queue(), 202, status={}))
     for version, phase in enumerate(("Updating", "Active", "Updating"), 203):
         caches.wrote(changed(queue(), version, status={"phase": phase}))
     assert noted.calls == []
-    operator._told(QUEUES, Change(None, changed(queue(), 206)))
+    operator._on_change(QUEUES, Change(None, changed(queue(), 206)))
     assert [kind for _, (kind, *_) in noted.calls] == ["queue"]

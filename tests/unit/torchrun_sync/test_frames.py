@@ -17,7 +17,7 @@ def taken(pieces: list[bytes]) -> list[tuple[str, bytes]]:
     frames, found = Frames(), []
     for piece in pieces:
         frames.feed(piece)
-        while (frame := frames.take()) is not None:
+        while (frame := frames.next_frame()) is not None:
             found.append(frame)
     return found
 
@@ -44,7 +44,7 @@ def test_a_frame_with_a_corrupt_byte_is_never_accepted(
     frames = Frames()
     frames.feed(bytes(stream))
     try:
-        while (frame := frames.take()) is not None:
+        while (frame := frames.next_frame()) is not None:
             found.append(frame[1])
     except BadFrame:
         pass
@@ -67,7 +67,7 @@ def test_a_length_that_would_fill_the_memory_is_refused() -> None:
     frames = Frames()
     frames.feed(HEADER.pack(MAGIC, b"data", MAX_PAYLOAD + 1, bytes(32)))
     with pytest.raises(BadFrame, match="at most"):
-        frames.take()
+        frames.next_frame()
 
 
 def test_text_before_the_first_frame_is_shown() -> None:
@@ -75,4 +75,4 @@ def test_text_before_the_first_frame_is_shown() -> None:
     frames = Frames()
     frames.feed(b"Welcome to this image\n")
     with pytest.raises(BadFrame, match="Welcome to this image"):
-        frames.take()
+        frames.next_frame()

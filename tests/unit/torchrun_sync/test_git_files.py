@@ -270,7 +270,7 @@ def test_a_work_tree_that_git_cannot_list_is_refused(
     assert "status` must work first" in broken.value.hint
     (proj / ".git/index").write_bytes(index)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setattr("harness.torchrun_sync.git_files._KEPT", ("GIT_",))
+    monkeypatch.setattr("harness.torchrun_sync.git_files._INHERITED", ("GIT_",))
     with pytest.raises(UsageError, match="dubious ownership") as foreign:
         scan(proj)
     assert f"git config --global --add safe.directory {proj}" in foreign.value.hint

@@ -35,9 +35,9 @@ def receiver(pod: Path) -> Receiver:
 
 def staged(pod: Path, tree: Tree) -> Receiver:
     found = receiver(pod)
-    found.answer("entries", tree.packed())
-    found.answer("manifest", b'{"seconds": 5}')
-    found.answer("stage", b"{}")
+    found.handle("entries", tree.packed())
+    found.handle("manifest", b'{"seconds": 5}')
+    found.handle("stage", b"{}")
     return found
 
 
@@ -48,8 +48,8 @@ def asked(tree: Tree) -> bytes:
 def started(pod: Path) -> int:
     """Return the generation that another receiver says this pod was told to run."""
     frames = Frames()
-    frames.feed(receiver(pod).answer("hello", b'{"session": "session"}'))
-    frame = frames.take()
+    frames.feed(receiver(pod).handle("hello", b'{"session": "session"}'))
+    frame = frames.next_frame()
     assert frame is not None
     return int(json.loads(frame[1])["started"])
 
@@ -69,9 +69,9 @@ def test_all_is_done_before_the_container_may_end(
 
     monkeypatch.setattr(Store, "write_ready", ends)
     with pytest.raises(Ended):
-        staged(pod, tree).answer("switch", asked(tree))
+        staged(pod, tree).handle("switch", asked(tree))
     assert started(pod) == (1 if told else 0)
     assert receiver(pod).control.wanted()["generation"] == 1
     monkeypatch.undo()
-    staged(pod, tree).answer("switch", asked(tree))
+    staged(pod, tree).handle("switch", asked(tree))
     assert (started(pod), (pod / "mount/.torchrun/ready").read_text()) == (1, "text")

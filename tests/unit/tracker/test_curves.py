@@ -30,7 +30,7 @@ def filled(rows: list[tuple[int, int, float]]) -> sqlite3.Connection:
     sender = Sender(1, "1", "rank0", "e2e", None)
     for first in range(0, len(rows), 1000):
         block = blocks.of_rows([("m", *row) for row in rows[first : first + 1000]])
-        writer.Keeper().keep(db, [writer.Sent(sender, ingest_lines.Points(block))])
+        writer.PointWriter().write(db, [writer.Sent(sender, ingest_lines.Points(block))])
     return db
 
 

@@ -50,7 +50,7 @@ async def filled(store: Store, chain: list[tuple[list[int], int]]) -> list[int]:
         ids.append(await store.write(create))
         lines = [{"time": 1, "step": step, "data": {"m": at, f"only{at}": 1}} for step in steps]
         text = "\n".join(map(json.dumps, lines)).encode()
-        await store.keep(
+        await store.write_points(
             Sent(Sender(ids[-1], f"{ids[-1]}", "rank0", "e2e", None), ingest_lines.read_points(text))
         )
     return ids
@@ -63,10 +63,10 @@ def test_a_fork_shows_what_a_model_says(chain: list[tuple[list[int], int]], firs
 
     def read(db: sqlite3.Connection, run: int, at: int) -> None:
         expected = model(chain, at)
-        found = lineage.shown(db, run, "m")
+        found = lineage.deduplicated(db, run, "m")
         assert dict(zip(found.steps, found.values, strict=True)) == expected
         assert list(found.steps) == sorted(found.steps)
-        part = lineage.shown(db, run, "m", first, last)
+        part = lineage.deduplicated(db, run, "m", first, last)
         assert list(part.steps) == sorted(step for step in expected if first <= step <= last)
         points = lineage.points(db, run, "m", 100, None, None)
         assert {point["step"]: point["value"] for point in points} == expected
@@ -99,5 +99,5 @@ def test_a_circle_or_a_lost_parent_ends(tmp_path: Path) -> None:
     found = asyncio.run(store.read(lambda db: lineage.segments(db, ids[1])))
     assert len(found) == lineage.DEPTH
     asyncio.run(store.write(lambda db: db.execute("UPDATE runs SET forked_from = 7 WHERE id = ?", (ids[0],))))
-    assert list(asyncio.run(store.read(lambda db: lineage.shown(db, ids[1], "m"))).steps) == [5]
+    assert list(asyncio.run(store.read(lambda db: lineage.deduplicated(db, ids[1], "m"))).steps) == [5]
     store.close()

@@ -28,7 +28,7 @@ def test_new_files_are_private(tmp_path: Path) -> None:
     store = Store(tmp_path / "tracker.db")
     with store.blobs.writing() as file:
         file.write(b"x")
-        store.blobs.keep(file, "token")
+        store.blobs.store(file, "token")
     assert modes(tmp_path) == {
         "tracker.db": 0o600,
         "tracker.db-wal": 0o600,

@@ -84,7 +84,7 @@ def view(
         )
     db.execute("INSERT INTO writers VALUES (1, 'logs', '', '', '', '', 1, 1, ?, ?)", (ago(0), ago(0)))
     columns = {row["name"] for row in db.execute("PRAGMA table_info(runs)")}
-    row = db.execute("SELECT * FROM seen").fetchone()
+    row = db.execute("SELECT * FROM run_states").fetchone()
     assert set(row.keys()) == columns | {"silent"}
     stored = db.execute("SELECT status FROM runs").fetchone()[0]
     assert stored == status

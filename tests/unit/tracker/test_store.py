@@ -26,7 +26,7 @@ RUNS, NAMES = (1, 2), ("a", "b", 'q"\\é\x00', "a/b")
 VALUES = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([None, "NaN", "-Infinity"])
 LINES = st.lists(
     st.tuples(
-        st.integers(0, 3) | st.sampled_from([ingest_lines.MOST, -1, 1.0]),
+        st.integers(0, 3) | st.sampled_from([ingest_lines.MAX_INT, -1, 1.0]),
         st.integers(0, 2),
         st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
     ),
@@ -63,7 +63,7 @@ def kept(sent: Iterable[Sent]) -> Iterator[Store]:
     """A store that was given these requests at once."""
 
     async def keep(store: Store) -> None:
-        await asyncio.gather(*map(store.keep, sent))
+        await asyncio.gather(*map(store.write_points, sent))
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "tracker.db")
@@ -109,11 +109,11 @@ def test_a_series_is_plutos(requests: list[tuple[int, int, list[tuple[Any, int, 
             names = series.of_run(db, run)
             assert names == sorted({name for of, name, _ in expected if of == run})
             for name in names:
-                shown = series.shown(db, run, name)
+                shown = series.deduplicated(db, run, name)
                 assert list(shown.steps) == sorted(shown.steps)
                 for step, time_ms, value in zip(shown.steps, shown.times, shown.values, strict=True):
                     found[run, name, step] = time_ms, repr(value)
-                part = series.shown(db, run, name, 1, 2)
+                part = series.deduplicated(db, run, name, 1, 2)
                 assert list(part.steps) == [step for step in shown.steps if 1 <= step <= 2]
         return found
 
@@ -129,7 +129,7 @@ def test_a_bad_request_in_a_batch_fails_alone(tmp_path: Path) -> None:
     async def keep(store: Store) -> list[Any]:
         senders = [sender(1, 0), bad, sender(1, 1), bad, sender(2, 2)]
         return await asyncio.gather(
-            *(store.keep(Sent(who, points)) for who in senders), return_exceptions=True
+            *(store.write_points(Sent(who, points)) for who in senders), return_exceptions=True
         )
 
     store = Store(tmp_path / "tracker.db")
@@ -147,7 +147,7 @@ def test_many_requests_at_once_are_all_there(tmp_path: Path, names: int) -> None
     points = ingest_lines.read_points(json.dumps(line).encode())
 
     async def keep(store: Store) -> None:
-        await asyncio.gather(*(store.keep(Sent(sender(1, at), points)) for at in range(300)))
+        await asyncio.gather(*(store.write_points(Sent(sender(1, at), points)) for at in range(300)))
 
     store = Store(tmp_path / "tracker.db")
     asyncio.run(keep(store))

@@ -81,4 +81,4 @@ def test_the_memory_is_bounded(logins: Throttle, clock: Clock) -> None:
     for number in range(3 * throttle.ADDRESSES):
         clock.now += 1
         logins.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(logins._of) == throttle.ADDRESSES
+    assert len(logins._buckets) == throttle.ADDRESSES

@@ -103,13 +103,13 @@ def proving(monkeypatch: pytest.MonkeyPatch, at_once: Exception | None) -> list[
     """Have all that is asked at once raise this, or nothing. Returns what is asked one after the other."""
     careful: list[str] = []
 
-    def together(things: object) -> None:
+    def run_all(things: object) -> None:
         if at_once is not None:
             raise at_once
 
-    for name in ("standing", "wait_available", "prove"):
+    for name in ("check_controllers", "wait_available", "check_serving"):
         monkeypatch.setattr(install, name, lambda *_, name=name, **__: careful.append(name))
-    monkeypatch.setattr(install, "together", together)
+    monkeypatch.setattr(install, "run_all", run_all)
     for name in ("checks", "probes"):
         monkeypatch.setattr(install, name, lambda _: [])
     return careful
@@ -117,20 +117,20 @@ def proving(monkeypatch: pytest.MonkeyPatch, at_once: Exception | None) -> list[
 
 def test_what_serves_is_proved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     careful = proving(monkeypatch, None)
-    install.prove_again(Cluster())  # type: ignore[arg-type]
+    install.recheck_serving(Cluster())  # type: ignore[arg-type]
     assert careful == []
 
 
 def test_what_does_not_serve_at_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: a first look that fails decides nothing. What is wrong is waited for or named in order."""
     careful = proving(monkeypatch, HarnessError("no endpoint", cause="controllers.webhook_not_serving"))
-    install.prove_again(Cluster())  # type: ignore[arg-type]
-    assert careful == ["standing", "wait_available", "wait_available", "prove"]
+    install.recheck_serving(Cluster())  # type: ignore[arg-type]
+    assert careful == ["check_controllers", "wait_available", "wait_available", "check_serving"]
 
 
 def test_a_silent_api_server_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: each request is repeated for 20 s already, so that nothing waits as long again."""
     careful = proving(monkeypatch, HTTPError("no answer"))
     with pytest.raises(HTTPError):
-        install.prove_again(Cluster())  # type: ignore[arg-type]
+        install.recheck_serving(Cluster())  # type: ignore[arg-type]
     assert careful == []

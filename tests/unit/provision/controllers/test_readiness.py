@@ -19,15 +19,15 @@ NOT_SERVING = HarnessError("failed calling webhook", cause="controllers.webhook_
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, *seen: Exception | None) -> None:
-    """Have `standing` see these one after the other, the last one for ever."""
+    """Have `check_controllers` see these one after the other, the last one for ever."""
     left = list(seen)
 
-    def standing(kube: Kube) -> None:
+    def check_controllers(kube: Kube) -> None:
         found = left.pop(0) if len(left) > 1 else left[0]
         if found is not None:
             raise found
 
-    monkeypatch.setattr(readiness, "standing", standing)
+    monkeypatch.setattr(readiness, "check_controllers", check_controllers)
     monkeypatch.setattr(readiness, "_unserved", lambda kube, name: [])
 
 
@@ -96,7 +96,7 @@ def test_service_that_is_about_to_serve_is_no_error(namespace: Namespace) -> Non
 
 def test_late_slice_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: nothing is tried again before every webhook has an endpoint."""
-    monkeypatch.setattr(readiness, "standing", lambda kube: None)
+    monkeypatch.setattr(readiness, "check_controllers", lambda kube: None)
     assert not readiness.is_transient(cast(Kube, Namespace()), NOT_SERVING, seconds=0)
     assert readiness.is_transient(cast(Kube, Namespace(served=True)), NOT_SERVING, seconds=0)
 

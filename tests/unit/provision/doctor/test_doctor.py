@@ -212,11 +212,11 @@ class TestProbes:
         assert probe.lacking_capabilities("CapBnd:\t000001ffffffffff\n", 40) == []
 
     def test_a_program_that_does_not_exist_is_an_answer(self) -> None:
-        answer = probe.ask("no-such-program-here")
+        answer = probe.run("no-such-program-here")
         assert (answer.code, answer.last_line) == (127, "no-such-program-here: not found")
 
     def test_a_program_that_hangs_is_an_answer(self) -> None:
-        assert probe.ask("sleep", "5", seconds=0.1).code == 124
+        assert probe.run("sleep", "5", seconds=0.1).code == 124
 
     def test_the_nearest_folder_that_exists(self, tmp_path: Path) -> None:
         assert probe.existing(tmp_path / "a" / "b") == tmp_path
@@ -294,9 +294,9 @@ def _terminal(checks: list[Check]) -> str:
 def test_an_image_of_another_architecture_says_nothing_about_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: an image that cannot run here is passed over, and the next one is tried."""
     answers = {
-        "ls": probe.Answer(0, "sha256:arm\nsha256:here\n"),
-        "sha256:arm": probe.Answer(255, "exec /bin/true: exec format error"),
-        "sha256:here": probe.Answer(0, ""),
+        "ls": probe.ProgramResult(0, "sha256:arm\nsha256:here\n"),
+        "sha256:arm": probe.ProgramResult(255, "exec /bin/true: exec format error"),
+        "sha256:here": probe.ProgramResult(0, ""),
     }
-    monkeypatch.setattr(probe, "ask", lambda *command, **_: answers["ls" if "ls" in command else command[-1]])
+    monkeypatch.setattr(probe, "run", lambda *command, **_: answers["ls" if "ls" in command else command[-1]])
     assert probe.privileged_run() == (True, "a privileged container ran")

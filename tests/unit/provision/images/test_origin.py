@@ -142,7 +142,7 @@ def test_images_that_are_built_already_can_be_used_anywhere(
     monkeypatch.setattr(module.bases, "complete", lambda _suite: True)
     monkeypatch.setattr(module.make, "complete", lambda _context: True)
     chosen = origin(versions.load(context.settings), context)
-    assert (chosen.way, chosen.usable) == ("source", True)
+    assert (chosen.image_source, chosen.usable) == ("source", True)
     require_usable(chosen)
 
 
@@ -167,7 +167,7 @@ def test_a_set_origin_is_kept(
     monkeypatch.setattr(module.debian, "mirror", lambda: "http://mirror")
     settings = context.settings.model_copy(update={"images": mode})
     chosen = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
-    assert (chosen.way, chosen.usable) == (way, usable)
+    assert (chosen.image_source, chosen.usable) == (way, usable)
     assert bool(chosen.missing) == (mode == "registry")
 
 

@@ -41,8 +41,8 @@ def test_an_image_with_a_deleted_file_is_not_used() -> None:
 
 
 def test_more_than_a_config_map_takes_is_not_brought() -> None:
-    assert scripts.changed_since({}, {"a.py": bytes(scripts.MOST_BYTES)}) is not None
-    assert scripts.changed_since({}, {"a.py": bytes(scripts.MOST_BYTES), "b.py": b"1"}) is None
+    assert scripts.changed_since({}, {"a.py": bytes(scripts.MAX_BYTES)}) is not None
+    assert scripts.changed_since({}, {"a.py": bytes(scripts.MAX_BYTES), "b.py": b"1"}) is None
 
 
 @given(FILES)
@@ -59,7 +59,7 @@ def test_every_mount_finds_its_file(files: dict[str, bytes]) -> None:
     assert spec["containers"][0].get("volumeMounts", []) == mounts
 
 
-@pytest.mark.parametrize("content", [None, {}, {"a.bin": bytes(scripts.MOST_BYTES + 1)}])
+@pytest.mark.parametrize("content", [None, {}, {"a.bin": bytes(scripts.MAX_BYTES + 1)}])
 def test_a_folder_that_cannot_travel_is_refused(tmp_path: Path, content: dict[str, bytes] | None) -> None:
     folder = tmp_path / "mine"
     if content is not None:

@@ -100,7 +100,7 @@ def test_auto_takes_the_registry_that_answers(settings: Settings, server: Server
     said: list[str] = []
     stack = resolve(RunContext(settings=settings, progress=said.append))
     host = f"localhost:{server.port}"
-    assert stack.way == "registry"
+    assert stack.image_source == "registry"
     assert stack.node_images == ()
     assert stack.node_image == f"{host}/node@sha256:{'0' * 64}"
     assert said[0] == "images: registry (registries and manifest hosts respond)"

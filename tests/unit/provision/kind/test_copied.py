@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.provision.kind import from_template
 from harness.settings import Settings
 
-SOURCE: Any = SimpleNamespace(way="source", mirrors={}, containerd_patches=())
+SOURCE: Any = SimpleNamespace(image_source="source", mirrors={}, containerd_patches=())
 
 
 def kind(**settings: Any) -> Any:
@@ -32,41 +32,41 @@ def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_fresh_one_is_asked_for() -> None:
-    assert from_template.refused(kind(fresh=True), SOURCE) == "as asked"
+    assert from_template.rejection(kind(fresh=True), SOURCE) == "as asked"
 
 
 @pytest.mark.parametrize(
     "stack",
     [
-        {"way": "registry"},
+        {"image_source": "registry"},
         {"mirrors": {"docker.io": "http://mirror"}},
         {"containerd_patches": ("[plugins]",)},
     ],
 )
 def test_published_images_need_no_words(stack: dict[str, Any]) -> None:
-    assert from_template.refused(kind(), SimpleNamespace(**{**vars(SOURCE), **stack})) == ""  # type: ignore[arg-type]
+    assert from_template.rejection(kind(), SimpleNamespace(**{**vars(SOURCE), **stack})) == ""  # type: ignore[arg-type]
 
 
 def test_a_node_image_of_the_users_own() -> None:
-    assert from_template.refused(kind(node_image="kindest/node:v1.36.3"), SOURCE) == ""
+    assert from_template.rejection(kind(node_image="kindest/node:v1.36.3"), SOURCE) == ""
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy"])
 def test_nodes_that_get_a_proxy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """kind gives it to the nodes, with a list of what is reached without."""
     monkeypatch.setenv(name, "http://proxy:3128")
-    assert from_template.refused(kind(), SOURCE) == "nodes get a proxy"
+    assert from_template.rejection(kind(), SOURCE) == "nodes get a proxy"
 
 
 def test_a_proxy_of_dockers_client(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpProxy": "http://proxy:3128"}}}')
-    assert from_template.refused(kind(), SOURCE) == "nodes get a proxy"
+    assert from_template.rejection(kind(), SOURCE) == "nodes get a proxy"
 
 
 def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """kind does not get it, because the nodes cannot reach it."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
-    assert from_template.refused(kind(), SOURCE) != "nodes get a proxy"
+    assert from_template.rejection(kind(), SOURCE) != "nodes get a proxy"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.Monkey
 def test_what_docker_is(said: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """kind gives nodes other options there. A daemon that does not answer is no reason to try."""
     monkeypatch.setattr(from_template.processes, "run", lambda *_a, **_k: SimpleNamespace(stdout=said))
-    assert (from_template.refused(kind(), SOURCE) is not None) == refused
+    assert (from_template.rejection(kind(), SOURCE) is not None) == refused
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}", fullmatch=True), st.text(), max_size=5))

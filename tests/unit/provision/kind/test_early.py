@@ -46,7 +46,7 @@ def test_a_failed_creation_ends_it() -> None:
     with pytest.raises(RuntimeError, match="kind failed"), filling:
         create()
     asked = nodes.asked
-    time.sleep(preload.LOOK_SECONDS * 2)
+    time.sleep(preload.POLL_SECONDS * 2)
     assert nodes.asked == asked
 
 
@@ -55,7 +55,7 @@ def test_what_could_not_begin_is_left() -> None:
     nodes: Any = Nodes()
     with preload.filling(nodes, stack(), OWN, SimpleNamespace()) as begun:  # type: ignore[arg-type]
         pass
-    assert begun == preload.Begun()
+    assert begun == preload.CompletedSteps()
 
 
 @pytest.mark.parametrize("changes", [{"mirrors": {"docker.io": "x"}}, {"containerd_patches": ("x",)}])

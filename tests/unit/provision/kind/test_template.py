@@ -154,7 +154,7 @@ def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
 
     def after(*ends: bool) -> bool:
         for well in ends:
-            template.ended(image, context, well=well)
+            template.record_result(image, context, well=well)
         return template.attempts_exhausted(image, context)
 
     assert not after()

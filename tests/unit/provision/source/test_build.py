@@ -15,7 +15,7 @@ import pytest
 
 from harness.core.errors import HarnessError, ToolError
 from harness.provision.source.archive import ProgramImage, write
-from harness.provision.source.debian import ALONE, frozen, mirror, mirrors
+from harness.provision.source.debian import CLOSE_INHERITED, frozen, mirror, mirrors
 from harness.provision.source.shell import Shell
 
 DEB822 = """Types: deb
@@ -79,7 +79,11 @@ def test_mmdebstrap_gets_no_file_of_a_lock(tmp_path: Path) -> None:
     files = [os.open(tmp_path, os.O_RDONLY) for _ in range(12)]
     try:
         listed = subprocess.run(
-            [*ALONE, "sh", "-c", "ls /proc/$$/fd"], pass_fds=files, capture_output=True, text=True, check=True
+            [*CLOSE_INHERITED, "sh", "-c", "ls /proc/$$/fd"],
+            pass_fds=files,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     finally:
         for each in files:
