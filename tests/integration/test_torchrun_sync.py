@@ -106,7 +106,7 @@ def test_what_the_command_wrote_beside_the_tree_stays(here: Path, pods: list[Pod
 def test_a_file_that_is_in_the_way_is_named(here: Path, pods: list[Pod]) -> None:
     """Contract: a sync never overwrites what it did not bring."""
     (pods[0].mount / "train.py").write_text("of the image")
-    with fleet(pods[:1]) as job, pytest.raises(PodRefused, match=r"train\.py is in the way"):
+    with fleet(pods[:1]) as job, pytest.raises(PodRefused, match=r"train\.py conflicts with"):
         job.sync(Walker(here))
     assert (pods[0].mount / "train.py").read_text() == "of the image"
 
@@ -293,7 +293,7 @@ def test_no_pod_switches_when_one_cannot(here: Path, pods: list[Pod]) -> None:
     (here / "train.py").write_text("print('two')\n")
     (here / "new.py").write_text("")
     (pods[2].mount / "new.py").write_text("in the way")
-    with fleet(pods) as job, pytest.raises(PodRefused, match=r"pod-2: .*new\.py is in the way"):
+    with fleet(pods) as job, pytest.raises(PodRefused, match=r"pod-2: .*new\.py conflicts with"):
         job.sync(Walker(here))
     assert {(each.mount / "train.py").read_text() for each in pods} == {"print('one')\n"}
 
