@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 
-from harness.attach import follow, logs, rank_count, rank_order, tracker
+from harness.attach import follow, logged_rank_order, logs, rank_count, tracker
 from harness.attach.find import Target, check, find
 from harness.attach.job import AttachedJob, expected
 from harness.attach.reading import Reader
@@ -239,11 +239,11 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
-    logged, where = rank_order.logged(bundle, container, torchrun_logs.logged), "torchrun's log"
+    logged, where = logged_rank_order.logged(bundle, container, torchrun_logs.logged), "torchrun's log"
     from_logs = rank_count.agreed(logged, nodes)
     if from_logs is None:
         own = nonces(recording.pods.values(), job.uid)
-        logged, where = rank_order.recorded(bundle, container, own), "the lines of the recorders"
+        logged, where = logged_rank_order.recorded(bundle, container, own), "the lines of the recorders"
         from_logs = rank_count.agreed(logged, nodes, where)
     if from_logs is not None:
         counts = [from_logs]
@@ -252,9 +252,9 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
     if from_logs is not None:
-        order = rank_order.of_logs(logged, nodes, where)
+        order = logged_rank_order.of_logs(logged, nodes, where)
     else:
-        order = rank_order.of_pods(bundle, with_rank, container, wanted)
+        order = logged_rank_order.of_pods(bundle, with_rank, container, wanted)
     if job.groups and (places := rank_count.whole_order(order.known, nodes)) is not None:
         names = {pod.name: places[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
         groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]

@@ -86,8 +86,8 @@ def attach(
     which may be waiting, running, hung or finished.
 
     A PASS needs a recorder in the ranks (`harness recorder install`) and the points
-    in the tracker. Without them, a job that completed is UNKNOWN
-    (unification.not_recorded), and every other check is shown. The exit codes, the
+    in the tracker. Without them, a completed job is UNKNOWN
+    (unification.not_recorded), but all other checks are still made. The exit codes, the
     bundle and the report are those of `harness run`.
     """
     tracker = (tracker_url, project, run, secret)

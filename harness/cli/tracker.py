@@ -117,7 +117,7 @@ def page_of(link: str) -> str:
     parts = urlsplit(link)
     if not parts.path.startswith(f"{HOME}/") or not parts.path.isprintable():
         raise UsageError(
-            f"{link!r} is not a page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
+            f"{link!r} is not a link to a run in the tracker: expected …{HOME}/PROJECT/rNUMBER",
             hint="use the URL that the client printed, or omit it",
         )
     return parts.path + (f"?{parts.query}" if parts.query else "")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes import messages, refusals
+from harness.evidence.kubernetes import refusals, waiting_reasons
 from harness.evidence.kubernetes.members import pod_index
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
@@ -229,7 +229,7 @@ class CompletionDetector(LaunchState):
                 waiting = (status.get("state") or {}).get("waiting") or {}
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
-                meaning = messages.not_started(reason, message)
+                meaning = waiting_reasons.not_started(reason, message)
                 bad = meaning is not None and meaning.prospect != "open"
                 sure = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
@@ -252,7 +252,7 @@ class CompletionDetector(LaunchState):
         for workload in self.workloads():
             reserved = condition(workload, "QuotaReserved")
             message = reserved.get("message", "")
-            never = messages.refusal(message).prospect == "final"
+            never = waiting_reasons.refusal(message).prospect == "final"
             refused = reserved.get("status") == "False" and never
             if self._lasts(workload, "queue", refused):
                 return f"Kueue will not admit the workload: {message}"

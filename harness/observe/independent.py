@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes import gpu_nodes, messages
+from harness.evidence.kubernetes import gpu_nodes, waiting_reasons
 from harness.evidence.schema.bundle import Observation
 from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
@@ -66,7 +66,7 @@ class IndependentPods(CompletionDetector):
         why = ""
         for status in container_statuses(pod):
             waits = (status.get("state") or {}).get("waiting") or {}
-            meaning = messages.not_started(waits.get("reason", ""), waits.get("message", ""))
+            meaning = waiting_reasons.not_started(waits.get("reason", ""), waits.get("message", ""))
             if meaning is not None and meaning.prospect != "open":
                 why = f"{waits.get('reason')}: {waits.get('message')}"
         ended = pod["status"].get("phase") in ("Succeeded", "Failed")

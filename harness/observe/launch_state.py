@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes import messages
+from harness.evidence.kubernetes import waiting_reasons
 from harness.evidence.schema.bundle import Observation
 
 
@@ -112,7 +112,7 @@ def decided(pod: Object) -> bool:
 def _blocked(state: Object) -> bool:
     """Return whether a container is waiting because it could not be started."""
     waiting = state.get("waiting") or {}
-    return messages.not_started(waiting.get("reason", ""), waiting.get("message", "")) is not None
+    return waiting_reasons.not_started(waiting.get("reason", ""), waiting.get("message", "")) is not None
 
 
 def container_statuses(pod: Object) -> list[Object]:

@@ -1,7 +1,7 @@
-"""Use a cluster of the user, given by --kubeconfig and --context.
+"""Use an existing cluster, selected with --kubeconfig and --context.
 
-The harness never creates or deletes such a cluster. It checks the requirements of a launch first, and
-installs nothing unless requested. On this machine, it stores only its locks for the cluster and a discovery
+The harness never creates or deletes such a cluster. Before a launch, it checks that the cluster meets the
+requirements, and installs nothing unless requested. On this machine, it stores only its locks for the cluster and a discovery
 cache, in <state>/existing/.
 """
 

@@ -15,8 +15,8 @@ from harness.evidence.kubernetes.unschedulable import by_reason, exclusions
 from harness.settings import Settings
 
 HINT = (
-    "add a toleration for the taint, or choose other nodes: in --pod FILE of accept, train and netcheck, in "
-    "the pod template of a manifest, in HARNESS_KONDUKTOR_CONFIG for a konduktor job"
+    "add a toleration for the taint, or choose other nodes: in the --pod file (accept, train, netcheck), in "
+    "the manifest's pod template, or in HARNESS_KONDUKTOR_CONFIG (konduktor jobs)"
 )
 _NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 

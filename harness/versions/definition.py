@@ -36,7 +36,7 @@ from harness.versions.cell import Result
 MAX_CELLS: Final = 1_000
 HINT: Final = "docs/how-to/versions.md describes the file; a job file is given by --job"
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, strip_whitespace=True)]
-"""A non-empty text. Numbers are rejected, because YAML reads 1.10 as 1.1."""
+"""A non-empty string. Numbers are rejected, because YAML reads 1.10 as 1.1."""
 _OPERATORS: Final = ("<", ">", "=", "!", "~")
 
 

@@ -257,7 +257,7 @@ class KnownSecrets:
 
     @property
     def longest(self) -> int:
-        """Return the number of characters in the longest form of a secret."""
+        """Return the length in characters of the longest known secret, in any of its encodings."""
         return max(map(len, (*self._short, *self._plain, *self._encoded)), default=0)
 
     # -- first step: find lines that might contain a secret --------------------------------------------

@@ -237,7 +237,10 @@ class BundleWriter:
         )
 
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
-        """Append a line to a rank's ground truth. The suffix ".outside" selects the recorder's file."""
+        """Append a line to truth/RANK.jsonl, or to truth/RANK.outside.jsonl with the suffix ".outside".
+
+        The recorder around the Pluto client writes the second file.
+        """
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:

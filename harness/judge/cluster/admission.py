@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
-from harness.evidence.kubernetes import messages
+from harness.evidence.kubernetes import waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, gated, names
 from harness.judge.cluster import controllers
@@ -90,7 +90,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         message = f"quota is reserved, but admission check {', '.join(waits)}"
         cause: CauseId = "admission.check_pending"
     else:
-        cause = messages.refusal(message, reason).cause
+        cause = waiting_reasons.refusal(message, reason).cause
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
         text = f"Kueue wrote no status for Workload {last.name}"
         return [
@@ -171,7 +171,7 @@ def eviction(case: Case) -> Finding:
         if case.terminal == "Completed":
             text = f"Kueue evicted the job ({reason}) and admitted it again, and it completed"
             return passed("eviction", text, [state.ref])
-        cause, message = messages.eviction(reason), str(evicted.get("message", "no message"))
+        cause, message = waiting_reasons.eviction(reason), str(evicted.get("message", "no message"))
         limit, advice = "", list[str]()
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)

@@ -10,12 +10,12 @@ from typing import Any
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.kubernetes import messages, node_images
+from harness.evidence.kubernetes import node_images, waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
-from harness.judge.cluster import containers, gpu_supply, image_pulls, pod_network, volume_claims
+from harness.judge.cluster import containers, gpu_supply, image_pull_advice, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _START_BLOCKERS: dict[str, CauseId] = {
@@ -85,7 +85,7 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
             for state in ("waiting", "terminated"):
                 what = mapping(status, "state", state)
                 reason, message = str(what.get("reason", "")), str(what.get("message", ""))
-                meaning = messages.not_started(reason, message)
+                meaning = waiting_reasons.not_started(reason, message)
                 if status.get("name") != name or meaning is None:
                     continue
                 if best is None or len(message) >= len(best.message):
@@ -147,15 +147,15 @@ def image(case: Case) -> Finding:
         ]
         others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         there, advice = _on_nodes(case, first, case.pods[index].node)
-        outdated = image_pulls.outdated(case, index)
+        outdated = image_pull_advice.outdated(case, index)
         if case.launch.attached and first.cause == "image.pull_denied":
-            advice = advice or image_pulls.LOGIN
-        advice = image_pulls.DELETE.format(pod=case.pods[index].name) if outdated else advice
+            advice = advice or image_pull_advice.LOGIN
+        advice = image_pull_advice.DELETE.format(pod=case.pods[index].name) if outdated else advice
         return not_passed(
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
-            why=[there, outdated, *image_pulls.secrets(case, index), *others],
+            why=[there, outdated, *image_pull_advice.secrets(case, index), *others],
             ranks=case.ranks_of(*alike),
             evidence=[stuck[other].state.ref for other in alike],
             advice=advice,
@@ -173,7 +173,7 @@ def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
 
     Both can be "". `node` is the name of the pod's node.
     """
-    if why.reason not in messages.PULL_REASONS:
+    if why.reason not in waiting_reasons.PULL_REASONS:
         return "", ""
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
     if not why.pulled_always:

@@ -125,7 +125,7 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
             yield f"{path} was written to or replaced while the rank ran, and then restored", True
     for path, digests in ran.ran.items():
         if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
-            yield f"{path} was not sent and ran with {_short(min(digests))}", False
+            yield f"{path} was not sent, but the rank ran a version with digest {_short(min(digests))}", False
     for path in ran.touched - sent.files.keys():
         yield f"{path} was written to or replaced while the rank ran", True
     for path in ran.stale:

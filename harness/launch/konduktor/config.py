@@ -24,7 +24,7 @@ _TAKEN = ("pod_config", "jobset_config")
 
 @dataclass(frozen=True)
 class Submission:
-    """The input of `konduktor launch` for one launch."""
+    """The input to one call of `konduktor launch`."""
 
     namespace: str
     nonce: str

@@ -6,7 +6,7 @@ from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, Object, condition
-from harness.evidence.kubernetes.messages import PULL_REASONS
+from harness.evidence.kubernetes.waiting_reasons import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 POLL_SECONDS = 5.0

@@ -1,6 +1,6 @@
 """Store build artefacts, keyed by a hash of all their inputs. An artefact in the store is always complete.
 
-<cache>/source/<name>-<version>-<key>/    one step's files
+<cache>/source/<name>-<version>-<key>/    one build step's output files
 <cache>/source/unfinished/                work folders of a build, removed by the next build
 <cache>/source/go-build/                  Go's compiled packages, removed after the build
 <cache>/source/logs/                      the output of the tools, one file per build

@@ -63,7 +63,7 @@ class Row:
         if not self.source.strip():
             raise ValueError("source is empty: name the source of the figure, so that readers can look it up")
         if not math.isfinite(self.value) or self.value < 0:
-            raise ValueError(f"value must be a finite number of at least 0; found {self.value!r}")
+            raise ValueError(f"value must be finite and at least 0; found {self.value!r}")
         if not 0 < (1.0 if self.share is None else self.share) <= 1:
             raise ValueError(f"share must be above 0 and at most 1; found {self.share!r}")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from . import devices, equality, gpu_count, gpu_sharing, gpu_state, host_state, smi_health, smi_run
+from . import devices, equality, gpu_count, gpu_health, gpu_sharing, host_state, smi_reading, smi_run
 from .check import Check
 from .devices import CPU, Device
 from .limits import Limits
@@ -25,7 +25,7 @@ class Node:
         self.expected = devices.requested(gpus) if device == "cuda" else None
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
-        self._reading = smi_health.Reading(None, "nvidia-smi was not called")
+        self._reading = smi_reading.Reading(None, "nvidia-smi was not called")
         self._sharing: gpu_sharing.Sharing | None = None
 
     @cached_property
@@ -83,7 +83,7 @@ class Node:
         whose = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
         self._sharing = whose
         yield gpu_count.count(self.devices, self._reading, self.expected, whose)
-        yield from smi_health.checks(self._reading, self.devices)
+        yield from smi_reading.checks(self._reading, self.devices)
         self.extra["versions"] = devices.versions(self._reading.smi)
         yield from devices.version_checks(self.extra["versions"], self.device)
 
@@ -100,36 +100,36 @@ class Node:
     def _at_rest(self, device: Device) -> Iterator[Check]:
         gpu = devices.of(self._reading.smi, device)
         if gpu is None:
-            return gpu_state.not_reported(
-                gpu_state.AT_REST, _not_reported_reason(self._reading, device), **device.where
+            return gpu_health.not_reported(
+                gpu_health.AT_REST, _not_reported_reason(self._reading, device), **device.where
             )
-        return gpu_state.at_rest(gpu, self.limits, **device.where)
+        return gpu_health.at_rest(gpu, self.limits, **device.where)
 
     def _links(self) -> Iterator[Check]:
         all_links = smi_run.links()
         for device in self.devices:
             gpu = devices.of(self._reading.smi, device)
             if gpu is None:
-                yield from gpu_state.not_reported(
+                yield from gpu_health.not_reported(
                     ("env.nvlink",), _not_reported_reason(self._reading, device), **device.where
                 )
             else:
-                yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
+                yield gpu_health.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
     def _under_load(self) -> Iterator[Check]:
         from . import gpu_load
 
         with gpu_load.busy(self.devices):
             now = smi_run.read()
-        yield smi_health.under_load(self._reading, now, self.devices)
+        yield smi_reading.under_load(self._reading, now, self.devices)
         for device in self.devices:
             gpu = devices.of(now.smi, device)
             if gpu is None:
-                yield from gpu_state.not_reported(
-                    gpu_state.UNDER_LOAD, _not_reported_reason(now, device), **device.where
+                yield from gpu_health.not_reported(
+                    gpu_health.UNDER_LOAD, _not_reported_reason(now, device), **device.where
                 )
             else:
-                yield from gpu_state.under_load(gpu, self.limits, **device.where)
+                yield from gpu_health.under_load(gpu, self.limits, **device.where)
 
     def fair(self, step: Step) -> Step:
         """Wrap a step so that it does not judge the speed of shared GPUs, which other processes may use."""
@@ -185,7 +185,7 @@ class Node:
             yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
 
 
-def _not_reported_reason(reading: smi_health.Reading, device: Device) -> str:
+def _not_reported_reason(reading: smi_reading.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
     return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 from . import smi
-from .smi_health import MAX_LETTERS, Reading, unparsed
+from .smi_reading import MAX_LETTERS, Reading, unparsed
 
 SECONDS = 60.0
 """Timeout per call in seconds. Without persistence mode, a call with eight GPUs takes up to 20 s."""

@@ -29,7 +29,11 @@ def text(result: Diagnosis, color: bool = False) -> str:
 def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     if result.missing:
         yield _strong(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
-    about = f"{result.nodes} ranks" if result.whole else f"rank {result.rank} only: no verdict from rank 0"
+    about = (
+        f"{result.nodes} ranks"
+        if result.whole
+        else f"only rank {result.rank}, which got no verdict from rank 0"
+    )
     accused = f" on {listed(result.ranks)}" if result.ranks else ""
     cause = f": {result.cause}{accused}" if result.cause else ""
     yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({about}, {result.seconds:.1f} s)", color)

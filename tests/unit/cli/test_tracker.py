@@ -25,7 +25,7 @@ def test_a_link_of_a_run_leads_to_its_page(link: str, path: str) -> None:
 
 @pytest.mark.parametrize("link", ["http://x/", "/api/runs/1", "r17", "http://x/o/harness/projects"])
 def test_another_link_is_refused(link: str) -> None:
-    with pytest.raises(UsageError, match="is not a page of the tracker"):
+    with pytest.raises(UsageError, match="is not a link to a run in the tracker"):
         page_of(link)
 
 

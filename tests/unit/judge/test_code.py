@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "a file that was not sent ran": (
         {"last": [*told(last=True), ("ran", "/workspace/more.py", C)]},
-        "/workspace/more.py was not sent and ran with cccccccccccc",
+        "/workspace/more.py was not sent, but the rank ran a version with digest cccccccccccc",
     ),
     "another image under the tag": (
         {"first": replaced(told(), "stack", "image", "worker:2")},

@@ -18,7 +18,7 @@ from harness.workers.acceptance import error_bounds as precision
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.devices import Device
 from harness.workers.acceptance.smi import Smi, parse
-from harness.workers.acceptance.smi_health import Reading
+from harness.workers.acceptance.smi_reading import Reading
 
 MIB = 1 << 20
 PACKAGE = Path(devices.__file__).parent

@@ -10,7 +10,7 @@ import smi_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workers.acceptance import gpu_state
+from harness.workers.acceptance import gpu_health
 from harness.workers.acceptance.limits import Limits
 from harness.workers.acceptance.smi import NOT_SUPPORTED, Gpu, parse, parse_links
 
@@ -34,7 +34,7 @@ def test_a_real_one() -> None:
         "pages_pending",
     }
     assert (one.name, one.memory, one.reasons) == ("NVIDIA H200", 143771 << 20, frozenset({"gpu_idle"}))
-    checks = list(gpu_state.at_rest(one, Limits.load(), gpu=one.uuid, index=0))
+    checks = list(gpu_health.at_rest(one, Limits.load(), gpu=one.uuid, index=0))
     assert {check.verdict for check in checks} == {"PASS"}
 
 

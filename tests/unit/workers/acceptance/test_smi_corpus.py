@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import smi_texts
 
-from harness.workers.acceptance import gpu_count, gpu_state, smi_health, smi_run
+from harness.workers.acceptance import gpu_count, gpu_health, smi_reading, smi_run
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
 from harness.workers.acceptance.devices import Device, of
@@ -25,7 +25,7 @@ from harness.workers.acceptance.limits import Limits
 from harness.workers.acceptance.node import Node
 from harness.workers.acceptance.runner import Step
 from harness.workers.acceptance.smi import parse
-from harness.workers.acceptance.smi_health import Reading
+from harness.workers.acceptance.smi_reading import Reading
 
 LIMITS = Limits.load()
 ONE = smi_texts.document(smi_texts.gpu(0))
@@ -169,7 +169,7 @@ CASES = {
     "old GPU with N/A everywhere (microsoft/pai #949)": Case(
         re.sub(r">(?:0|No|Enabled|Disabled|\d+x|5|Active|Not Active)<", ">N/A<", ONE),
         {
-            **dict.fromkeys((id for id in gpu_state.AT_REST if id != "env.mig"), "UNKNOWN"),
+            **dict.fromkeys((id for id in gpu_health.AT_REST if id != "env.mig"), "UNKNOWN"),
             **dict.fromkeys(("env.pcie.generation", "env.throttle"), "UNKNOWN"),
         },
     ),
@@ -366,13 +366,13 @@ def judge(reading: Reading, visible: int, requested: int) -> list[Check]:
     whose = sharing(devices, reading.smi, requested, {})
     checks = [
         gpu_count.count(devices, reading, requested, whose),
-        *smi_health.checks(reading, devices),
+        *smi_reading.checks(reading, devices),
     ]
     for device in devices:
         gpu = of(reading.smi, device)
         if gpu is not None:
-            checks += gpu_state.at_rest(gpu, LIMITS, **device.where)
-            checks += gpu_state.under_load(gpu, LIMITS, **device.where)
+            checks += gpu_health.at_rest(gpu, LIMITS, **device.where)
+            checks += gpu_health.under_load(gpu, LIMITS, **device.where)
     return checks
 
 
@@ -381,7 +381,7 @@ def test_an_output_is_judged_or_named(name: str) -> None:
     """Contract: no warning is lost, nothing unreadable passes, and healthy values are not accused."""
     case = CASES[name]
     smi = parse(case.text, case.code)
-    error = "" if smi else smi_health.unparsed(case.text, case.code)
+    error = "" if smi else smi_reading.unparsed(case.text, case.code)
     checks = judge(Reading(smi, error, failed=smi is None), case.visible, case.requested)
     wrong = [check for check in checks if check.verdict != "PASS"]
     expected = {id: (one, None) if isinstance(one, str) else one for id, one in sorted(case.expected.items())}
@@ -404,10 +404,10 @@ def test_a_gpu_that_is_lost_under_load() -> None:
     """Contract: what nvidia-smi reports only under load fails, and a known warning is not repeated."""
     devices = [Device("cuda", index, smi_texts.uuid(index), "NVIDIA H100") for index in (0, 1)]
     first = Reading(parse(TWO + INFOROM, 14))
-    assert smi_health.under_load(first, first, devices).verdict == "PASS"
-    lost = smi_health.under_load(first, Reading(parse(LOST + ONE + INFOROM, 15)), devices)
+    assert smi_reading.under_load(first, first, devices).verdict == "PASS"
+    lost = smi_reading.under_load(first, Reading(parse(LOST + ONE + INFOROM, 15)), devices)
     assert (lost.id, lost.verdict, lost.cause) == ("env.smi.load", "FAIL", "gpu.lost")
-    hung = smi_health.under_load(first, Reading(None, "nvidia-smi did not end within 60 s", True), devices)
+    hung = smi_reading.under_load(first, Reading(None, "nvidia-smi did not end within 60 s", True), devices)
     assert (hung.verdict, hung.cause) == ("FAIL", "gpu.driver")
 
 
@@ -436,7 +436,7 @@ def test_a_driver_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     started = time.monotonic()
     reading = smi_run.read(seconds=0.2)
     assert time.monotonic() - started < 50
-    (check,) = smi_health.checks(reading, [])
+    (check,) = smi_reading.checks(reading, [])
     assert (check.verdict, check.cause) == ("FAIL", "gpu.driver")
     assert "did not end within 0.2 s" in check.text
 
@@ -449,7 +449,7 @@ def test_links_of_a_program_that_warns(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_an_absent_program_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (check,) = smi_health.checks(smi_run.read(), [])
+    (check,) = smi_reading.checks(smi_run.read(), [])
     assert (check.verdict, check.cause) == ("UNKNOWN", None)
     assert "NVIDIA_DRIVER_CAPABILITIES" in check.text
 

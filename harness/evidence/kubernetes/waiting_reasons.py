@@ -167,7 +167,7 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def eviction(reason: str) -> CauseId:
-    """Return the cause of an eviction, given the reason of a Workload's condition Evicted=True."""
+    """Return the cause of an eviction, given the reason in the Workload's Evicted condition."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import smi_texts
 
-from harness.workers.acceptance import gpu_state
+from harness.workers.acceptance import gpu_health
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
 from harness.workers.acceptance.devices import Device
@@ -26,7 +26,7 @@ def gpu(**changed: str) -> Gpu:
 
 def judge(one: Gpu) -> dict[str, Check]:
     where = Device("cuda", 1, one.uuid, one.name).where
-    checks = [*gpu_state.at_rest(one, LIMITS, **where), *gpu_state.under_load(one, LIMITS, **where)]
+    checks = [*gpu_health.at_rest(one, LIMITS, **where), *gpu_health.under_load(one, LIMITS, **where)]
     assert {(check.gpu, check.index) for check in checks} == {(one.uuid, 1)}
     return {check.id: check for check in checks}
 
@@ -35,7 +35,7 @@ def test_a_healthy_gpu_passes_all() -> None:
     """Contract: the limits let a healthy H100 pass, its power limit active under load."""
     checks = judge(gpu())
     assert {check.verdict for check in checks.values()} == {"PASS"}
-    assert set(checks) == {*gpu_state.AT_REST, *gpu_state.UNDER_LOAD}
+    assert set(checks) == {*gpu_health.AT_REST, *gpu_health.UNDER_LOAD}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_clock_that_was_read_at_rest_is_unknown() -> None:
 
 
 def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
-    checks = list(gpu_state.not_reported(gpu_state.AT_REST, "why", index=1))
-    assert [check.id for check in checks] == list(gpu_state.AT_REST)
+    checks = list(gpu_health.not_reported(gpu_health.AT_REST, "why", index=1))
+    assert [check.id for check in checks] == list(gpu_health.AT_REST)
     assert {(check.verdict, check.index) for check in checks} == {("UNKNOWN", 1)}
 
 
@@ -114,6 +114,6 @@ def test_an_nvlink_that_is_down_or_slow_fails(
     said = parse_links(smi_texts.links(*speeds))
     one = replace(gpu(), name=name)
     where = Device("cuda", 1, one.uuid, one.name).where
-    check = gpu_state.links(one, said, LIMITS, gpus=gpus, **where)
+    check = gpu_health.links(one, said, LIMITS, gpus=gpus, **where)
     assert (check.verdict, check.gpu, check.index) == (verdict, one.uuid, 1)
     assert (check.cause == "gpu.nvlink") == (verdict == "FAIL")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.evidence.kubernetes.messages import Meaning, eviction, not_started, refusal
+from harness.evidence.kubernetes.waiting_reasons import Meaning, eviction, not_started, refusal
 
 DRIVER = Meaning("gpu.driver", "retried")
 FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
