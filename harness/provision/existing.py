@@ -1,8 +1,8 @@
 """Use an existing cluster, selected with --kubeconfig and --context.
 
 The harness never creates or deletes such a cluster. Before a launch, it checks that the cluster meets the
-requirements, and installs nothing unless requested. On this machine, it stores only its locks for the cluster and a discovery
-cache, in <state>/existing/.
+requirements, and installs nothing unless requested. On this machine, it stores only its locks for the
+cluster and a discovery cache, in <state>/existing/.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
-"""Reasons in a pod's DisruptionTarget condition: its node no longer exists, or a taint on it evicts the pod."""
+"""Reasons in a pod's DisruptionTarget condition: its node no longer exists, or has a taint that evicts it."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
 _ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]
