@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from harness.tracker.api import http
 from harness.tracker.api.http import Json
-from harness.tracker.pages import page_queries, views
+from harness.tracker.pages import log_queries, rank_queries, views
 from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
 from harness.tracker.query import curves, lineage, reads
@@ -61,7 +61,7 @@ async def pulse_data(request: Request, session: Session) -> Response:
     ids = http.numbers(request, "runs")[: views.MAX_COMPARED]
 
     def read(db: sqlite3.Connection) -> Response:
-        return Json({"runs": [page_queries.pulse(db, _accessible_run(db, session, one)) for one in ids]})
+        return Json({"runs": [rank_queries.pulse(db, _accessible_run(db, session, one)) for one in ids]})
 
     return _private(await http.store(request).read(read))
 
@@ -73,7 +73,7 @@ async def log_data(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         _accessible_run(db, session, run_id)
-        return Json(page_queries.lines(db, run_id, **chosen, before=None, after=after))
+        return Json(log_queries.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from harness.tracker.api import http
-from harness.tracker.pages import groups, login, page_queries, polling, render, views
+from harness.tracker.pages import groups, log_queries, login, polling, rank_queries, render, views
 from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
 from harness.tracker.query import reads, run_filter, run_lists
@@ -97,16 +97,16 @@ async def run(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         row = views.run_of(db, name, integer(run_id, "run"))
-        shown = {"run": views.head(db, row), "tab": tab, "tabs": TABS, "pulse": page_queries.pulse(db, row)}
+        shown = {"run": views.head(db, row), "tab": tab, "tabs": TABS, "pulse": rank_queries.pulse(db, row)}
         if tab == "":
             search = query.get("metrics", "")
             charts, more = views.charts(db, [row], search)
             return render.page("curves", **shown, charts=charts, more=more, search=search)
         if tab == "logs":
             chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
-            found = page_queries.lines(db, row["id"], **chosen, before=before, after=0)
-            senders = page_queries.senders(db, row["id"])
-            return render.page("logs", **shown, found=found, senders=senders, most=page_queries.LOG_LINES,
+            found = log_queries.lines(db, row["id"], **chosen, before=before, after=0)
+            senders = log_queries.senders(db, row["id"])
+            return render.page("logs", **shown, found=found, senders=senders, most=log_queries.LOG_LINES,
                                before=before, **chosen)  # fmt: skip
         if tab == "files":
             pictures, others, total = views.files(db, row["id"], key, offset)
@@ -118,7 +118,7 @@ async def run(request: Request, session: Session) -> Response:
             names = {"Config": "config", "System": "system_metadata", "Client": "logger_settings"}
             parts = {title: groups.flat(json.loads(row[one] or "null")) for title, one in names.items()}
             return render.page("config", **shown, parts=parts)
-        found_ranks = page_queries.ranks(db, row, session.project)
+        found_ranks = rank_queries.ranks(db, row, session.project)
         return render.page("ranks", **shown, found=found_ranks, address=views.address)
 
     return await http.store(request).scan(read)
