@@ -119,7 +119,7 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 
 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
-"""The label of a launch's pods. harness/launch/labels.py has the same value."""
+"""The label that holds the launch's nonce on its pods. harness/launch/labels.py defines the same value."""
 OBSERVE_STAGE = "observe"
 """The stage in which the harness waits for the job. When it ends, the harness stops whatever is still
 running."""
@@ -147,7 +147,7 @@ def names(ranks: Iterable[int]) -> str:
 
 
 SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
-"""Values of a stage's `error` field that mean that a signal ended the stage."""
+"""Values of a stage's `error` field that show that a signal ended the stage."""
 
 
 @dataclass

@@ -51,7 +51,8 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""The evidence that a check can require, in order of creation. Each need includes all earlier needs."""
+"""The kinds of evidence that a check can require, in the order of their creation. Each need includes all
+earlier needs."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
 """The phases of a run, in order. A cause in an earlier phase explains causes in later phases."""

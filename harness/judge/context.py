@@ -41,13 +41,13 @@ class Facts:
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest. Only checks with the need `manifest` or a later one may use it."""
+        """Return the manifest. Only checks whose `needs` is `manifest` or a later need may use it."""
         assert self.bundle.manifest is not None
         return self.bundle.manifest
 
     @cached_property
     def case(self) -> Case:
-        """Return the Case of this launch. Only checks with the need `launch` or a later one may use it.
+        """Return the Case of this launch. Only checks whose `needs` is `launch` or a later need may use it.
 
         If the number of ranks was not given, the size of the recorded world replaces it.
         """
@@ -121,7 +121,7 @@ class Facts:
         pods, summary = admitted_logs.records(self.case), self.bundle.summary
         if summary is not None and summary.error is None and summary.digests is not None:
             reports = [report for _, report in self.bundle.digests()]
-            if len(reports) == summary.digests:  # Otherwise, check `tracker` reports the difference.
+            if len(reports) == summary.digests:  # Otherwise, the `tracker` check reports the difference.
                 admitted_blocks.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
         return pods
 
@@ -233,7 +233,7 @@ class Facts:
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
-        """Return the first unmet need up to `need` with the affected ranks, or None if all needs are met."""
+        """Return the first unmet need up to `need` and the affected ranks, or None if all needs are met."""
         for each in up_to(need):
             ranks = _UNMET[each](self)
             if ranks is not None:
@@ -269,4 +269,5 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
     "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
-"""For each need, a function that returns None if the need is met, and otherwise the affected ranks, or []."""
+"""For each need, a function that returns None if the need is met. Otherwise, it returns the affected ranks,
+which may be []."""

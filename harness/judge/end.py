@@ -1,4 +1,7 @@
-"""Describe how a node's pod ended. The checks of ranks, the cluster and points share this description."""
+"""Describe how a node's pod ended.
+
+The checks for ranks, for points and for the cluster share this description.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ class End:
     ranks: list[int]
     at: float = LATE
     deletion: float = LATE
-    """The resource version of the first state in which the pod was being deleted. It orders deletions within
-    one second.
+    """The resource version of the first state in which the pod was being deleted. It shows the order of
+    deletions that happened within the same second.
     """
     cause: CauseId | None = None
     text: str = ""
@@ -58,12 +61,13 @@ class End:
 
 
 def first(bad: list[End]) -> End:
-    """Return the first failure: one of the earliest Ends that were not caused by another End."""
+    """Return the first failure. This is one of the earliest Ends, preferably one that no other End caused."""
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # A rank whose rendezvous failed or timed out may have waited for a rank that failed otherwise.
+        # A rank whose rendezvous failed or timed out may have waited for a rank that failed for another
+        # reason.
         waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
         # If another rank in the pod lost a peer, the rank's own error may be a consequence of that loss.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index

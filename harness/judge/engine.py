@@ -51,7 +51,7 @@ def _rank_ends(facts: Facts) -> list[Finding]:
 
 
 def _or_digests(id_: CheckId, judge: Callable[[Facts], Finding]) -> Judge:
-    """Return the function for a check about points. It uses digests if a recorder was injected into pods."""
+    """Return the function for a check about points. It compares digests if pods have injected recorders."""
     return lambda facts: judge(facts) if facts.admitted is None else facts.of_digests[id_]
 
 
@@ -131,7 +131,7 @@ PROVING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
-"""Checks whose explanations are included in the explanation of a PASS."""
+"""Checks whose explanations become part of the explanation of a PASS."""
 
 
 UNREAD: tuple[CauseId, ...] = (

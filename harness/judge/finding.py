@@ -56,7 +56,7 @@ class Finding:
 
 
 def decisive(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that did not pass. The first one decides the verdict."""
+    """Return the findings that did not pass. The first finding decides the verdict."""
     return sorted(
         (f for f in findings if f.result != "PASS"),
         key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
@@ -64,7 +64,7 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def in_phases(findings: Iterable[Finding]) -> list[Finding]:
-    """Return an attached job's findings that did not pass. The first one decides the verdict.
+    """Return an attached job's findings that did not pass. The first finding decides the verdict.
 
     A cause in an earlier phase precedes a FAIL in a later phase, even if it is UNKNOWN, because the FAIL may
     be its consequence.
@@ -90,7 +90,7 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
 
 
 def listed(details: Texts) -> str:
-    """Join the first LIMIT entries of a list, followed by the number of remaining entries."""
+    """Join the first LIMIT entries of a list as text, followed by the number of remaining entries."""
     more = len(details) - LIMIT
     return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
@@ -125,7 +125,7 @@ def not_passed(
     `phase` defaults to the check's phase.
     """
     if phase is None:
-        # The causes run.* describe the end of the run. All other causes occur before it.
+        # Causes in the `run` family describe the end of the run. All other causes occur earlier.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
     at = LATE if at is None else at
     return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at, advice)
@@ -134,5 +134,8 @@ def not_passed(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return an UNKNOWN finding without a cause, for a check that cannot be decided after another finding."""
+    """Return an UNKNOWN finding without a cause.
+
+    Used if another finding makes the check impossible to decide.
+    """
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

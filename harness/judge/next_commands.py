@@ -12,7 +12,7 @@ from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 _NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
-"""Families of causes that netcheck reports, such as `dns`."""
+"""Families of the causes that netcheck can report, such as `dns`."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:

@@ -15,7 +15,7 @@ EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 
 
 def tracker_evidence(facts: Facts) -> Finding:
-    """Check `tracker`: the bundle contains everything that the tracker stored for this launch."""
+    """Run the `tracker` check: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
     # The files are read first, so that the list `damaged` below is complete.
     read = {
@@ -47,7 +47,10 @@ def tracker_evidence(facts: Facts) -> Finding:
 
 
 def truth_complete(facts: Facts) -> Finding:
-    """Check `ground-truth-complete`: no frames are missing, each rank recorded its end, and digests match."""
+    """Run the `ground-truth-complete` check: the recorders lost no points.
+
+    No frames are missing, each rank recorded its end, and the digests match.
+    """
     bad = [truth for truth in facts.truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in facts.truths)
@@ -73,7 +76,7 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check `ranks-logged`: every rank that is expected to log has logged, and none stopped with an error."""
+    """Run the `ranks-logged` check: every rank expected to log has logged, and none stopped with an error."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
@@ -155,7 +158,7 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 
 
 def no_lost_points(facts: Facts) -> Finding:
-    """Check `no-lost-points`: every point in the ground truth is in the run."""
+    """Run the `no-lost-points` check: every point in the ground truth is in the run."""
     compared, recorded = facts.compared, facts.recorded
     blocks = [(rank, block, have) for rank, block, have in compared.missing_in_blocks if have < block.count]
     if compared.missing or blocks:
@@ -199,7 +202,7 @@ def no_lost_points(facts: Facts) -> Finding:
 
 
 def values(facts: Facts) -> Finding:
-    """Check `values`: every value in the run is exactly the double that the rank logged."""
+    """Run the `values` check: every value in the run is exactly the double that the rank logged."""
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
@@ -240,7 +243,7 @@ def _senders_of(facts: Facts, wrong: list[Wrong]) -> list[str]:
 
 
 def collisions(facts: Facts) -> Finding:
-    """Check `collisions`: no two processes logged different values for the same metric and step."""
+    """Run the `collisions` check: no two processes logged different values for the same metric and step."""
     collided = sorted(facts.compared.collisions.items())
     if not collided:
         return _own_collisions(facts)
@@ -296,7 +299,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
 
 def foreign(facts: Facts) -> Finding:
-    """Check `no-unexpected-points`: every point, except system metrics (sys/), was logged by a rank."""
+    """Run the `no-unexpected-points` check: a rank logged every point, except system metrics (sys/)."""
     compared = facts.compared
     extra = [(block, have) for _, block, have in compared.missing_in_blocks if have > block.count]
     if not compared.foreign and not extra:

@@ -25,8 +25,8 @@ def of_bundle(bundle: Bundle) -> Fleet | None:
 def members(bundle: Bundle) -> list[Member]:
     """Return the nodes that should report, each with its last pod.
 
-    Each pod of a DaemonSet tests only its own node. The pods of all other workload kinds form one world. A
-    pod that was never scheduled counts as a node that did not report.
+    Each pod of a DaemonSet tests only its own node. For all other workload kinds, the pods form one
+    torch.distributed world. A pod that was never scheduled counts as a node that did not report.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
@@ -44,7 +44,7 @@ def members(bundle: Bundle) -> list[Member]:
 
 
 def _shared(bundle: Bundle) -> dict[str, gpu_nodes.Parts]:
-    """Map each node whose GPUs are shared or split, according to its labels or resources, to the details."""
+    """Map each node with shared or split GPUs, as shown by its labels and resources, to a description."""
     nodes = bundle.last("node").values()
     return {node.name: one for node in nodes if (one := gpu_nodes.parts(node.object)) is not None}
 
@@ -59,6 +59,9 @@ def _member(
 
 
 def _restarts(pod: Pod) -> int:
-    """Return the highest restart count of the pod's containers. A report is expected after each start."""
+    """Return the highest restart count of the pod's containers.
+
+    Each start of a container must produce a report.
+    """
     counts = [status.get("restartCount") for status in items(pod.last.object, "status", "containerStatuses")]
     return max((count for count in counts if isinstance(count, int)), default=0)

@@ -18,12 +18,14 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Fraction of the baseline that a value must reach. Good nodes differ less from each other than from the
-vendor's peak values."""
+"""Default limit as a fraction of the baseline. It can be high, because good nodes differ less from each other
+than from the vendor's peak values."""
 FROM_NODES = 4
-"""Minimum number of nodes. With fewer nodes, a bad node cannot be distinguished from a good one."""
+"""Minimum number of nodes for a calibration. With fewer, a bad node cannot be distinguished from a good
+one."""
 LEAST = 2 / 3
-"""Minimum fraction of a check's values that must agree. With fewer, the nodes are not equally fast."""
+"""Minimum fraction of a check's values that must lie near their mean. Otherwise, the nodes are not equally
+fast, and the check has no baseline."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The baselines for a set of nodes. `refused` gives the reason for each check without a baseline."""
+    """The baselines for a set of nodes. `refused` lists the checks without a baseline, with the reasons."""
 
     rows: tuple[Baseline, ...]
     refused: tuple[str, ...]

@@ -10,7 +10,8 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.workers.acceptance import check as pod
 
 ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
-"""Verdicts, worst first. UNKNOWN precedes WARN, because an unproved node is worse than a slow node."""
+"""Verdicts, worst first. UNKNOWN precedes WARN, because a node that may be faulty is worse than a slow
+node."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -71,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Kind:
-    """The device, mode and GPU models of a node. Only nodes with equal kinds are compared."""
+    """A node's device, test mode and GPU models. Only nodes that are equal in all three are compared."""
 
     device: str
     mode: str

@@ -24,7 +24,7 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""The check tags that a node's complete report must contain."""
+"""Tags of the checks that a node's complete report must contain."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def answers(case: Case) -> dict[int, Answer]:
 
 
 def reports(case: Case) -> Finding:
-    """Check `reports`: every expected node sent a complete report.
+    """Run the `reports` check: every expected node sent a complete report.
 
     In a launch that tests only collectives, one report covers all nodes.
     """
@@ -148,7 +148,7 @@ def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
 
 
 def accepted(case: Case) -> Finding:
-    """Check `acceptance`: every test passed, and no required test is missing."""
+    """Run the `acceptance` check: every test passed, and no required test is missing."""
     there = answers(case)
     shared = _shared_gpus(case, there)
     all_ = [
@@ -157,7 +157,8 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # The phase of the check `image` precedes that of the exit codes, which are only consequences.
+        # The finding gets the phase of the `image` check, which is earlier than that of the exit codes. The
+        # pods' exit codes are only consequences of the image.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -181,7 +182,7 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
-    """Map the index of each pod with shared or partial GPUs to a description of how they are shared or split.
+    """Map the index of each pod with shared or split GPUs to a description of the sharing or splitting.
 
     In collective tests, the result is the same for all pods, because one such pod affects them all.
     """
@@ -274,7 +275,11 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 
 
 def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield (answer, sentence) for each result that is missing, is UNKNOWN, or passed outside its limit."""
+    """Yield (answer, sentence) for each doubtful result.
+
+    A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit. The answer is the
+    pod's.
+    """
     every = {check.id for one in there.values() for _, check in one.checks}
     for one in there.values():
         if case.launch.acceptance == "nodes" or one.report is not None:

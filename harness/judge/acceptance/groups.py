@@ -15,7 +15,7 @@ TOGETHER = "fleet.together"
 
 @dataclass(frozen=True)
 class Group:
-    """One pod's report on several nodes.
+    """One pod's report on tests of several nodes together.
 
     `hosts` maps each rank to its node. `lack` explains why the report is incomplete, or is None.
     """
@@ -77,7 +77,10 @@ class Group:
 def groups(
     nodes: Mapping[str, PodRecords], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
-    """Return the pods' reports on several nodes. `world` maps ranks to nodes if all nodes form one world."""
+    """Return the pods' reports on multinode tests.
+
+    `world` maps ranks to nodes if all nodes form one world.
+    """
     result: list[Group] = []
     for node, records in nodes.items():
         lack = records.lacks(restarts.get(node, 0))
@@ -101,7 +104,7 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 
 
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return one result for each check in the reports on several nodes, without assigning it to a node.
+    """Return one result for each check in the multinode reports, without assigning it to a node.
 
     If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.judge.acceptance.cells import NodeResult
 
 FROM_NODES = 4
-"""Minimum number of nodes for a comparison. With two or three, the faulty node cannot be identified."""
+"""Minimum number of nodes for a comparison. With fewer, the faulty node cannot be identified."""
 SLOW = 0.75
 """A value below this fraction of the median across nodes counts as slow."""
 VERSIONS = "fleet.versions"
@@ -116,10 +116,10 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
 
 
 def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
-    """Map each node kind to the checks that passed on any node of that kind, as all its nodes should report.
+    """Map each node kind to the checks that passed on any node of that kind.
 
-    Some checks are reported only if they fail, so failed checks do not count. Checks from a node of unknown
-    kind are expected from nodes of all kinds.
+    All nodes of the kind should report these checks. Failed checks do not count, because some checks are
+    reported only if they fail. Checks from a node of unknown kind are expected from nodes of all kinds.
     """
     by_kind: dict[Kind | None, set[Place]] = defaultdict(set)
     for node in nodes:
@@ -144,7 +144,7 @@ def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> li
 
 
 def versions(nodes: Sequence[NodeResult]) -> Cell:
-    """Return the result of checking that all nodes run the same software versions.
+    """Return the result of the check that all nodes run the same software versions.
 
     WARN lists the nodes that differ from the majority, or all nodes if there is no majority.
     """

@@ -20,14 +20,15 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Hardware causes that the node itself measured, or that a search across many nodes found."""
+"""Causes that prove a hardware fault of the node. The node measured them itself, or a search across many
+nodes found them."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes that can lie in the node, in the image or in the resource request. They count as the node's own
+"""Causes that can originate in the node, the image or the resource request. They count as the node's own
 fault only if most other nodes do not fail with them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that is not proved to be at fault itself to the reason.
+    """Map each failed node without proof that the node itself is at fault to the reason.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.

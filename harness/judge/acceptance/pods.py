@@ -74,7 +74,9 @@ class PodRecords:
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, each with the checks that no later report repeats.
+        """Return the reports that count, oldest first.
+
+        Each is paired with its checks that no later report repeats.
 
         A check in `loose` is newer than all reports, so it replaces the check of the same id in a report.
         """
@@ -117,7 +119,7 @@ def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodReco
 
 
 def of_group(report: AcceptanceReport) -> bool:
-    """Return whether the report is about several nodes together."""
+    """Return whether the report is about tests of several nodes together."""
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 

@@ -35,7 +35,7 @@ def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
 
 
 def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
-    """Return a node's results. Those that GPU sharing can explain are changed to UNKNOWN.
+    """Return a node's results. Results that GPU sharing can explain are changed to UNKNOWN.
 
     `shared` describes how the GPUs are shared or split according to the node's labels, or is None.
     """

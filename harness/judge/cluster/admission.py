@@ -15,7 +15,7 @@ from harness.judge.logs import silent
 ENDING_SECONDS = 20.0
 """Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
 _MANAGED = "kueue.x-k8s.io/managed"
-"""Label on pods that Kueue manages."""
+"""Label that Kueue sets on the pods that it manages."""
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -23,7 +23,7 @@ def _is(state: ObjectState, kind: str) -> bool:
 
 
 def ever_admitted(case: Case) -> bool:
-    """Return whether any recorded state of the job's Workload has the condition Admitted.
+    """Return whether any recorded state of the job's Workload has a true Admitted condition.
 
     For an attached job, an eviction proves an earlier admission.
     """
@@ -32,7 +32,7 @@ def ever_admitted(case: Case) -> bool:
 
 
 def evicted(case: Case) -> bool:
-    """Return whether the job's Workload had the condition Evicted when the wait ended."""
+    """Return whether the job's Workload had a true Evicted condition when the wait ended."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 
@@ -42,7 +42,7 @@ def refused(case: Case) -> bool:
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
-    """Run the checks `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
+    """Run the `queue` and `admission` checks: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
         return _without_queue(case)
     if not case.workload:
@@ -61,7 +61,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
 
 
 def _without_queue(case: Case) -> list[Finding]:
-    """Return the findings `queue` and `admission` for a job that does not name a queue.
+    """Return the `queue` and `admission` findings for a job that does not name a queue.
 
     Pods without a controller cannot name a queue, because there is no object with the queue label.
     """
@@ -78,7 +78,7 @@ _TOLERATE = (
 
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
-    """Return the findings `queue` and `admission` for a Workload that Kueue never admitted.
+    """Return the `queue` and `admission` findings for a Workload that Kueue never admitted.
 
     The message of the Workload's QuotaReserved condition determines the cause.
     """
@@ -108,7 +108,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> list[str]:
-    """Return a one-item list with the reason why the queue in Kueue's message is not Active, or []."""
+    """Return a one-item list that explains why the queue named in Kueue's message is not Active, or []."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
@@ -150,7 +150,7 @@ def _suspended_by_kueue(case: Case) -> bool:
 
 
 def eviction(case: Case) -> Finding:
-    """Check `eviction`: Kueue did not evict the job before it ended.
+    """Run the `eviction` check: Kueue did not evict the job before it ended.
 
     The check also passes if the job was evicted and completed later.
     """

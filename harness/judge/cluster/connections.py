@@ -20,19 +20,19 @@ from harness.workers.netcheck.finding import CAUSES, STEPS
 from harness.workers.netcheck.matrix import classify
 
 CAUSES_OF_SENDERS: dict[str, CauseId] = {"tcp.denied": "tcp.denied", "tcp.no_route": "tcp.no_route"}
-"""Causes of errors that a pod's own kernel can return for a packet, before the packet leaves the pod."""
+"""Connection errors that a pod's own kernel can return before a packet leaves the pod, with their causes."""
 Pair = tuple[int, int]
 """The node indexes of the connecting pod and of its target pod."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pods that caused failed connections, as node indexes.
+    """The pods that caused connections to fail. `nodes` contains their node indexes.
 
     `text` describes what all failures have in common, or is "". `instead` is the cause to report for
     connections that got no response. It is tcp.rejected if a node rejected other connections, because kernels
-    rate-limit the ICMP messages that reject a connection. If the pods' own kernels refuse to send packets, it
-    is that error, because these pods cannot send responses either.
+    rate-limit the ICMP messages that reject a connection. If the pods' own kernels refuse to send packets,
+    `instead` is the cause for that error, because these pods cannot send responses either.
     """
 
     nodes: list[int]
@@ -57,7 +57,8 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     accused = {rank for pattern in patterns for rank in pattern.accused}
     rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
-        # A healthy pod on that node can also have failed connections, but no pattern accuses it.
+        # A healthy pod on that node can also have failed connections. It is not in `accused`, so it is left
+        # out.
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:

@@ -30,7 +30,7 @@ _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
 )
-"""Words in the errors of ranks that waited in vain for other ranks."""
+"""Pattern for the errors of ranks that waited in vain for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, An
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `containers`: no other container in a pod kept the rank or the job from starting or ending."""
+    """Run the `containers` check: no other container in a pod blocked the start or end of a rank or job."""
     others = [other for index in sorted(case.pods) for other in of(case, index)]
     if not others:
         return passed(CHECK, "no pod has a container besides that of its rank")
@@ -181,7 +181,7 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
     if not bad or (case.terminal == "Completed" and not case.launch.attached):
         return None
     if any(_failed_by_itself(end) for end in ends.values()):
-        return unknown(CHECK, "see rank-exit")  # The init container may wait for the rank that failed.
+        return unknown(CHECK, "see rank-exit")  # The init container may be waiting for the rank that failed.
     removed = deletion.removed(bad[0].pod)
     until = case.waited_until if removed is None else deletion.requested_at(removed)
     since = seconds((bad[0].running or {}).get("startedAt"))

@@ -30,7 +30,7 @@ def waited(case: Case) -> bool:
 def down(case: Case, controller: Controller) -> ObjectState | None:
     """Return the controller Deployment's last state if it has no available pods, otherwise None.
 
-    States recorded after the wait do not count.
+    States recorded after the harness stopped waiting do not count.
     """
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
@@ -130,7 +130,7 @@ def not_followed(
 ) -> Finding:
     """Return the finding for an action that `controller` should have taken but did not.
 
-    The cause is this controller, another controller that it depends on, or a rejected request.
+    The cause names this controller, another controller that it depends on, or a rejected request.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
     refused = refused_request(case)

@@ -13,13 +13,14 @@ from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
-"""Reasons in a pod's DisruptionTarget condition: its node no longer exists, or has a taint that evicts it."""
+"""Reasons in a pod's DisruptionTarget condition. Its node no longer exists, or a taint on the node evicts
+it."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
-"""Conditions of a Job or JobSet whose controller deletes pods that run, and what they mean."""
+"""Conditions of a Job or JobSet that make its controller delete running pods, with their meanings."""
 _ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]
-"""Conditions of a JobSet, Job or Workload that has ended or is about to end."""
+"""Types of conditions that show that a JobSet, Job or Workload has ended or is about to end."""
 _COMPLETED = {"SuccessCriteriaMet", "Complete"}
-"""Conditions of a Job that completed. Newer versions of Kubernetes write both."""
+"""Types of conditions that show that a Job completed. Newer versions of Kubernetes set both."""
 WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes timestamps are truncated to whole seconds."""
 
@@ -43,7 +44,7 @@ def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
 
 
 def _had_ended(case: Case, state: ObjectState) -> bool:
-    """Return whether the state that shows the deletion also shows that the container had ended before it."""
+    """Return whether the state that shows the deletion also shows that the container had ended earlier."""
     ended = seconds(mapping(_own_status(case, state), "state", "terminated").get("finishedAt"))
     return case.launch.attached and ended is not None and ended < requested_at(state)
 
@@ -77,13 +78,13 @@ def evicted_at(pod: Pod) -> float | None:
 def ended_by_node(state: ObjectState) -> bool:
     """Return whether the pod's status reason shows that its node terminated it.
 
-    This check is needed because not all Kubernetes versions add the condition DisruptionTarget.
+    This check is needed because not all Kubernetes versions add the DisruptionTarget condition.
     """
     return mapping(state.object, "status").get("reason") in ENDED_BY_NODE
 
 
 def by_lost_node(case: Case, pod: ObjectState) -> bool:
-    """Return whether the pod was deleted because its node had been lost, often minutes before.
+    """Return whether the pod was deleted because its node had been lost, often minutes earlier.
 
     The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
     unreachable node after five minutes. If the node has reported the end of the container, it was not lost.
@@ -93,7 +94,7 @@ def by_lost_node(case: Case, pod: ObjectState) -> bool:
 
 
 def disruption(pod: ObjectState) -> dict[str, Any]:
-    """Return the pod's condition DisruptionTarget, which gives the reason for an eviction, or {}.
+    """Return the pod's DisruptionTarget condition, which gives the reason for an eviction, or {}.
 
     If an evicted pod is not deleted within two minutes, Kubernetes sets the condition to False.
     """
@@ -111,7 +112,7 @@ def stopped_by_node(pod: Pod, ended: float) -> bool:
     """Return whether the kubelet stopped a container that ended at `ended`, in seconds since the epoch.
 
     A container may have ended by itself before the kubelet stopped its pod, if a helper container kept the
-    pod running. The condition DisruptionTarget shows when the kubelet stopped the pod. Without this
+    pod running. The DisruptionTarget condition shows when the kubelet stopped the pod. Without this
     condition, the answer is known only for a pod with a single container.
     """
     if not ended_by_node(pod.last):
@@ -235,7 +236,8 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     of the changes is taken from the objects' resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # Only timestamps show the order of events before attaching.
+    if case.launch.attached and born < 0:  # For events before the harness attached, only timestamps show the
+        # order.
         at = requested_at(removed) + WHOLE_SECONDS
         signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
         return all(at <= _sign_at(case, sign) for sign in signs)
@@ -249,8 +251,8 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
 def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Return whether the Job controller deleted the pod because another pod was being deleted.
 
-    The controller counts a pod with a deletionTimestamp as failed. It deletes the other pods before it writes
-    the condition FailureTarget.
+    The controller counts a pod with a deletionTimestamp as failed. It deletes the other pods before it sets
+    the FailureTarget condition.
     """
     gone = (state for other in case.pods.values() if other is not pod for state in other.history)
     if not any(leaving(state) and 0 <= state.version < removed.version for state in gone):
@@ -286,7 +288,7 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
-    """Yield the states of other objects that cause controllers to delete a pod."""
+    """Yield the states of other objects that can cause controllers to delete this pod."""
     for other in case.pods.values():
         for state in other.history:
             phase = mapping(state.object, "status").get("phase")
@@ -312,7 +314,7 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the object's true conditions that show that it has ended or is about to end."""
+    """Yield the object's conditions with status "True" that show that it has ended or is about to end."""
     for name in _ENDS:
         if (found := condition(state, name)).get("status") == "True":
             yield found

@@ -44,7 +44,7 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
             for resource, amount in requested.items()
             if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
         }
-        # A node without GPUs, or with too few, is not reported as a reason.
+        # A node that merely has no GPUs, or too few, is not reported as a reason.
         reasons = {name: why for name, why in found.items() if not why.small}
         if len(found) == len(eligible):
             short.update(reasons)

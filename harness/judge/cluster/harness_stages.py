@@ -14,10 +14,10 @@ _STAGE_PHASE |= {"queue": START, "admission": START, "scheduling": START}
 
 
 def stages(manifest: Manifest) -> Finding:
-    """Check `stages`: every stage of the harness succeeded."""
+    """Run the `stages` check: every stage of the harness succeeded."""
     for stage in manifest.stages:
         error = (stage.error or "no reason was recorded").strip()
-        # The check `harness` reports stages that a signal ended.
+        # The `harness` check reports stages that a signal ended.
         if stage.ok or (manifest.interrupted and error in SIGNALS):
             continue
         cause = CAUSES.get(stage.cause or "")
@@ -35,7 +35,7 @@ def stages(manifest: Manifest) -> Finding:
 
 
 def ended(manifest: Manifest) -> Finding:
-    """Check `harness`: the harness was neither stopped by a signal nor killed."""
+    """Run the `harness` check: the harness was neither stopped by a signal nor killed."""
     refs = ["manifest.json"]
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
@@ -63,7 +63,7 @@ def _where(manifest: Manifest) -> str:
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Check `manifest`: it is readable and records a launch, unless the run failed before the launch.
+    """Run the `manifest` check: it is readable and records a launch, unless the run failed before the launch.
 
     `before` contains the findings from earlier checks.
     """
@@ -81,7 +81,7 @@ def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
 
 
 def expected(case: Case) -> Finding:
-    """Check `expected`: the expected ranks can be distributed evenly over the expected nodes."""
+    """Run the `expected` check: the expected ranks can be distributed evenly over the expected nodes."""
     ranks, nodes = case.expected.ranks, case.expected.num_nodes
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     if case.launch.attached:
@@ -96,7 +96,7 @@ def expected(case: Case) -> Finding:
 
 
 def launched(case: Case) -> Finding:
-    """Check `launched`: the launch created an object, and the harness then read it from the cluster."""
+    """Run the `launched` check: the launch created an object, and the harness read it from the cluster."""
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
@@ -108,7 +108,7 @@ def launched(case: Case) -> Finding:
 
 
 def evidence(case: Case) -> Finding:
-    """Check `evidence`: none of the bundle files that were read is truncated or malformed.
+    """Run the `evidence` check: none of the bundle files that were read is truncated or malformed.
 
     Earlier checks have read all files except the object files.
     """

@@ -19,7 +19,7 @@ _SLICES = "kubernetes.io/service-name"
 
 @dataclass(frozen=True)
 class ServiceProblem:
-    """The reason why DNS has no records for the pods with the node indexes `nodes`."""
+    """The reason why DNS has no records for some pods. `nodes` contains the node indexes of these pods."""
 
     cause: CauseId
     text: str
@@ -29,7 +29,10 @@ class ServiceProblem:
 
 
 def problem(case: Case) -> ServiceProblem | None:
-    """Return the problem with the pods' Service, or None if there is none or the Service was not recorded."""
+    """Return the problem with the pods' Service.
+
+    Returns None if the Service is correct or was not recorded.
+    """
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
     if not pods or not _readable(case, "service"):
         return None

@@ -14,7 +14,7 @@ from harness.judge.cluster import connections, headless_service, pod_network
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 
 ABSENT = "peer.never_came"
-"""netcheck's cause for a rank that did not contact any other rank. Its pod's state may show the reason."""
+"""The cause that netcheck reports for a rank that contacted no other rank. The rank's pod may show why."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def best(all_: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
 
 
 def check(case: Case) -> Finding:
-    """Check `netcheck`: every pod's diagnosis covers all pairs of pods, and every pair passed."""
+    """Run the `netcheck` check: every pod's diagnosis covers all pairs of pods, and every pair passed."""
     there = diagnoses(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
@@ -87,7 +87,10 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the diagnosis steps. API objects decide the steps `pods` and `service` if the pods could not."""
+    """Return the diagnosis steps.
+
+    If the pods could not decide the `pods` and `service` steps, API objects do.
+    """
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
@@ -161,8 +164,8 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the cause and its time are those of the end or failed start of the rank's pod.
-        # Any other network problem existed before a rank could end because of it.
+        # If a rank is absent, the phase and time come from the end or the failed start of its pod. Any other
+        # network problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
@@ -179,9 +182,9 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 
 
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
-    """Return why pods were not scheduled while other pods waited for them, with a reference, or None.
+    """Return (reason, reference) for pods that were not scheduled while other pods waited for them, or None.
 
-    These pods were scheduled only after the waiting pods had ended. The check `scheduling` judges pods that
+    These pods were scheduled only after the waiting pods had ended. The `scheduling` check judges pods that
     were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
@@ -204,7 +207,7 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 
 
 def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
-    """Return the cause and a text if pods started in time but no other pod reached them, or None.
+    """Return (cause, sentence) if pods started in time but no other pod reached them, or None.
 
     Returns None if any of these pods has no diagnosis or started only after the other pods had ended.
     """

@@ -24,7 +24,7 @@ def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
 
 
 def checks(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed anyway."""
+    """Run the `nodes` check: every node stayed Ready while ranks ran on it, or the job completed anyway."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on its nodes")
     not_ready: dict[str, tuple[ObjectState, list[int]]] = {}

@@ -17,7 +17,10 @@ from harness.judge.case import Case, names
 
 @dataclass(frozen=True)
 class DnsPolicy:
-    """The pods (node indexes) that do not use the cluster's DNS, and a sentence describing their settings."""
+    """Pods that do not use the cluster's DNS.
+
+    `nodes` contains their node indexes, and `text` describes their DNS settings.
+    """
 
     nodes: list[int]
     text: str

@@ -25,13 +25,14 @@ _START_BLOCKERS: dict[str, CauseId] = {
     "FailedAttachVolume": "scheduling.volume_failed",
     "FailedMapVolume": "scheduling.volume_failed",
 }
-"""The cause for each event reason that explains why a scheduled pod's containers do not start."""
+"""Reasons of Events that explain why a scheduled pod's containers do not start, mapped to their causes."""
 _CLAIMS = (
     "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
     "(`kubectl describe pvc`)"
 )
 LASTING_SECONDS = 5.0
-"""Minimum number of seconds over which a warning must recur. A single warning may be outdated."""
+"""A warning Event counts only if it recurs over at least this many seconds. A single warning may be
+outdated."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
-        return None  # The container has started after all.
+        return None  # The container started later.
     part = "containers" if other.role == "container" else "initContainers"
     return _blocked(pod, part, other.name, f"{other.role} {other.name}")
 
@@ -138,7 +139,7 @@ def _unscheduled_without_rank(case: Case) -> Finding | None:
 
 
 def image(case: Case) -> Finding:
-    """Check `image`: every rank's container started from its image."""
+    """Run the `image` check: every rank's container started from its image."""
     stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
     if stuck:
         index, first = next(iter(stuck.items()))
@@ -185,7 +186,7 @@ def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
 
 
 def scheduling(case: Case) -> Finding:
-    """Check `scheduling`: every pod was scheduled, and the kubelet on its node could start containers."""
+    """Run the `scheduling` check: every pod was scheduled, and its node's kubelet could start containers."""
     pending = {
         index: scheduled
         for index, pod in case.pods.items()
@@ -274,7 +275,7 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
-    """Return the pods using devices that another pod is waiting for, with references into the bundle."""
+    """Return the pods that use devices for which another pod is waiting, with references into the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 

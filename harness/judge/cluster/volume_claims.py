@@ -9,7 +9,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case
 
 _UNBOUND = ("ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
-"""Reasons of events about a claim without a volume. Kubernetes writes FailedBinding as a Normal event."""
+"""Reasons of Events about a claim without a volume. FailedBinding Events have the type Normal."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _WRITTEN = (
 )
 """Object kinds for which creation, edits and deletion by other clients are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""The possible kinds of the launched object and of the objects that it owns."""
+"""Kinds that the launched object and the objects that it owns can have."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
 """Object kinds whose status should be written only by their controllers."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")

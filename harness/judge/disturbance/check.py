@@ -43,7 +43,9 @@ MAX_LISTED_CHANGES = 8
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
-    """Check `disturbances`: no change by another client explains the finding that would decide the verdict.
+    """Run the `disturbances` check: no other client's change explains the deciding finding.
+
+    The deciding finding is the one that would determine the verdict.
 
     If a change explains that finding, the change becomes the cause, and the finding is listed as its
     consequence.

@@ -19,11 +19,14 @@ CONTROL_PLANE = {
 }
 """The name used in messages for each control plane component, keyed by the pods' component label."""
 CLOCK_SECONDS = 30.0
-"""Clock deviation in a lease that proves a clock jump. A delayed request accounts for at most 10 seconds."""
+"""If a lease shows a larger clock error, in seconds, the clock jumped. A delayed request can explain 10."""
 
 
 def outages(case: Case) -> Iterator[Change]:
-    """Yield all recorded outages and restarts in no particular order, including those after the wait."""
+    """Yield all recorded outages and restarts, in no particular order.
+
+    This includes those after the harness stopped waiting.
+    """
     yield from _restarts(case)
     yield from _nodes(case)
     yield from _clocks(case)

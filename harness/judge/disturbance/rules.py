@@ -20,9 +20,11 @@ from harness.judge.points import elastic
 Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
-"""Maximum duration of a machine reboot, in seconds."""
+"""Maximum time, in seconds, from the consequences of a machine's reboot until the kubelet reports the
+restart."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes of an exceeded time limit. Kueue's limit ends a job shortly before the harness's own deadline."""
+"""Causes of a job that ran out of time. Kueue's limit ends a job shortly before the harness's own
+deadline."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *(
@@ -41,7 +43,7 @@ _UNSERVICED = {
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""Possible consequences of a Service address that does not lead to a pod."""
+"""Possible consequences of a Service address that is not routed to a pod."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -93,7 +95,7 @@ _UNSERVED = {
     *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
     *UNEXPLAINED,
 }
-"""Possible consequences of a missing scheduler or controller manager."""
+"""Possible consequences of a scheduler or controller manager that is not running."""
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
     r"|No address associated with hostname|dns error|failed to lookup address"
@@ -106,7 +108,7 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that may have disturbed the job. `explains` returns whether the change explains a cause."""
+    """A change that may have disturbed the job. `explains(cause)` returns whether it explains that cause."""
 
     cause: CauseId
     change: Change
@@ -299,7 +301,7 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a change to a node that ranks ran on, or that a pending pod might have been scheduled on."""
+    """Yield a change to a node on which ranks ran, or on which a pending pod might have been scheduled."""
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     there = [pod for pod in pods if pod.node == change.name]
     ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
@@ -337,4 +339,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""The rules for outages of DNS and of the service proxy. `_unserved` is the rule for all other outages."""
+"""The rules for outages of DNS and the service proxy. `_unserved` is the rule for all other outages."""

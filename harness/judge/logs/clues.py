@@ -46,7 +46,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
-    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which never lead to another host.
+    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
     (
         "address.advertised",
         r"socketStartConnect: Connect to (127\.|::1<|fe80:)"
@@ -68,7 +68,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         # torch.save does not report the reason. Closing the file then also fails.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
-    # CUDA's own errors about a GPU or its driver. Errors that code can cause too are in known_errors.py.
+    # CUDA errors that show a fault of the GPU or its driver. known_errors.py has those that code can also
+    # cause.
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
     ("gpu.lost", r"GPU is lost|GPU has fallen off the bus"),
     (
@@ -90,26 +91,29 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
 _TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
 _UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
 _C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
-"""The prefix of PyTorch's messages about sockets: level, time, file and line."""
+"""Pattern for the prefix of PyTorch's socket messages: level, time, file and line."""
 _C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
 LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
-"""PyTorch gives up as soon as its last attempt fails. A message that is more than LAST_ATTEMPT_SECONDS older
-than the error is therefore about an earlier attempt. PyTorch does not log every refused connection."""
+"""Durations in seconds. PyTorch gives up as soon as its last attempt to connect fails. A message that is more
+than LAST_ATTEMPT_SECONDS older than the error is therefore about an earlier attempt. PyTorch does not log
+every refused connection."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.driver"),
 )
-"""Causes that can end a rank at any time, if its last error matches. Other causes occur only at startup."""
+"""Causes that can end a rank at any time, provided that its last error matches. Others occur only at
+startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""An error that was raised from the previous error and only repeats it."""
+"""Pattern for an error that was raised from the previous error and only repeats it."""
 _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
-"""The client function that takes the minimum of all CPU frequencies. It fails if none is available."""
+"""Pattern for a stack frame in the client function that takes the minimum of all CPU frequencies. The
+function fails if no frequency is available."""
 RECENT_LINES = 200
-"""Number of last lines, excluding C++ stacks, that are searched for a cause. Errors in earlier lines did not
-end the program."""
+"""Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
+lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 NCCL_LINES = 4
 """Maximum number of lines between an NCCL exception and the detail that NCCL adds to it."""
@@ -118,7 +122,7 @@ _FRAME_LINES = 8
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exit|Received 15 death signal|Socket closed"
-    # Messages of TCPStore, whose server runs in rank 0, and of NCCL.
+    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
 )
 _PEER_ABSENT = re.compile(
@@ -126,15 +130,16 @@ _PEER_ABSENT = re.compile(
     r"|Watchdog caught collective operation timeout"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
-"""Log line in which the Pluto client reports a retried request (pluto/iface.py)."""
+"""Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|^mpirun (detected|noticed) that|launch\.py:\d+:sigkill_handler\]"
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""The last line that torchrun logs after it received a signal. Its exit code is then 1."""
+"""Pattern for the last line that torchrun logs after it receives a signal. Its exit code is then 1."""
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
-"""An error with which a program reports that it was asked to stop, such as SIGTERMException of Lightning."""
+"""Pattern for an error that reports that the program was asked to stop, such as Lightning's
+SIGTERMException."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
@@ -147,15 +152,17 @@ _AFTER_REPORT = re.compile(
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
-"""The prefix that `torchrun --tee` or `mpirun --tag-output` adds to each line written by a process."""
+"""Pattern for the prefix that `torchrun --tee` or `mpirun --tag-output` adds to each line from a process."""
 _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
-"""The line above the one in which NCCL names the problem. The exception's own line has only an error code."""
+"""Pattern for the line above NCCL's description of the problem. The exception itself has only an error
+code."""
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
 )
-"""An error with which a launcher, such as accelerate, reports that the process it started has failed."""
+"""Pattern for an error that reports that the process started by a launcher, such as accelerate, has
+failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
-"""The prefix that Python adds to each line about an exception within an ExceptionGroup."""
+"""Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _NOISE = re.compile(
     r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
@@ -193,7 +200,7 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer, or waited in vain for a peer."""
+    """Whether the rank lost a peer or waited in vain for one."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     peer_absent: bool = False
@@ -205,7 +212,8 @@ class Clues:
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
     torchrun_signal: int = 0
-    """The signal that ended torchrun if the log ends with this signal, otherwise 0."""
+    """The number of the signal that ended torchrun if the log ends with torchrun's line about it, otherwise
+    0."""
 
     @property
     def log_quote(self) -> str:
@@ -310,7 +318,7 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     times = [at for text in ends if (at := _c10d_seconds(text)) is not None]
     last = _c10d_seconds(said[-1][1])
     after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
-    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message is about an earlier attempt.
+    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message belongs to an earlier attempt.
         return None
     return said[-1][0], _C10D.sub("", said[-1][1])
 
@@ -322,7 +330,7 @@ def _c10d_seconds(text: str) -> int | None:
 
 
 def unresolved_host(text: str) -> str:
-    """Return the host that PyTorch could not resolve according to a message, or ""."""
+    """Return the host that PyTorch could not resolve, according to the given message, or ""."""
     found = _UNRESOLVED.search(text)
     return found[1] if found else ""
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 Lines = Sequence[tuple[int, str]]
 OF_A_RANK = re.compile(r"^\[rank(\d+)\]: ?")
 _LOGGED = re.compile(r"^\[?[EWIF]\d{0,4} ")
-"""A line of a C++ or torchrun logger, which is not part of an exception's message."""
+"""Pattern for a line from a C++ or torchrun logger, which is not part of an exception's message."""
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED_FROM = ("During handling of the above exception", "The above exception was the direct cause")
 
 
 @dataclass(frozen=True)
 class RankError:
-    """The exception that ended a rank. `rank` is None if the log does not contain the rank."""
+    """The exception that ended a rank. `rank` is None if the log does not show which rank it was."""
 
     rank: int | None
     number: int

@@ -17,7 +17,7 @@ from harness.judge.logs import stacks
 from harness.judge.logs.stacks import Stack
 
 MAX_PLACES = 4
-"""Maximum number of ranks in one sentence."""
+"""Maximum number of ranks whose stacks one sentence describes."""
 
 
 @dataclass(frozen=True)

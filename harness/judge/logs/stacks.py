@@ -20,7 +20,7 @@ _THREAD = re.compile(r"^((Current thread|Thread) 0x[0-9a-f]+ .*|Stack )\(most re
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _REST = re.compile(r"^  <no Python frame>$|^  \.\.\.$|^Extension modules: |^$")
 _COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
-"""Paths to torch's collective code.
+"""Parts of the paths to torch's collective code.
 
 With DistributedDataParallel, the backward pass waits for the all-reduce inside the autograd engine.
 """
@@ -93,7 +93,7 @@ class Stack:
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
-    """Return the stack in the last dump, and the line numbers of all dumps."""
+    """Return the stack in the last dump, and the line numbers of all dumps in the log."""
     stack: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None

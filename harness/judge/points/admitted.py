@@ -111,7 +111,7 @@ def _of_run(record: Record, run: str | None) -> str:
 
 
 def _earlier(pod: PodRecord, record: Record) -> str:
-    """Return why an earlier process of the same rank may be missing from the log, or ""."""
+    """Return why the log may lack an earlier process of the same rank, or ""."""
     assert record.summary is not None
     if pod.lost:
         return pod.lost
@@ -131,7 +131,10 @@ def _complete(
     *,
     contradicted: bool,
 ) -> Finding:
-    """Check `ground-truth-complete`: every rank has a reliable summary, and all digests can be compared."""
+    """Run the `ground-truth-complete` check: every rank has a reliable summary.
+
+    It must also be possible to compare all digests.
+    """
     details = [f"rank {rank}: {why}" for rank, why in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
@@ -161,7 +164,7 @@ def _name(record: Record) -> str:
 
 
 def _client_kept(usable: list[Record], run: str | None) -> Finding:
-    """Check `client-kept`: the client queued every value that was passed to it."""
+    """Run the `client-kept` check: the client queued every value that was passed to it."""
     details: list[str] = []
     ranks: set[int] = set()
     for record in usable:
@@ -240,7 +243,7 @@ def _points(found: Differences, problems: dict[int, str], label: str) -> Iterabl
 
 
 def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, str]) -> Finding:
-    """Check `ranks-logged`: at least one rank logged a point.
+    """Run the `ranks-logged` check: at least one rank logged a point.
 
     An attached job does not declare which of its ranks log, so a rank without points is not a failure.
     """
@@ -294,7 +297,7 @@ def _prefix(rows: dict[str, Rows], line: Line) -> str:
 
 
 def _of_others(record: Record, records: list[Record], all_known: bool) -> Container[str]:
-    """Return the metrics that processes other than this one may have logged."""
+    """Return the metrics that processes other than the one in `record` may have logged."""
     names: set[str] = set()
     for other in records:
         if other is record:

@@ -1,10 +1,10 @@
 """Locate differences using the block digests that recorders sent to the tracker, if they match the logs.
 
-The size of the summary in a log is limited, so for a long training it has one digest for several blocks. The
-tracker has a digest for each block (harness/workers/recorder/digest_reports.py). The log contains a digest of
-the reports that the tracker acknowledged, and each report contains the log's chain. If they contradict each
-other, one of them was changed or lost, and neither is used. All functions are pure except `verify`, which
-sets fields of the records.
+The size of the summary in a log is limited, so in a long training run, one digest covers several blocks of
+steps. The tracker has a digest for each block (harness/workers/recorder/digest_reports.py). The log contains
+a digest of the reports that the tracker acknowledged, and each report contains the log's chain. If the log
+and the reports contradict each other, one of them was changed or lost, and neither is used. All functions are
+pure except `verify`, which sets fields of the records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.workers.recorder.admitted_lines import Line
 from harness.workers.recorder.point_digests import MASK
 
 MAX_REPORT_BYTES = 1 << 20
-"""Maximum size of a report. A recorder sends at most 200,000 bytes."""
+"""Maximum size of a report in bytes, after decompression. A recorder sends at most 200,000 bytes."""
 
 
 class _Report(msgspec.Struct, frozen=True):

@@ -96,7 +96,7 @@ def stored(parts: Iterable[Part]) -> dict[str, Rows]:
 
 @dataclass
 class Differences:
-    """The differences between the recorders' digests and the run's points. Entries are (ranks, text)."""
+    """Differences between the recorders' digests and the run's points. Most entries are (ranks, text)."""
 
     arrived: int = 0
     lost: list[tuple[set[int], str]] = field(default_factory=list)
@@ -179,7 +179,10 @@ def _total(rows: Rows) -> str:
 
 
 def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
-    """Report points outside the times in which processes logged. `matched` are all processes' claims."""
+    """Report points logged outside the times in which processes logged.
+
+    `matched` has all processes' claims.
+    """
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
     strange = [
         step
@@ -252,7 +255,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """The ranges of steps whose digests differ, and the ranges for which the recorder has no digest."""
+    """The step ranges whose digests differ (`ranges`), and those without a recorder's digest (`unknown`)."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]
@@ -338,7 +341,7 @@ def _compare_group(members: list[tuple[int, Group]], here: list[Rows], result: D
 def compare_blocks(
     record: Record, metric: str, leaves: Mapping[int, Leaf], raw: Rows, *, alone: bool, result: Differences
 ) -> int:
-    """Compare the blocks from a process without a summary with the run. Return how many are in the run.
+    """Compare the run with a process's blocks if it has no summary. Return how many blocks are in the run.
 
     `alone` means that no other process can have logged this metric. If the process's container is running,
     its client may send points later, so no difference is a failure.

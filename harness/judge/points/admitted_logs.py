@@ -18,13 +18,13 @@ from harness.judge.points import admitted_records
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""A log is complete if its first line was written at most LATE_SECONDS after the container's start. For a log
-that is larger than LARGE, the limit is BEGIN_SECONDS."""
+"""A log has its beginning if the first line was written at most LATE_SECONDS after the container's start. For
+logs larger than LARGE, the limit is BEGIN_SECONDS."""
 LARGE = 1 << 20
-"""Size in bytes from which the kubelet may have rotated a log soon after the start. It keeps 10 MiB."""
+"""Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the message about a gap if only the end of a log was read (harness/attach/logs.py)."""
+"""Part of the gap message for a log of which only the end was read (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -97,7 +97,7 @@ def _gap(case: Case, pod: Pod) -> str:
 
 
 def _begins_late(case: Case, pod: Pod, path: str) -> bool:
-    """Return whether the beginning of a log may be missing."""
+    """Return whether the beginning of a pod's log may be missing."""
     if _TAIL in _gap(case, pod):
         return True
     states = [pod.container(case.launch.container, state) for state in ("running", "terminated")]
@@ -156,7 +156,7 @@ def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
-    """Return the ranks without any lines from a recorder, and the reasons."""
+    """Map each rank without any lines from a recorder to the reason."""
     pods = list(pods)
     found: dict[int, str] = {}
     for rank in ranks:

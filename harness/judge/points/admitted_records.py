@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The state of a process's reports to the tracker about its blocks of steps."""
+    """The state of the reports that a process sends to the tracker about its blocks of steps."""
 
     run: str
     reports: int
@@ -97,7 +97,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
     backend: str
     store: str
-    """The class of its store, such as TCPStore."""
+    """The class of the process group's store, such as TCPStore."""
     rank: int
     size: int
 
@@ -157,7 +157,7 @@ class Record:
     """Whether the summary is complete and consistent with the lines and the blocks."""
     blocks: Blocks | None = None
     contradiction: str = ""
-    """How the digests in the tracker contradict the log, or ""."""
+    """A description of how the digests in the tracker contradict the log, or ""."""
     running: bool = False
     """Whether the container was still running when the pod was read, so the client may send more points."""
 
@@ -262,7 +262,7 @@ class PodRecord:
     whole: bool = True
     """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why an earlier process of these ranks may be missing from all logs, or ""."""
+    """Why all logs may lack an earlier process of these ranks, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""
@@ -281,7 +281,9 @@ def read(
     whole: bool = True,
     running: bool = False,
 ) -> PodRecord:
-    """Return the records in a pod's log. `nonce` is HARNESS_NONCE in the pod's spec, the uid of its owner.
+    """Return the records in a pod's log.
+
+    `nonce` is HARNESS_NONCE from the pod's spec, which is its owner's uid.
 
     `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
     was rotated away. `running` is whether the container was running when its pod was read.

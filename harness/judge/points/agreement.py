@@ -33,12 +33,13 @@ class Agreement:
     pairs: list[tuple[Truth, Truth]]
     """Pairs of (the rank's own record, the wrapping recorder's record)."""
     apart: dict[int, tuple[Truth, Differences]]
-    """For each rank with differences: the wrapping recorder's record and the differences."""
+    """Maps each rank with differences to the wrapping recorder's record and a list of the differences."""
     cut: list[int]
-    """Ranks that were killed, and so may have recorded a point without passing it to the client."""
+    """Ranks whose own record is incomplete. Such a rank may have recorded a point without passing it to the
+    client."""
 
     def finding(self) -> Finding:
-        """Check `recorders-agree`: both records of each rank contain the same points."""
+        """Run the `recorders-agree` check: both records of each rank contain the same points."""
         ranks = [own.rank for own, _ in self.pairs]
         if not self.pairs:
             return passed(CHECK, "each rank has only one record, so nothing can differ")

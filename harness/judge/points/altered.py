@@ -23,7 +23,7 @@ VALUES_ADVICE = (
     "and log values that it can represent"
 )
 _DIGITS = range(3, 16)
-"""Possible numbers of significant digits in a float's text form."""
+"""Numbers of significant digits to try when a value may have been written as text and read back."""
 MIN_POINTS = 2
 """Minimum number of matching points that prove that a metric was renamed."""
 

@@ -29,7 +29,7 @@ class Rewritten:
     """The changes that the client made to names, values and steps."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
-    """For each name in the run that the client gave to several metrics: their original names."""
+    """Maps each name that the client gave to several metrics to the original names of these metrics."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps per (rank, metric) that are missing from the run because another metric got the same name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def explain(
 
 
 def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
-    """Add a metric's lost steps to `result` if renaming explains them. Return the remaining steps."""
+    """Add a metric's lost steps to `result` if a renamed metric explains them. Return the remaining steps."""
     name = sent_name(metric)
     series = recorded.shared.get(name, NONE)
     if name == metric:
@@ -143,7 +143,7 @@ def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
 
 
 def check(result: Rewritten, label: str) -> Finding:
-    """Check `client-kept`: the client sent names, values and steps as the ranks logged them."""
+    """Run the `client-kept` check: the client sent names, values and steps as the ranks logged them."""
     parts = [
         f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
         for (rank, metric), steps in result.dropped.items()

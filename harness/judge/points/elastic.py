@@ -54,7 +54,7 @@ def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
 
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
-    """Describe a scaling, such as "scaled from 2 to 3 replicas by kubectl". None if there was none."""
+    """Describe a change in replicas, such as "scaled from 2 to 3 replicas by kubectl", or return None."""
     was, now = (mapping(state.object, "spec").get("replicas") for state in (before, after))
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
@@ -76,7 +76,7 @@ def allows(case: Case, change: Change) -> bool:
 
 
 def why_formed(case: Case, at: float) -> str:
-    """Return a clause about the scaling that preceded a new world, or "" if there was none."""
+    """Return a clause about the last scaling before a new world, or "" if there was none."""
     before = [f"{text} at {timestamp(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
     return f", after the {case.launch.kind} was {before[-1]}" if before else ""
 

@@ -37,9 +37,9 @@ _WRITTEN = {
     "heartbeat": ("heartbeat", "heartbeats"),
     "claim": ("claim of its id", "claims of its id"),
 }
-"""The nouns (singular, plural) for what each kind of RunWriter writes."""
+"""Nouns (singular, plural) for the requests or data that each kind of RunWriter counts."""
 _COUNTED_ELSEWHERE = {"attach", "metrics", "status"}
-"""Kinds of RunWriter whose requests are counted in other evidence files."""
+"""Kinds of RunWriter that are ignored here, because other evidence files count their requests."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """The key, names and addresses that identify this launch's requests to the shared run."""
+    """The API key, the names and the addresses that identify this launch's requests to the shared run."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)
@@ -138,7 +138,7 @@ class Own:
 
 
 def check(attached: Attached) -> Finding:
-    """Check `only-our-job`: all data in the shared run was sent by this launch."""
+    """Run the `only-our-job` check: all data in the shared run was sent by this launch."""
     _, run = attached.shared[0]
     label = attached.label(run.run_id)
     if attached.attachments is None:

@@ -37,7 +37,8 @@ from harness.workers.ground_truth.frame_writer import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""If a rank recorded DENSE_ROWS points within DENSE_MS milliseconds, it may have buffered the last ones."""
+"""If a rank recorded DENSE_ROWS points within DENSE_MS milliseconds, its last points may have been in a
+buffer."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Attempt:
     settings: list[TruthSettings] = field(default_factory=list)
     """The client's settings, one entry per `init`."""
     batch: int = 1
-    """The number of points per frame while the rank was batching points."""
+    """The maximum number of points in one frame, or 1 if the rank did not batch points."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder that wraps the client failed, or ""."""
@@ -230,7 +231,8 @@ class Truth:
     """Whether the world continued without this rank because scaling removed its pod."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for the wrapping recorder's record if the worker also records its own points."""
+    """The suffix of the record's file name. It is ".outside" for the wrapping recorder if the worker also
+    records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     logs_nothing: bool = False
     """Whether the termination message reports that the rank did not log any points."""
@@ -275,7 +277,7 @@ class Truth:
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the client's report for the attempt that logged the point, or None."""
         series = self.rows.get(metric)
-        mark = series.mark(step) if series is not None else 0  # An index into `lives`.
+        mark = series.mark(step) if series is not None else 0  # The mark is an index into `lives`.
         return self.attempts[self.lives[mark].attempt].client if self.lives else None
 
     @property
@@ -391,7 +393,8 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
+        return ""  # The world continued without this rank. This rank's steps are compared with those of rank
+        # 0.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"

@@ -30,7 +30,7 @@ _NO_CPU_FREQUENCY = (
 )
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""For each rank, the record from the recorder that wraps the Pluto client, or None if there is none."""
+"""Maps each rank to the record from the recorder that wraps its Pluto client, or to None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Omission:
 
     @property
     def steps(self) -> str:
-        """Return the range of steps as text."""
+        """Return the omission's range of steps as text."""
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
 
@@ -86,7 +86,7 @@ def _intended(records: Records, omission: Omission) -> bool:
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
-    """Check `keys`: every rank's value counts add up, and the client did not unintentionally omit a value.
+    """Run the `keys` check: each rank's value counts add up, and the client omitted no value unintentionally.
 
     `apart` means that the ranks did not form one world, so some of them may never have run.
     """
@@ -131,7 +131,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
 
 
 def reasons(omitted: Iterable[Omission]) -> list[str]:
-    """Return one text per reason, with the affected keys and the number of values."""
+    """Return one clause per reason, with the affected keys and the number of values."""
     by_reason: dict[str, list[Omission]] = {}
     for one in omitted:
         by_reason.setdefault(one.why, []).append(one)

@@ -129,9 +129,9 @@ class Origin:
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
-    """The number of points without a record that each node's pod sent, keyed by node index."""
+    """Maps each node index to the number of unrecorded points that the node's pod sent."""
     unknown: int = 0
-    """The number of points without a record whose senders are not known to be pods of this job."""
+    """The number of unrecorded points from senders that are not known to be pods of this job."""
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:

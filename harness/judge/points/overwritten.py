@@ -16,11 +16,12 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 
 CLOCK_ERROR = 5.0
-"""Maximum difference in seconds between a restart recorded by the cluster and the process's first frame."""
+"""Maximum difference, in seconds, between a restart's time in the cluster and in the process's first
+frame."""
 
 
 class How(Enum):
-    """How a point came to be logged again, as a clause for messages."""
+    """The ways in which a point can be logged twice. Each value is a clause for messages."""
 
     SAME_LIFE = "the same process logged it again"
     RESTART = "a restart that the job allows logged it again"
@@ -70,7 +71,10 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
-    """Yield overwritten points beyond the row limit. Their number is known, but not who logged them."""
+    """Yield overwritten points beyond the row limit.
+
+    For these points, only the number is known, not the processes.
+    """
     several = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
         for block in attempt.sorted_blocks:

@@ -11,7 +11,7 @@ from harness.judge.points.admitted_records import PodRecord
 
 
 def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
-    """Check `recorded`: a recorder ran in every rank, so that the points in the run can be compared.
+    """Run the `recorded` check: a recorder ran in every rank, so that the points in the run can be compared.
 
     `pods` contains what injected recorders wrote, or is None if no recorder was injected into any pod.
     """

@@ -106,7 +106,7 @@ class Attached:
 
 
 def run_exists(attached: Attached) -> Finding:
-    """Check `run-exists`: the tracker has a run with the expected id and project."""
+    """Run the `run-exists` check: the tracker has a run with the expected id and project."""
     wanted = attached.case.expected
     if attached.shared:
         line, run = attached.shared[0]
@@ -123,7 +123,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `one-run`: no rank in this launch attached to, or logged points to, a different run."""
+    """Run the `one-run` check: no rank in this launch attached to, or logged points to, a different run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     astray: dict[int, str] = {}
@@ -157,7 +157,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int]]) -> Finding:
-    """Check `one-run` for pods with injected recorders, which report the runs to which the ranks logged.
+    """Run the `one-run` check for pods with injected recorders, which report the runs that ranks logged to.
 
     `logged` maps a rank to the other runs to which it logged, with the number of points.
     """
@@ -193,7 +193,7 @@ def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int
 
 
 def run_fresh(attached: Attached) -> Finding:
-    """Check `run-not-stale`: the run was created during this launch.
+    """Run the `run-not-stale` check: the run was created during this launch.
 
     If the run appears to be older by at most CLOCK_ERROR, the attachments decide.
     """
@@ -220,7 +220,7 @@ def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
 
 
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `attached`: the process of every rank that should log attached to the shared run."""
+    """Run the `attached` check: the process of every rank that should log attached to the shared run."""
     case = attached.case
     run = attached.shared[0][1]
     if attached.attachments is None:
@@ -257,7 +257,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the run's final status on the tracker matches how the pods ended."""
+    """Run the `status` check: the run's final status on the tracker matches how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"

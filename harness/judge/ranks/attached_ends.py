@@ -87,7 +87,7 @@ def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
 
 
 def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `completed` for pods without a controller, whose phases are the only status."""
+    """Run the `completed` check for pods without a controller, whose phases are the only status."""
     refs = [pod.last.ref for pod in case.pods.values()]
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if case.terminal == "Completed" and not missing:

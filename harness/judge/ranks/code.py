@@ -56,7 +56,7 @@ class _Difference:
 
 
 def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
-    """Check `code`: the ranks ran the code that the manifest lists as sent.
+    """Run the `code` check: the ranks ran the code that the manifest lists as sent.
 
     `others` are the records from a second recorder in the same processes. Both recorders must report the code
     that was sent.

@@ -15,7 +15,10 @@ from harness.judge.ranks import attached_ends, pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `completed`: the launched object completed. If not, report why it failed or did not end."""
+    """Run the `completed` check: the launched object completed.
+
+    If not, report why it failed or did not end.
+    """
     if case.launch.kind == "Pod":
         return attached_ends.of_bare_pods(case, ends)
     jobset = case.jobset

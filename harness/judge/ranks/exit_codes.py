@@ -270,7 +270,7 @@ def last_step(case: Case, rank: int) -> str:
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `exits`: two sources report each rank's exit code, and both report 0."""
+    """Run the `exits` check: two sources report each rank's exit code, and both report 0."""
     for other in before:
         if other.name in {"rank-exit", "world"} and other.result != "PASS":
             return unknown("exits", f"see {other.name}")

@@ -19,7 +19,7 @@ ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `job-status`: the TorchrunJob's phases agree with its pods and its JobSet."""
+    """Run the `job-status` check: the TorchrunJob's phases agree with its pods and its JobSet."""
     states = [s for s in case.bundle.history(TORCHRUN_JOB.name) if s.name == case.launch.object_name]
     if not states:
         return not_passed(CHECK, "run.evidence_missing", "no state of the TorchrunJob was recorded")

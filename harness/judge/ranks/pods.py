@@ -49,7 +49,7 @@ _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 
 
 def rank_pods(case: Case) -> Finding:
-    """Check `rank-pods`: every expected rank had a pod in the job's last attempt."""
+    """Run the `rank-pods` check: every expected rank had a pod in the job's last attempt."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
@@ -320,7 +320,7 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
 
 
 def spread(case: Case) -> Finding:
-    """Check `node-spread`: the ranks ran on at least the expected number of nodes."""
+    """Run the `node-spread` check: the ranks ran on at least the expected number of nodes."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
     where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
@@ -333,7 +333,7 @@ def spread(case: Case) -> Finding:
 
 
 def logs(case: Case) -> Finding:
-    """Check `logs`: each rank's log is complete from its first line to its last."""
+    """Run the `logs` check: each rank's log is complete from its first line to its last."""
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):

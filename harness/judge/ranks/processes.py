@@ -19,7 +19,7 @@ REFS = ["tracker/attachments.jsonl", PATH]
 
 
 def check(attached: Attached) -> Finding:
-    """Check `processes`: every process that attached to a run or sent data to it was recorded."""
+    """Run the `processes` check: every process that attached to a run or sent data to it was recorded."""
     case, summary = attached.case, attached.case.bundle.summary
     if not case.launch.recorder:
         return _without_recorder(attached)

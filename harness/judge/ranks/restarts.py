@@ -32,7 +32,7 @@ def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`: every rank ran once, or the job allows all recorded restarts."""
+    """Run the `restarts` check: every rank ran once, or the job allows all recorded restarts."""
     if not restarts and (open_ := earlier_attempts.not_known(case)):
         return unknown("restarts", open_)
     if not restarts:

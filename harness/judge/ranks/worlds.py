@@ -15,7 +15,10 @@ from harness.judge.finding import Finding, counted, listed, not_passed, passed, 
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: the ranks form one world of the job's size, each in one pod, and all pods have ranks."""
+    """Run the `world` check: the ranks form one world of the job's size.
+
+    Each rank is in one pod, and all pods have ranks.
+    """
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:

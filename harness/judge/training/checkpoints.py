@@ -34,7 +34,10 @@ class Problem(NamedTuple):
 
 
 def checkpoints(facts: Facts) -> Finding:
-    """Check `training-checkpoints`: all checkpoints are complete, with finite weights changed by training."""
+    """Run the `training-checkpoints` check: all checkpoints are complete.
+
+    Their weights must be finite, and training must have changed them.
+    """
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
@@ -72,7 +75,10 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the lowest logged validation loss, and that loss is correct."""
+    """Run the `training-best` check: `best` has the lowest logged validation loss.
+
+    That loss must be correct.
+    """
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
@@ -140,7 +146,10 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
 
 
 def curve(facts: Facts) -> Finding:
-    """Check `training-curve`: the loss is not below the data's entropy, and it reaches the --reach target."""
+    """Run the `training-curve` check: the validation loss is plausible and low enough.
+
+    It must not be below the data's entropy, and it must reach the --reach target.
+    """
     audit = _audit(facts)
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:

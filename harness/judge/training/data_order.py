@@ -49,7 +49,7 @@ def sums(numbers: list[int]) -> Sums:
 
 
 def data(facts: Facts) -> Finding:
-    """Check `training-data`: across all ranks and attempts, each sequence was used exactly once per epoch.
+    """Run the `training-data` check: all ranks and attempts together used each sequence once per epoch.
 
     Each epoch's count and sums must match the indexes of all its sequences. Each rank must have used the
     sequences determined by the seed and the step.
@@ -89,7 +89,7 @@ def data(facts: Facts) -> Finding:
 
 
 def resume(facts: Facts) -> Finding:
-    """Check `training-resume`: steps that ran twice logged exactly the same values both times.
+    """Run the `training-resume` check: steps that ran twice logged exactly the same values both times.
 
     On GPUs, differences are allowed. With --resume-from, the first step must follow the downloaded
     checkpoint's step.

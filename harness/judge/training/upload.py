@@ -10,7 +10,7 @@ STANDS = "the other checks of the training are still valid"
 
 
 def check(facts: Facts) -> Finding:
-    """Check `training-upload`: every complete checkpoint in the audit was read back from the bucket.
+    """Run the `training-upload` check: every complete checkpoint in the audit was read back from the bucket.
 
     A failed upload fails only this check. It does not affect the other training checks.
     """
