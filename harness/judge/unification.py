@@ -17,7 +17,7 @@ EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 def tracker_evidence(facts: Facts) -> Finding:
     """Run the `tracker` check: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
-    # The files are read first, so that the list `damaged` below is complete.
+    # The files are read first, so that the `damaged` list below is complete.
     read = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
@@ -131,7 +131,7 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the line to add to the job file to declare which ranks log, or "" if it would not help."""
+    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""

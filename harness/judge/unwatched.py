@@ -17,13 +17,14 @@ from harness.judge.finding import LATE, Finding
 from harness.judge.ranks import earlier_attempts
 
 STARTED_SECONDS = 5.0
-"""If the harness attached this soon after a job's creation, it watched the job from the start."""
+"""If the harness attached at most this many seconds after a job's creation, it watched the job from the
+start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
 """Causes that are often the consequence of a change that somebody made in the cluster."""
 _WAITING = ("queue", "admission")
 """Families of causes that may be temporary while a job waits to be admitted."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
-"""Checks that can pass only if all pods of the job still exist."""
+"""Ids of checks that can pass only if all pods of the job still exist."""
 _MAY_CLEAR_UP = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
 """Scheduling causes that may be temporary while a job waits for nodes or devices."""
 _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unification.foreign_job")
@@ -90,7 +91,7 @@ def _gone(case: Case) -> list[int]:
 def _watched(case: Case, finding: Finding) -> bool:
     """Return whether the harness was already attached when the cause occurred."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
-        return True  # The container was inspected in this state.
+        return True  # The harness inspected the container when the cause was present.
     since, created = case.since, seconds(case.manifest.launched_at)
     if since is None:
         return False

@@ -22,7 +22,7 @@ from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
-"""A judge with the name shown in messages."""
+"""A user's judge as (name shown in messages, judge)."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 

@@ -125,7 +125,7 @@ def refusals(case: Case) -> list[str]:
 
 @dataclass
 class Origin:
-    """The senders of points that no rank recorded, and how many of them came from each node of the job."""
+    """Senders of points that no rank recorded, and the number of such points from each node of the job."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)

@@ -113,7 +113,7 @@ def _restart(rank: int, one: Attempt, other: Attempt, restarts: list[Restart]) -
     if one.start is None or other.start is None:
         return None
     allowed = (restart for restart in restarts if restart.allowed and rank in restart.ranks)
-    if one.start.pod != other.start.pod:  # The clocks of the two pods can differ.
+    if one.start.pod != other.start.pod:  # The pods' clocks can differ, so times are not compared.
         return next(allowed, None)
     begin, end = sorted((one.start.time_ms / 1000, other.start.time_ms / 1000))
     return next((each for each in allowed if begin - CLOCK_ERROR <= each.at <= end + CLOCK_ERROR), None)

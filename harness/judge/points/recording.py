@@ -42,7 +42,7 @@ def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
 
 
 def _unread(case: Case) -> Finding | None:
-    """Return the finding if points were recorded but the tracker was not read, otherwise None."""
+    """Return a finding if points were recorded but the tracker was not read. Otherwise, return None."""
     if case.bundle.summary is not None:
         return None
     text = "the ranks recorded what they logged, but the points in the tracker were not read"

@@ -19,13 +19,13 @@ from harness.evidence.schema.columns import Columns, Part
 from harness.workers.ground_truth.truth_frames import encode_value
 
 Numbers = MutableSequence[int]
-"""An array("q"), or a list if a number does not fit into 64 bits."""
+"""Integers in an array("q"), or in a list if any of them does not fit into 64 bits."""
 
 
 class Series(Mapping[int, float]):
     """A mapping from step to value, in the order in which each step first occurred.
 
-    Each point can have a mark, a small number that stands for the process that logged the point.
+    Each point can have a mark, which is a small number that identifies the process that logged the point.
 
     If there are two points for one step, the one with the later client time counts. If times are equal, the
     last one counts.
@@ -40,9 +40,10 @@ class Series(Mapping[int, float]):
         self._values = array("d")
         self._marks = array("H")
         self.overwrites: dict[tuple[int, int], Numbers] = {}
-        """Steps logged again with a different value, per (mark of first point, mark of second point)."""
+        """Maps (mark of first point, mark of second point) to the steps that were logged again with another
+        value."""
         self.older: dict[int, tuple[int, int]] = {}
-        """The steps whose last point does not count, because its client time is earlier than the other's.
+        """The steps whose last point does not count, because its client time is earlier than another point's.
 
         Maps each step to (mark of the point that counts, mark of the last point).
         """
@@ -78,7 +79,10 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Add points in the order in which they were logged. Return how many repeated an existing step."""
+        """Add points in the order in which they were logged.
+
+        Return the number that repeated an existing step.
+        """
         mine = self._steps, self._times
         if (
             self._places is None
@@ -151,7 +155,7 @@ class Series(Mapping[int, float]):
 
 
 class _Items(ItemsView[int, float]):
-    """The items of a Series, which can be iterated without searching for each step."""
+    """The items of a Series. Iteration over them does not search for each step."""
 
     def __init__(self, series: Series) -> None:
         super().__init__(series)
@@ -210,7 +214,10 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Add columns of points to the series of their metrics. Return how many repeated an existing step."""
+    """Add columns of points to their metrics' series.
+
+    Return the number of points that repeated an existing step.
+    """
     repeated = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
@@ -227,11 +234,11 @@ def joined(own: Series | None, other: Mapping[int, float]) -> Series:
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""The range in which json and msgspec both write doubles without an exponent, that is, identically."""
+"""The range of absolute values for which json and msgspec write the same text, without an exponent."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:
-    """Return the bytes from which the digest of the points is computed: `truth_frames.row_bytes` of each."""
+    """Return the bytes from which the points' digest is computed: each point's `truth_frames.row_bytes`."""
     names = [msgspec.Raw(json.dumps(name).encode()) for name in columns.names]
     metrics = (
         islice(cycle(names), len(columns)) if columns.which is None else map(names.__getitem__, columns.which)

@@ -30,7 +30,7 @@ class Attached:
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """Processes' attachments to runs, with line numbers. None if the tracker does not store them."""
+    """The processes' attachments to runs, with line numbers, or None if the tracker does not store them."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
@@ -45,7 +45,7 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the index of this launch's node whose process attached to the run, or None."""
+        """Return the index of the node of this launch whose process made this attachment, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # The pods of another launch can have the same names.
         if attachment.launch is not None and attachment.launch not in self.case.launches:
@@ -181,7 +181,10 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
 
 
 def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
-    """Return the rank's lost steps found with the same values in another run, for the first such metric."""
+    """Return the rank's lost steps that another run contains with the same values.
+
+    Only the first metric with such steps is considered.
+    """
     for (rank, metric), steps in compared.missing.items():
         series = rows.get(metric, NONE)
         here = [
@@ -195,7 +198,7 @@ def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int
 def run_fresh(attached: Attached) -> Finding:
     """Run the `run-not-stale` check: the run was created during this launch.
 
-    If the run appears to be older by at most CLOCK_ERROR, the attachments decide.
+    If the run appears to be at most CLOCK_ERROR older, it counts as older only if all attachments resumed it.
     """
     case = attached.case
     line, run = attached.shared[0]

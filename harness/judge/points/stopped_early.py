@@ -19,9 +19,10 @@ from harness.judge.case import Case
 from harness.judge.points.ground_truth import Truth
 
 MIN_STEPS = 2
-"""Minimum number of missing steps. A rank with only one step less may have received one batch less."""
+"""Minimum number of missing steps. A rank that lacks only one step may have received one batch less."""
 _SLACK_SECONDS = 0.05
-"""Tolerance in seconds. The container runtime timestamps log lines, and the rank timestamps points."""
+"""Tolerance, in seconds, for comparing a log line's time, set by the container runtime, with a point's time,
+set by the rank."""
 _BEGIN = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
 _STACK = re.compile(r"^(\[rank\d+\]: ?)?(\s|$|Traceback |During handling of the |The above exception was )")
 _LINE = re.compile(r"^(?P<time>\S+Z) ?(?P<text>.*)$")

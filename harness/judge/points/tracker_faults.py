@@ -17,7 +17,7 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Possible consequences if the tracker does not store data or loses it."""
+"""Causes that can be consequences if the tracker does not store data or loses it."""
 _FULL = "disk is full"
 
 
@@ -76,7 +76,7 @@ def replaced(case: Case) -> ObjectState | None:
 
 
 def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
-    """Run the `tracker-kept` check: the tracker did not cause the missing data in the findings `before`."""
+    """Run the `tracker-kept` check: the tracker did not cause the missing data reported in `before`."""
     lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []

@@ -11,11 +11,11 @@ from harness.judge.logs import clues
 
 LAST_LINES = 400
 MAX_SILENT = 3
-"""Maximum number of ranks for which the last log line is quoted."""
+"""Maximum number of ranks whose last log lines are quoted in a finding."""
 YOUNGER_SECONDS = 60.0
 """A pod created more than this many seconds after another rank started may have replaced an earlier pod."""
 _LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
-"""The labels with which the MPI operator and the training operator mark a launcher pod, in this order."""
+"""Labels that mark a launcher pod. The MPI operator sets the first, and the training operator the second."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
 
@@ -102,7 +102,7 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: list[str]) -> Finding:
-    """Return the finding run.not_ended, with the last log lines of the ranks that were silent the longest."""
+    """Return the run.not_ended finding, with the last log lines of the ranks that were silent the longest."""
     states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
     still = [rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks]
     return not_passed(
@@ -145,7 +145,7 @@ def _younger(case: Case) -> list[str]:
     """
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else None
     if case.launch.kind == "StatefulSet" and policy != "Parallel":
-        return []  # The controller creates its pods one after another.
+        return []  # The StatefulSet controller creates its pods one after another.
     started = [at for index in case.pods if (at := case.container_started(index)) is not None]
     found = []
     for index, pod in case.pods.items():

@@ -21,7 +21,7 @@ from harness.judge.points.ground_truth import Attempt, Truth
 
 CHECK: Final[CheckId] = "code"
 _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")
-"""Properties that must be the same on all ranks, most general first."""
+"""Properties of the code that must be the same on all ranks, most general first."""
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
 
@@ -31,9 +31,9 @@ class Ran:
 
     rank: int
     files: dict[str, set[str]] = field(default_factory=dict)
-    """The SHA-256 of each file at process startup, keyed by path."""
+    """Maps the path of each file to its SHA-256 values at process startup."""
     ran: dict[str, set[str]] = field(default_factory=dict)
-    """All later SHA-256 values of each file that the process imported, keyed by path."""
+    """Maps the path of each file that the process imported to all its later SHA-256 values."""
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     client: set[str] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Ran:
 
 @dataclass
 class _Difference:
-    """A code difference that several ranks may share. `late` is set if it arose after startup."""
+    """A code difference that several ranks may share. `late` is True if it arose after startup."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -177,7 +177,10 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield only the first property that differs between ranks, because it implies further differences."""
+    """Yield only the first property that differs between ranks.
+
+    It implies differences in later properties.
+    """
     for name in _SAME:
         by_value: dict[str, set[int]] = {}
         for ran in reports:

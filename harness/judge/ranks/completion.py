@@ -144,7 +144,7 @@ def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
 
 
 def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
-    """Return whether all pods have ended, with all their containers."""
+    """Return whether all pods and all their containers have ended."""
     phases = {mapping(pod.last.object, "status").get("phase") for pod in case.pods.values()}
     return phases <= {"Succeeded", "Failed"} and all(
         end.state in {"succeeded", "failed"} for end in ends.values()

@@ -17,9 +17,9 @@ LATER = (
 )
 AGAIN = "attach again, or with --follow, which records the pods before they are deleted"
 MAX_EVENTS = 2
-"""Maximum number of Events that are quoted."""
+"""Maximum number of Events that a finding quotes."""
 _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted", "TaintManagerEviction")
-"""Reasons of the Events by which controllers report that they deleted a pod."""
+"""Reasons of Events in which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
 
 
@@ -86,7 +86,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
 
 
 def events(case: Case) -> tuple[list[str], list[str]]:
-    """Return sentences about the last Events that report the deletion of missing pods, and references."""
+    """Return sentences about the last Events that report the deletion of missing pods, with references."""
     there = {pod.name for pods in case.pod_attempts.values() for pod in pods}
     found: dict[str, ObjectState] = {}
     for event in case.bundle.last("event").values():

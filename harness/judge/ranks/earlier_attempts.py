@@ -15,9 +15,9 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, Restart, condition
 
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
-"""Kinds whose status counts restarts or failed pods."""
+"""Kinds of objects whose status counts restarts or failed pods."""
 _CREATIONS = ("SuccessfulCreate", "SuccessfulCreatePod")
-"""Reasons of the Events by which Kubernetes and Kubeflow controllers report that they created a pod."""
+"""Reasons of Events in which Kubernetes and Kubeflow controllers report that they created a pod."""
 _CREATION_SECONDS = 5.0
 """Maximum number of seconds between the creation of an object and the Event about it."""
 _GONE = "the pods of earlier attempts are gone, so it is not known why"

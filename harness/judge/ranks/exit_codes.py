@@ -24,7 +24,8 @@ from harness.judge.ranks import exit_masking, retried_commands, time_limits
 from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
-"""Errors from a rank whose peer ended before responding, in addition to those that `clues` finds in logs."""
+"""Pattern for errors from a rank whose peer ended before responding, in addition to those that `clues`
+finds."""
 
 _WHY_CODE_UNREADABLE = (
     "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
@@ -186,7 +187,7 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that terminated a rank, or ""."""
-    if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
+    if at == float("inf"):  # If a process's end was not recorded, it ended no later than its container.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
@@ -199,7 +200,7 @@ def _end_of_pod(case: Case, index: int) -> float:
 
 
 def out_of_memory(case: Case, index: int) -> list[int]:
-    """Return the ranks of a pod that the OOM killer ended, according to torchrun's records."""
+    """Return a pod's ranks that the OOM killer ended, according to the records of the torchrun agent."""
     of_pod = case.processes.get(index)
     lives = of_pod.lives if of_pod else []
     return [life.rank for life in lives if _code(life) == -9 and _out_of_memory(life)]
@@ -234,7 +235,7 @@ def _code(life: RankLife) -> int | None:
         return next(code for code in codes if code)
     agent = life.agent
     good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
-    return 0 if codes or good else None  # The check `exits` reports ranks whose exit code is unknown.
+    return 0 if codes or good else None  # The `exits` check reports ranks whose exit code is unknown.
 
 
 def _error(life: RankLife) -> str:

@@ -8,17 +8,18 @@ from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
-"""Matches the user's own script within the script that konduktor generates."""
+"""Pattern that finds the user's own script within the script that konduktor generates."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
-"""A command in a script line that starts a training program."""
+"""Pattern for a command, within a script line, that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
-"""A line with a compound command or a trap, which can both replace other commands' exit codes."""
+"""Pattern for a line with a compound command or a trap. Both can replace other commands' exit codes."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
-"""The words that close compound commands, such as `fi` and `done`. They do not run another command."""
+"""Pattern for words that close compound commands, such as `fi` and `done`. They do not run another
+command."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
@@ -31,9 +32,10 @@ _WAYS = (
     (r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])", "what follows `||` replaces it: end that part with `exit 1`"),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
 )
-"""Pairs of a pattern for the line that starts the program, and how such a line hides the exit code."""
+"""Pairs of a pattern for the line that starts the program and a clause on how such a line hides the exit
+code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
-"""The end of a line that starts a program in the background."""
+"""Pattern for the end of a line that starts a program in the background."""
 
 
 def script(case: Case, index: int) -> str:
@@ -67,7 +69,10 @@ def passes_on(text: str) -> bool:
 
 
 def _weight(word: str) -> tuple[bool, int]:
-    """Return a sort key: the user's script is probably the longest word that starts a program."""
+    """Return a sort key that ranks the user's script last.
+
+    It is probably the longest word that starts a program.
+    """
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)
 

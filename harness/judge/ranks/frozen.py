@@ -13,7 +13,7 @@ from harness.judge.end import End
 from harness.judge.finding import listed
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
-"""Meanings of process states, see proc(5)."""
+"""Meanings of the process states of a frozen process (proc(5))."""
 PAUSED = "in a paused state"
 """Part of containerd's error message for exec into a paused container."""
 
@@ -25,7 +25,8 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        # A snapshot without processes counts only if the container was paused. Otherwise, it had ended.
+        # A snapshot without processes counts only if the container was paused. Otherwise, the container had
+        # ended.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]

@@ -23,9 +23,9 @@ from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exit_codes, restart_store, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals raised by faults in the process itself. Other processes rarely send them."""
+"""Signals that faults in the process itself raise. Other processes rarely send these signals."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a container stopped by the kubelet.
+"""Exit codes of a container that the kubelet stopped with SIGTERM or SIGKILL.
 
 If torchrun reports a failed worker, the exit code in its report counts instead.
 """
@@ -38,7 +38,7 @@ _KILLED_ADVICE = (
     "workers use, and look at `dmesg` on the node; else find out who sent it: `kubectl get events`"
 )
 TORCHRUN_FAILED = 1
-"""Exit code of torchrun after it was terminated by a signal, if it is the container's main process."""
+"""Exit code of torchrun after a signal terminated it, if torchrun is the container's main process."""
 _OOM = "the kernel killed a process of its container, out of memory"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
@@ -46,8 +46,8 @@ _SERVICE_LINK_ADVICE = (
     "Service, or set enableServiceLinks: false in the pod template"
 )
 CLUE_LINES = 600
-"""Number of last log lines that are searched for hints. PyTorch writes a C++ stack of 30 lines for each
-socket error, and several of them after a rank has lost the rendezvous store."""
+"""Number of lines at the end of a log that are searched for hints. PyTorch writes a C++ stack of 30 lines for
+each socket error, and several of them after a rank has lost the rendezvous store."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -159,7 +159,10 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End, dated after the deadline, for a pod that the Job controller deleted at its deadline."""
+    """Return the End for a pod that the Job controller deleted at the Job's deadline.
+
+    Its time is moved after the deadline.
+    """
     text = f"{case.place(pod.index)} was taken down at the deadline of its Job"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 

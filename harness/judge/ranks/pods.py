@@ -25,9 +25,10 @@ from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""Number of last log lines that are searched for the exit code, which other processes' lines may follow."""
+"""Number of lines at the end of a log that are searched for the exit code. Other processes may log after
+it."""
 STOPPED_LINES = 5000
-"""Number of last log lines that are searched for the last line before the wait ended.
+"""Number of lines at the end of a log that are searched for the last line before the wait ended.
 
 Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
@@ -43,9 +44,10 @@ OF_ALL = (
 
 
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
-"""Causes with which a pod can end without a container status: the kubelet removed it or never wrote it."""
+"""Causes of pods that ended without a container status, because the kubelet removed the status or never wrote
+it."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
-"""Part of the API server's error message when it cannot reach a kubelet."""
+"""Pattern for the API server's error message when it cannot reach a kubelet."""
 
 
 def rank_pods(case: Case) -> Finding:
@@ -61,7 +63,7 @@ def rank_pods(case: Case) -> Finding:
             refs = ["objects/pod.jsonl"]
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
-    if case.launch.acceptance == "nodes":  # In acceptance tests, the check `reports` names the nodes.
+    if case.launch.acceptance == "nodes":  # In acceptance tests, the `reports` check names the nodes.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
     gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
     if gated_pods:
@@ -180,9 +182,10 @@ def _created_by_events(case: Case, events: list[ObjectState]) -> float:
 def rank_ends(
     case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None = None
 ) -> list[Finding]:
-    """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure.
+    """Run the `rendezvous` and `rank-exit` checks: find the first failed rank and its failure's consequences.
 
-    `recorded` is the result of admitted_logs.world: what injected recorders show about the ranks' world.
+    `recorded` is the result of admitted_logs.world, which describes the ranks' world according to injected
+    recorders.
     """
     bad = [
         end
@@ -248,7 +251,10 @@ def rank_ends(
 
 
 def _origin(case: Case) -> tuple[list[str], str]:
-    """Return why the failure that led to the reported one in an attached job is not known, and advice."""
+    """Return why the original failure in an attached job is unknown, and advice.
+
+    It led to the reported failure.
+    """
     text = "it is the consequence of another failure, which was not recorded"
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if not missing:

@@ -1,4 +1,4 @@
-"""Judge whether every process that contacted the tracker was recorded (check `processes`).
+"""Judge whether every process that contacted the tracker was recorded, as the `processes` check requires.
 
 The tracker stores the process named in each request. If a request from this launch does not name a process,
 the process ran without the recorder. What else that process did is unknown, so the check cannot pass.
@@ -46,7 +46,7 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Return the finding based on counts only: each recorded attempt of a rank attaches to a run once."""
+    """Return a finding based only on counts. Each recorded attempt of a rank should attach to a run once."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch in case.launches]
     lives = sum(
@@ -63,7 +63,7 @@ def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str
     case = attached.case
     for _, one in attached.attachments or []:
         if one.launch not in case.launches:
-            continue  # The check `only-our-job` judges the attachments of other launches.
+            continue  # The `only-our-job` check judges the attachments of other launches.
         if one.process is None or _process(one.process) not in recorded:
             yield f"{_who(attached, one)} attached to {attached.label(one.run_id)}"
     for _, writer in case.bundle.writers():
@@ -87,6 +87,9 @@ def _who(attached: Attached, one: Attachment) -> str:
 
 
 def _process(id_: str) -> tuple[str, str]:
-    """Return the pod UID and process id, without the start time, which may be unknown after the end."""
+    """Return the pod's UID and the process id from a process's identifier.
+
+    The start time is dropped, because it may be unknown after the process ended.
+    """
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

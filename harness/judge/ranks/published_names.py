@@ -14,12 +14,15 @@ from harness.judge.end import End
 from harness.judge.logs import clues
 
 _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
-"""Rendezvous backends with which MASTER_ADDR is a pod's host name."""
+"""Rendezvous backends for which torchrun sets MASTER_ADDR to a pod's host name."""
 
 
 @dataclass(frozen=True)
 class PublishedName:
-    """A host name that torchrun passed to the workers. `ranks` are the ranks in its pod, if it is known."""
+    """A host name that torchrun passed to the workers.
+
+    `ranks` are the ranks in the pod with this name, if known.
+    """
 
     ranks: list[int]
     text: str

@@ -26,7 +26,10 @@ from harness.workers.netcheck.torchrun_options import merged
 
 @dataclass(frozen=True)
 class Node:
-    """A job's node at the time of the snapshot. `agent` is None if torchrun was not running in its pod."""
+    """One of the job's nodes when the snapshot was taken.
+
+    `agent` is None if torchrun was not running in its pod.
+    """
 
     index: int
     ranks: list[int]
@@ -73,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes of the job. `waiting` are the nodes whose torchrun had not started a rank yet."""
+    """All nodes of the job. `waiting` contains the nodes whose torchrun had not started a rank yet."""
 
     nodes: list[Node]
     waiting: list[Node]
@@ -83,7 +86,7 @@ class Scene:
 
 
 Diagnosis = tuple[CauseId, list[Node], str] | None
-"""A cause, the affected nodes, and a sentence. None if the problem was not detected."""
+"""A detected problem as (cause, affected nodes, sentence), or None if it was not detected."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:

@@ -64,7 +64,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
 
 
 def _limit(case: Case) -> int | None:
-    """Return the workload annotation's limit on restarts per rank, for any reason, or None."""
+    """Return the limit on each rank's restarts from the workload's annotation, or None."""
     text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
@@ -173,7 +173,7 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return what suspended the job between two pods, and whether that is allowed, or None."""
+    """Return (description, allowed) if the job was suspended between two pods, or None."""
     born, again = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < again]
     for previous, state in pairwise(states):
@@ -202,9 +202,11 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return that Kueue evicted an attached job and admitted it again between two pods, or None.
+    """Return (description, True) if Kueue evicted an attached job and admitted it again between two pods.
 
-    When Kueue admits a Workload again, it sets the condition Evicted to False.
+    Otherwise, return None.
+
+    When Kueue admits a Workload again, it sets the Evicted condition to False.
     """
     removed = deletion.removed(before)
     created = seconds(mapping(after.last.object, "metadata").get("creationTimestamp"))

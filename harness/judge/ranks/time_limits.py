@@ -13,14 +13,15 @@ TIMED_OUT = 124
 """The exit code of `timeout` when its limit expires, unless it sends KILL or uses --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
-"""Tolerance in seconds. Kubernetes truncates times to seconds, so a process can appear to end too early."""
+"""Tolerance, in seconds, for a process that appears to end too early. Kubernetes truncates times to
+seconds."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _IN_SCRIPT = re.compile(r"\btimeout\s+(?:-\S+\s+(?:(?:KILL|TERM|INT|HUP|\d+\w?)\s+(?=\d))?)*\d+[smhd]?(?=\s)")
 
 
 def reached(process: ProcessRecord | None, at: float) -> str:
-    """Return the `timeout N` around a process if its limit had expired by the time `at`, or ""."""
+    """Return the `timeout N` command around a process if its limit had expired by the time `at`, or ""."""
     start = process.start if process is not None else None
     if start is None or start.limit_since_ms is None:
         return ""
@@ -44,7 +45,10 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the script's `timeout N` if the container ran (for `ran` seconds) up to that limit, or ""."""
+    """Return the script's `timeout N` command if the container ran for at least that time, or "".
+
+    `ran` is how long the container ran, in seconds.
+    """
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 

@@ -17,7 +17,7 @@ from harness.judge.points.ground_truth import Attempt, Truth
 ONE_START = 30.0
 """Maximum number of seconds between the starts of ranks in the same world."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
-"""Log line in which torchrun's agent reports a failed rank."""
+"""Pattern for a log line in which torchrun's agent reports a failed rank."""
 
 
 def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
@@ -177,7 +177,10 @@ def _life(
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
-    """Return whether two processes ran in one pod, and have the same restart count or one is a child."""
+    """Return whether two processes ran in the same pod without a restart of the rank between them.
+
+    Either their restart counts are equal, or one of them is a child process.
+    """
     first, start = before.start, after.start
     if first is None or start is None:
         return False

@@ -1,4 +1,4 @@
-"""Judge whether the ranks formed one world (check `world`).
+"""Judge whether the ranks formed one world, as the `world` check requires.
 
 Exit codes of 0 do not prove this. If torchrun in each pod is configured for a single node, every pod trains
 alone and has its own rank 0.
@@ -44,7 +44,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def met(case: Case) -> str:
-    """Return a sentence that describes the proved world."""
+    """Return a sentence that describes the world that the recorded processes prove."""
     assert case.world is not None
     size, pods = case.world.size, case.expected.num_nodes
     if pods == 1:
@@ -164,11 +164,11 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 
 def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> Finding:
-    """Return the finding `rendezvous` for a job whose pods all succeeded.
+    """Return the `rendezvous` finding for a job whose pods all succeeded.
 
-    `recorded` contains whether the ranks formed one world according to injected recorders, and a sentence. It
-    contains None if these recorders do not show it, in which case the logs may. Without injected recorders,
-    the recorded processes must prove one world.
+    `recorded` is (formed, sentence) from injected recorders, where `formed` is whether the ranks formed one
+    world. If the recorders do not show this, `formed` is None, and the logs are used. Without injected
+    recorders, the recorded processes must prove one world.
     """
     if recorded is not None:
         met_, text = recorded
@@ -190,7 +190,7 @@ _WHAT_SHOWS_IT = (
 
 
 def of_groups(case: Case) -> Finding | None:
-    """Return an attached job's finding `rendezvous` from gloo or NCCL logs, or None.
+    """Return an attached job's `rendezvous` finding from gloo or NCCL logs, or None.
 
     The logs prove one world if each expected rank logged a group of all ranks, in exactly one pod.
     """
@@ -212,7 +212,7 @@ def of_groups(case: Case) -> Finding | None:
 
 
 def of_logs(case: Case) -> Finding | None:
-    """Return an attached job's finding `rendezvous` from torchrun's logs, or None.
+    """Return an attached job's `rendezvous` finding from torchrun's logs, or None.
 
     The last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
     neither one common world nor that each pod trained alone.

@@ -16,9 +16,10 @@ from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Maximum difference in nats between two evaluations on the same kind of machine, due to summation order."""
+"""Maximum difference, in nats, between two evaluations on the same kind of machine, due to summation
+order."""
 OTHER_MACHINE = 1e-3
-"""Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
+"""Maximum difference, in nats, between the loss of a training on GPUs and its second evaluation on a CPU."""
 BELOW = 0.01
 """Maximum fraction by which a loss can fall below the data's known entropy by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")

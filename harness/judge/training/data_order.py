@@ -16,11 +16,13 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum fraction of steps at which a rank with a different seed deviates. The rest can match by chance."""
+"""A rank that uses another seed deviates from the expected sequences in at least this fraction of its steps.
+The other steps can match by chance."""
 LOOKED = 3
 """Number of each rank's deviating steps that are compared with the sequences of other ranks and steps."""
 Sums = tuple[float, float, float]
-"""The number of sequences that a rank used in a step, the sum of their indexes, and the sum of squares."""
+"""The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the indexes'
+squares."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def _wrong(
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # A rank with a different seed uses as many sequences as expected. A rank that drops some uses fewer.
+        # A rank with a different seed uses as many sequences as expected. A rank that drops sequences uses
+        # fewer.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
