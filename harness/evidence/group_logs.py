@@ -1,4 +1,4 @@
-"""Read from a pod's log which ranks formed a process group.
+"""Find out from a pod's log which ranks formed a process group.
 
 The messages come from gloo, NCCL and PyTorch, so they appear even if the job does not use torchrun. Newer
 versions of gloo print one line for each rank that has connected to its whole group. NCCL prints one with

@@ -1,4 +1,4 @@
-"""Read from torchrun's log which ranks run in a pod. torchrun logs them with LOGLEVEL=INFO."""
+"""Find out from torchrun's log which ranks run in a pod. torchrun logs them if LOGLEVEL is INFO."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT, C10D_PORT = "29500", "29400"
-"""The ports that torchrun uses without --master_port (DEFAULT_PORT), and without a port in --rdzv_endpoint
-(C10D_PORT)."""
+"""torchrun's default ports. It uses DEFAULT_PORT without --master_port, and C10D_PORT if --rdzv_endpoint has
+no port."""
 IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 
@@ -24,7 +24,7 @@ In measurements, an agent that polled while it waited used 0 to 3 ticks, and sev
 cores. A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""If the terminated child processes of an agent used more CPU ticks than this, they were ranks. In
+"""If an agent's terminated child processes used more CPU ticks (1/100 s) than this, they were ranks. In
 measurements, the child processes of agents that only waited for other agents used 0 ticks."""
 
 

@@ -35,11 +35,12 @@ class ProcessRecord:
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """For a torchrun agent: each start of its ranks. Events that each describe part of the same start are
+    """If the process is a torchrun agent, each start of its ranks. Events about parts of the same start are
     merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     stacks: list[tuple[int, RankStack]] = field(default_factory=list)
-    """For a torchrun agent: the recorded stacks of its ranks, with line numbers in processes.jsonl."""
+    """If the process is a torchrun agent, the recorded stacks of its ranks, with line numbers in
+    processes.jsonl."""
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
     line: int = 0
@@ -287,9 +288,9 @@ def _add(process: ProcessRecord, event: ProcessLine, number: int) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two events contain the same local rank.
+    """Return whether two events about an agent contain the same local rank.
 
-    If they do, they belong to different starts of the agent's ranks.
+    Such events belong to different starts of the agent's ranks.
     """
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
@@ -331,7 +332,7 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world and its size is the number of ranks in the job file.
+    """Return whether there is a world whose size is the number of ranks in the job file.
 
     The size is not checked if the job file does not contain the number of ranks.
     """

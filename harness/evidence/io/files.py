@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Convert an OSError caused by a full disk to a HarnessError. Other errors are raised unchanged."""
+    """Convert an OSError that a full disk caused to a HarnessError. Other errors are raised unchanged."""
     try:
         yield
     except OSError as error:
@@ -98,7 +98,8 @@ def inside(folder: Path, relative_path: str) -> Path:
     path = Path(relative_path)
     try:
         within = Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # a NUL character, or a character that the file system's encoding lacks
+    except ValueError:  # Raised for a NUL character, or for a character that the file system's encoding
+        # lacks.
         within = False
     if not within or path.is_absolute() or ".." in path.parts:
         raise NotInsideError(errno.EPERM, "is outside the bundle", ascii(relative_path))
@@ -130,7 +131,7 @@ def _bytes_in_holes(descriptor: int) -> int:
         hole = os.lseek(descriptor, end, os.SEEK_HOLE)
         try:
             end = os.lseek(descriptor, hole, os.SEEK_DATA)
-        except OSError as error:  # ENXIO: there is no data after the hole
+        except OSError as error:  # ENXIO means that no data follows the hole.
             if error.errno != errno.ENXIO:
                 raise
             end = size

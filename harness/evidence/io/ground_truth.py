@@ -29,8 +29,8 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers.ground_truth import truth_frames
 
 OUTSIDE = "outside"
-"""The value of the field "s" in the start frame of an attempt whose ground truth the recorder around the
-Pluto client wrote."""
+"""The value of a frame's "s" field if the recorder around the Pluto client, and not the worker, wrote the
+ground truth."""
 
 
 _AsItIs = (
@@ -103,7 +103,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # Frames from a rank's child processes have no place in the sequence.
+            if seq < 0:  # Frames from a rank's child processes are not part of the sequence.
                 lines.extend(decoded)
                 continue
             if seq != last + 1:

@@ -35,9 +35,9 @@ from harness.core.secret_rules import (
 )
 
 MIN_LENGTH = 4
-"""The minimum length of a secret. Shorter secrets would match ordinary text."""
+"""The minimum length of a secret, in characters. Shorter secrets would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length of a secret that is searched for in all its forms.
+"""The minimum length, in characters, of a secret that is searched for in all its forms.
 
 Shorter secrets are searched for only in plain text, base64 and the usual escapes, because their other forms,
 or parts of them, would match ordinary text.
@@ -51,15 +51,16 @@ of a line. A form of up to _LONG characters also triggers the search with either
 longer form with any of its blocks.
 """
 _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
-"""The lengths of the blocks into which forms are divided: for forms of up to 2 * _LONG characters, for longer
-encoded forms, and for longer plain forms."""
+"""The lengths, in characters, of the blocks into which forms are divided. They apply, in this order, to forms
+of up to 2 * _LONG characters, longer encoded forms and longer plain forms."""
 _PART = 2 * _LONG_BLOCK - 1
-"""The minimum length of a part of an encoded form that is replaced even without the rest of the form. Each
-part of this length contains a whole block."""
+"""The minimum length, in characters, of a part of an encoded form that is replaced even without the rest.
+Each part of this length contains a whole block."""
 _DEPTH = 4
 """The number of nested levels of escape sequences that are decoded."""
 _MAX_QUOTED = 256
-"""The maximum length of a secret whose quoted forms are also searched for in base64 and hex."""
+"""The maximum length, in characters, of a secret whose quoted forms are also searched for in base64 and
+hex."""
 _MAX_SPLIT = 512
 """The maximum number of encoded forms that are searched for across three or more short lines."""
 _MAX_TWICE = 1024
@@ -454,7 +455,7 @@ def compiled(pattern: bytes) -> Any:
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = 1 << 30  # an upper limit that is high enough for hundreds of secrets
+    options.max_mem = 1 << 30  # This limit, in bytes, is high enough for hundreds of secrets.
     options.log_errors = False
     return re2.compile(pattern, options)
 

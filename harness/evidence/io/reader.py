@@ -234,7 +234,7 @@ class Bundle:
         return state
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
-        """Map the uid of each object of a kind to its states, ordered by resource version.
+        """Map the uid of each object of the given kind to the object's states, ordered by resource version.
 
         Each resource version appears only once.
         """
@@ -246,7 +246,7 @@ class Bundle:
         return self._objects[kind]
 
     def last(self, kind: str) -> dict[str, ObjectState]:
-        """Map the uid of each object of a kind to its last state."""
+        """Map the uid of each object of the given kind to the object's last state."""
         return {uid: states[-1] for uid, states in self.objects(kind).items()}
 
     def pods(self) -> dict[int, Pod]:
@@ -323,7 +323,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the exits of commands in containers that init keeps alive afterwards, with line numbers."""
+        """Return the exits of commands in containers that init keeps alive after them, with line numbers."""
         return self._exits
 
     @cached_property
@@ -339,7 +339,9 @@ class Bundle:
         return list(self._records("processes.jsonl", PROCESS_LINE))
 
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
-        """Yield a rank's ground truth with line numbers. The suffix ".outside" selects the recorder's lines.
+        """Yield a rank's ground truth with line numbers.
+
+        If `suffix` is ".outside", yield the ground truth from the recorder around the Pluto client instead.
 
         Rows in a column file are yielded individually, with the number of the line that refers to the
         columns.

@@ -34,8 +34,8 @@ _VALUED = re.compile(r'(?a)(\{"name":"([-.\w]+)","value":)"[^"\\]*(?:\\.[^"\\]*)
 _LISTED = re.compile(r'"(--?[-\w]{1,120})",(?=("[^"\\]*(?:\\.[^"\\]*)*"))')
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _MAX_CLEAN = 4_000_000
-"""The maximum total length of the strings that are cached as containing no secret. A cache helps because the
-states of an object mostly contain the same strings."""
+"""The maximum total length, in characters, of the strings that are cached as containing no secret. A cache
+helps because the states of an object mostly contain the same strings."""
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
@@ -91,7 +91,7 @@ class Redactor:
 
     @property
     def search(self) -> _Search:
-        """Return the search for the secrets that are known now."""
+        """Return the object that searches for the secrets that are known now."""
         search = self._search
         if search is None:
             with self._lock:
@@ -222,7 +222,7 @@ def _strings_in(secret: str) -> Iterator[str]:
 
 
 def _masked_variable(match: re.Match[str]) -> str:
-    """Return a matched environment variable, with its value masked if its name denotes a secret."""
+    """Return the text of a matched environment variable, masking the value if the name denotes a secret."""
     return f'{match[1]}"{MASK}"}}' if _is_secret_name(match[2]) else match[0]
 
 

@@ -192,7 +192,7 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """How many bundles with a PASS verdict to keep. The newest bundles are kept."""
+    """The setting for how many bundles with a PASS verdict to keep. The newest bundles are kept."""
 
     last: int | None
     """The number of bundles to keep. None means all."""

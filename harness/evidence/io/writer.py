@@ -213,7 +213,7 @@ class BundleWriter:
         self._append("acceptance.jsonl", record)
 
     def dry_run(self, record: DryRun) -> None:
-        """Append a dry run for an object that a controller did not create."""
+        """Append the result of a dry run for an object that a controller did not create."""
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
@@ -237,9 +237,9 @@ class BundleWriter:
         )
 
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
-        """Append a line to truth/RANK.jsonl, or to truth/RANK.outside.jsonl with the suffix ".outside".
+        """Append a line to truth/RANK.jsonl, or to truth/RANK.outside.jsonl if `suffix` is ".outside".
 
-        The recorder around the Pluto client writes the second file.
+        The second file contains the ground truth from the recorder around the Pluto client.
         """
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
@@ -352,7 +352,7 @@ def timed(
     """Call `begun()` before the block and `ended(stage, error)` after it. `error` can be None."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
-        begun()  # inside `try`, so that `ended` is called even if a signal interrupts it
+        begun()  # This call is inside `try`, so that `ended` is called even if a signal interrupts it.
         yield
     except BaseException as error:
         failed = error

@@ -171,7 +171,7 @@ def rejection(pod: Mapping[str, Any]) -> Shortage | None:
     if status.get("phase") != "Failed" or not reason or accepted or _has_started(status):
         return None
     of_gpus = _OF_GPUS.search(message) is not None
-    if reason.startswith("OutOf"):  # If the node has GPUs at all, other pods use them.
+    if reason.startswith("OutOf"):  # A nonzero capacity means that other pods are using the node's GPUs.
         of_gpus = of_gpus and _NONE_LEFT.search(message) is not None
     cause: CauseId = "gpu.not_allocatable" if of_gpus else "scheduling.not_started"
     if _SHARED_ONCE in message:

@@ -4,7 +4,7 @@ The code calls such a policy a rule: a Pod Security Standard, a quota, a LimitRa
 webhook. The event for a refusal is a Warning about an object whose controller creates pods. Its reason means
 that an object could not be created. The event's message determines only whether another attempt can succeed,
 and which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown
-message is final.
+message counts as final.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import mapping
 
 _MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
-"""Kinds whose controllers create pods, or create Jobs that create pods."""
+"""Kinds of objects whose controllers create pods, or create Jobs that create pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
 """Event reasons used by Kubernetes controllers and JobSet 0.12 for objects that could not be created."""
 _PASSING = (

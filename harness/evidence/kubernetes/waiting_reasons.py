@@ -1,5 +1,4 @@
-"""Map messages from Kueue and the kubelet to a cause and to a decision whether the harness should keep
-waiting.
+"""Map messages from Kueue and the kubelet to causes, and decide whether the harness should keep waiting.
 
 The observer uses these tables to decide when to stop waiting, and the judge uses them to determine causes.
 The messages are those of Kueue 0.19, and of the kubelet and containerd in Kubernetes 1.36.
@@ -70,8 +69,8 @@ _REFUSALS = (
 """Patterns for messages in a Workload's QuotaReserved condition. The first match with a cause determines the
 cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""The message for a flavor whose quota is in use now. This flavor might admit the job later, even if no other
-flavor ever can."""
+"""Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
+even if no other flavor ever can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -109,7 +108,8 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Maps the reason why a container is waiting or did not start to its meaning."""
+"""Maps the reason in a container's status, if it is waiting or did not start, to the meaning of the
+reason."""
 _PULLS = (
     # Denials come first, because a registry can respond to a denied request with "does not exist or may
     # require authorization".
@@ -127,8 +127,8 @@ _PULLS = (
     _Text(("couldn't parse",), "image.not_found"),
     _Text(("no such host",), None, "final"),
 )
-"""Patterns for messages about failed image pulls, in lower case. The first match with a cause determines the
-cause."""
+"""Patterns for messages about failed image pulls. They match messages in lower case. The first match with a
+cause determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
 """Parts of messages from NVIDIA's container runtime, in lower case. This runtime fails if the node's driver
 fails."""
@@ -155,8 +155,7 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 
 
 def refusal(message: str, reason: str = "") -> Meaning:
-    """Return why Kueue has not reserved quota, given the message and the reason of the condition
-    QuotaReserved=False."""
+    """Return why Kueue has not reserved quota, given the QuotaReserved condition's message and reason."""
     matches = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message

@@ -47,7 +47,8 @@ from harness.core.limits import MAX_RANKS
 from harness.evidence.schema.record import Record
 
 SCHEMA_VERSION = 2
-"""Version 2 renamed causes and checks (harness/evidence/schema/upgrade.py) and added attempts and members."""
+"""The version of the bundle's format. Version 2 renamed causes and checks
+(harness/evidence/schema/upgrade.py) and added attempts and members."""
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
@@ -81,10 +82,10 @@ class PodGroup(Record):
     first: int = 0
     """The node index of the group's first pod."""
     strides: dict[str, int] = {}
-    """For each label or annotation that contains an index: by how much a pod's node index increases when the
-    index increases by one."""
+    """Maps each label or annotation that contains an index to the amount by which a pod's node index
+    increases when that index increases by one."""
     names: dict[str, int] = {}
-    """The node index of each pod, by pod name, for pods that have no label or annotation with an index."""
+    """Maps the names of pods that have no label or annotation with an index to their node indexes."""
 
 
 class Launch(Record):
@@ -132,7 +133,7 @@ class Launch(Record):
     same_as: str | None = None
     """For training: the bundle whose final weights this training run must reproduce."""
     same_as_weights: str | None = None
-    """The SHA-256 of the final weights in the bundle `same_as`."""
+    """The SHA-256 of the final weights in the bundle that `same_as` names."""
     upload: str | None = None
     """For training: the s3://BUCKET/PREFIX to which the training run must be uploaded at the end."""
     resume_from: str | None = None
@@ -178,7 +179,7 @@ class Expected(Record):
 
 
 class SentCode(Record):
-    """The code that the harness sent to the ranks. The check `code` compares it with the code that ran."""
+    """The code that the harness sent to the ranks. The `code` check compares it with the code that ran."""
 
     files: dict[str, str] = {}
     """The SHA-256 of each sent file, keyed by the file's path in the container."""
@@ -232,8 +233,11 @@ class DiskUse(Record):
 
 
 class Manifest(Record):
-    """The document manifest.json: the launched job, its requirements, the versions of all components, and the
-    stages of the launch."""
+    """The content of manifest.json.
+
+    It describes the launched job, its requirements, the versions of all components, and the stages of the
+    launch.
+    """
 
     schema_version: int = SCHEMA_VERSION
     nonce: str
@@ -259,7 +263,7 @@ class Manifest(Record):
     launch: Launch | None = None
     code: SentCode | None = None
     """The code that was sent to the ranks. It is None in bundles from older harness versions, for which the
-    check `code` is omitted."""
+    `code` check is omitted."""
     attached_at: str | None = None
     """For an attached job: the time at which the harness had read its objects. Changes before this time are
     known only if the objects still show them."""
@@ -399,8 +403,10 @@ class Check(Record):
 
 
 class Verdict(Record):
-    """The document verdict.json: the verdict on the launch, and the results of the checks on which it is
-    based."""
+    """The content of verdict.json.
+
+    It consists of the verdict on the launch, and the results of the checks on which the verdict is based.
+    """
 
     schema_version: int = SCHEMA_VERSION
     verdict: VerdictWord

@@ -60,7 +60,7 @@ class TruthColumns(ColumnsRecord):
 
 
 class TruthBlock(Record):
-    """A digest of rows of one metric.
+    """A digest of some of a metric's rows.
 
     Once a rank has logged more rows than the row limit, digests are recorded instead of further rows
     (ground_truth/truth_frames.py).
@@ -115,9 +115,9 @@ class TruthClient(Record):
     kind: Literal["client"] = "client"
     whole: bool
     sent: dict[str, list[tuple[int, int]]] = {}
-    """For each metric, the ranges of steps that the tracker acknowledged."""
+    """Maps each metric to the ranges of steps that the tracker acknowledged."""
     unsent: dict[str, list[tuple[int, int]]] = {}
-    """For each metric, the ranges of steps that the tracker did not acknowledge."""
+    """Maps each metric to the ranges of steps that the tracker did not acknowledge."""
     error: str = ""
     """Why the latest unsent point was not sent."""
 

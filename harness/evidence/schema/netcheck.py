@@ -21,7 +21,7 @@ class NetcheckCell(Record):
     """The address of the machine whose ICMP message ended the connection, or "" if there was no such
     message."""
     rtt: float = 0.0
-    """The round-trip time of a greeting and its response, in seconds."""
+    """The round-trip time of a greeting message and the response to it, in seconds."""
     rate: float = 0.0
     """The throughput in bytes per second of a transfer of 256 KiB in full-size packets."""
     bandwidth: float = 0.0
@@ -65,7 +65,7 @@ class NetcheckDiagnosis(Record):
     """The node rank that made the diagnosis. It is 0 if `whole` is true."""
     whole: bool
     """Whether the diagnosis covers all pairs of ranks. If false, rank 0 did not provide a verdict, and `rows`
-    contains only the results of the rank `rank`."""
+    contains only the results of the node rank in `rank`."""
     seconds: float
 
 

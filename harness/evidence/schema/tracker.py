@@ -135,8 +135,11 @@ class TrackerRefusal(TrackerFailure):
 
 
 class TrackerSummary(Record):
-    """The document tracker/summary.json: the number of records of each kind that the tracker has, and the
-    failures that the tracker reported."""
+    """The content of tracker/summary.json.
+
+    It consists of the number of records of each kind that the tracker has, and the failures that the tracker
+    reported.
+    """
 
     source: Literal["embedded", "hosted"]
     fetched_at: str
@@ -147,7 +150,7 @@ class TrackerSummary(Record):
     writers: int | None = None
     """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
-    """Whether the tracker stores the process that a request names (the header X-Harness-Process)."""
+    """Whether the tracker stores the process that a request names in its X-Harness-Process header."""
     digests: int | None = None
     """The number of digest reports. None if the tracker does not store digest reports."""
     truncated: bool = False

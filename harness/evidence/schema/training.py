@@ -58,8 +58,7 @@ class KnownEntropy(Record):
 
 
 class TrainingAudit(Record):
-    """The document training-audit.json: the audit of the checkpoints that a training job wrote to its
-    volume."""
+    """The content of training-audit.json: the audit of the checkpoints on a training job's volume."""
 
     error: str | None = None
     """The reason why the launch has no audit."""
