@@ -1,4 +1,4 @@
-"""Find the job that the user named by KIND/NAME, by NAME, or by the label selector of bare pods."""
+"""Find the job that the user named as KIND/NAME, as NAME, or by a label selector for bare pods."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ KINDS = ", ".join(each.kind.kind for each in TARGETS)
 KONDUKTOR = "trainy.ai/job-name"
 """Label that konduktor sets on its JobSets."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-"""A valid object name (RFC 1123). Any other text could change the path or the query of the request."""
+"""Pattern for a valid object name (RFC 1123). Any other text could change the path or the query of the
+request."""
 _SUFFIX = "-[0-9a-f]{4}"
-"""The suffix that konduktor appends to the name in the job file to form the JobSet's name."""
+"""Pattern for the suffix that konduktor appends to the name in the job file to form the JobSet's name."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def find(
             if not target.selector:
                 return _by_name(target, reader, waiting=not deadline.passed)
             found = _by_selector(target, reader)
-            if reported:  # The other pods are still being created.
+            if reported:  # Some of the job's pods may not have been created yet.
                 time.sleep(SETTLE_SECONDS)
                 found = _by_selector(target, reader)
             return found
@@ -211,7 +212,7 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
         return _described(JOBSET, found, target, reader)
     if item is None:
         raise _missing(resource, name, reader)
-    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both kinds name the JobSet after the job.
         jobset = reader.get(JOBSET, name)
         if jobset is not None:
             _check_owner(resource, item, jobset)
@@ -305,12 +306,15 @@ def _no_namespace(reader: Reader) -> str:
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
-"""Pod labels with the name of the Job or JobSet. They remain if only that object is deleted
+"""Pod labels that contain the name of the Job or JobSet. The pods keep them if only that object is deleted
 (--cascade=orphan)."""
 
 
 def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Object | None]:
-    """Return the resource in the API version that the cluster serves, and the object or None."""
+    """Return the resource in the API version that the cluster serves, and the object.
+
+    The object is None if it does not exist.
+    """
     item = reader.get(resource, name)
     if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
         return MPI_JOB_V1, older

@@ -23,7 +23,7 @@ JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-"""Label that Kubeflow Trainer sets on its replicated jobs. The ranks run in the step `trainer`."""
+"""Label that Kubeflow Trainer sets on its replicated jobs. The ranks run in the `trainer` step."""
 KUBEFLOW_JOB = "training.kubeflow.org/job-name"
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
@@ -258,7 +258,7 @@ def _count(value: Any, otherwise: int) -> int:
 
 
 def _of_jobset(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
-    """Return one group per replicated job. In a TrainJob's JobSet, only the step `trainer` has ranks."""
+    """Return one group per replicated job. In a TrainJob's JobSet, only the `trainer` step has ranks."""
     found: list[tuple[bool, ReplicaGroup]] = []
     for job in items(item, "spec", "replicatedJobs"):
         spec = mapping(job, "template", "spec")
@@ -291,7 +291,7 @@ def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
 def _of_labels(
     labels: dict[str, str], strides: dict[str, int], pods: Sequence[Object]
 ) -> tuple[ReplicaGroup, ...]:
-    """Return one group with the existing pods, for a job whose object does not specify their number."""
+    """Return one group with the existing pods, for a job whose object does not specify the number of pods."""
     own = [pod for pod in pods if labels.items() <= mapping(pod, "metadata", "labels").items()]
     values = [{**mapping(p, "metadata", "labels"), **mapping(p, "metadata", "annotations")} for p in own]
     indexes = [

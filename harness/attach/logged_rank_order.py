@@ -23,14 +23,15 @@ from harness.evidence.torchrun_logs import LoggedRanks
 
 @dataclass(frozen=True)
 class RankOrder:
-    """The known places of pods in the rank order. The other pods get the remaining places."""
+    """The known positions of pods in the rank order. All other pods get the remaining positions."""
 
     known: dict[int, int] = field(default_factory=dict)
-    """Maps the index of a pod to its place."""
+    """Maps the index of a pod to its position in the rank order."""
     text: str = ""
-    """The source of the order, or why it is not known, as a clause. Empty if ranks follow the pod order."""
+    """A clause that names the source of the order, or explains why the order is unknown. Empty if the ranks
+    follow the pod order."""
     contradiction: str = ""
-    """A clause about pods that claim the same rank, or a rank outside the job's world size."""
+    """A clause about pods that claim the same rank, or a rank that is not below the job's world size."""
 
 
 def logged(
@@ -115,7 +116,7 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
     if max(by_index.values()) >= expected.ranks:
         high = max(by_index.values())
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
-    if max(by_index.values()) >= nodes:  # RANK is the rank of the pod's first process.
+    if max(by_index.values()) >= nodes:  # Here, RANK is the rank of the pod's first process.
         by_index = {index: rank // per_pod for index, rank in by_index.items()}
     text = "the pods are ordered by their variable RANK"
     return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

@@ -22,11 +22,13 @@ WHOLE_LOGS = 64
 """For jobs with at most this number of pods, logs are read in full. For larger jobs, only logs to which a
 recorder writes are read in full, because the lines of a rank's earlier process may be anywhere in its log."""
 MAX_BYTES = 2 << 30
-"""Maximum total size of the logs that are read in full. From all others, only the last lines are read."""
+"""Maximum total size, in bytes, of the logs that are read in full. From all other logs, only the last lines
+are read."""
 MAX_LOG_BYTES = 128 << 20
 """Maximum number of bytes read from one log. From a longer log, only the last lines are read."""
 TAIL_LINES = 2000
-"""Number of last lines that are read if a log is not read in full, and from containers without ranks."""
+"""Number of lines that are read from the end of a log that is not read in full, or whose container has no
+ranks."""
 _UNAVAILABLE = "unable to retrieve container logs"
 """Start of the message that the kubelet returns, with status 200, for a log that no longer exists."""
 
@@ -51,8 +53,8 @@ def read(
 ) -> list[str]:
     """Write the logs of all containers that have started. Return the gaps, as "<pod>-<container>: reason".
 
-    `feed(pod, uid, text)` is called with each log of the container `container`. With `previous_alone`, only
-    the logs of previous instances are read, because the current logs are followed.
+    `feed(pod, uid, text)` is called with each log of the container named `container`. With `previous_alone`,
+    only the logs of previous instances are read, because the current logs are followed.
     """
     pods = list(pods)
     many = len(pods) > WHOLE_LOGS
@@ -70,7 +72,7 @@ def read(
         text, gaps = _read(
             reader, log if left > 0 or log.tail else replace(log, tail=TAIL_LINES), previous_alone
         )
-        left -= len(text)  # This is approximate, because several threads read concurrently.
+        left -= len(text)  # The total is approximate, because several threads read concurrently.
         if text:
             with writer.log_file(log.pod, log.container) as file:
                 file.write(text)

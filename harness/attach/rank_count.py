@@ -19,7 +19,8 @@ _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:\s|$)|-m\s+torch\.distributed
 _ACCELERATE = re.compile(r"(?:^|[\s/;&|(])accelerate\s+launch\b")
 _OTHER = re.compile(r"(?:^|[\s/;&|(])(mpirun|mpiexec|horovodrun|deepspeed)\s")
 _REPORTED = re.compile(rb"\brank\s*:\s*(\d{1,18}) \(local_rank: (\d{1,18})\)")
-"""A line about a failed worker in torchrun's failure report, which lists the workers of the same pod."""
+"""Pattern for a line about a failed worker in torchrun's failure report, which lists the workers of one
+pod."""
 _GPU = re.compile(r"^[\w.-]+/(gpu|mig-.+)$")
 
 
@@ -116,7 +117,7 @@ def _gpus(container: Object) -> int:
 
 
 def reported(log: Iterable[bytes], per_pod: int) -> int | None:
-    """Return the pod's place in the rank order according to torchrun's last failure report, or None.
+    """Return the pod's position in the rank order according to torchrun's last failure report, or None.
 
     With c10d, the rank order can differ from the pod order. `log` yields the lines of the pod's log, and
     `per_pod` is the number of ranks per pod.
@@ -131,10 +132,10 @@ def reported(log: Iterable[bytes], per_pod: int) -> int | None:
 
 
 def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
-    """Return each pod's place in the rank order, keyed by pod index.
+    """Return each pod's position in the rank order, keyed by pod index.
 
-    `known` contains the places found in logs. The other pods get the remaining places in ascending order.
-    Returns None if each pod's place is its index, or if the known places contradict each other.
+    `known` contains the positions found in logs. The other pods get the remaining positions in ascending
+    order. Returns None if each pod's position is its index, or if the known positions contradict each other.
     """
     places = set(known.values())
     if len(places) < len(known) or not places <= set(range(nodes)):

@@ -21,9 +21,10 @@ PAGE = 500
 SECONDS = 20.0
 """Timeout of a request, in seconds."""
 RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
-"""Seconds for which a request is retried if the API server is busy, and the pause before each retry."""
+"""Time for which a request is retried if the API server is busy, and the pause before each retry. Both are in
+seconds."""
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
+"""HTTP statuses that mean that the API server is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
 """HTTP status for an expired resource version or `continue` token."""
 
@@ -54,7 +55,7 @@ class Reader:
     namespace: str
     unread: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
-    """The kinds that the cluster does not serve."""
+    """The kinds that were requested but that the cluster does not serve."""
 
     def get(self, resource: Resource, name: str, *, retry: bool = True) -> Object | None:
         """Return an object, or None if it or its kind does not exist.
@@ -127,7 +128,8 @@ class Reader:
             except ApiException as error:
                 if error.status != _EXPIRED or "continue" not in query:
                     raise
-                # The caller may already have used the first pages. The last state of each object counts.
+                # The list starts again from its first page. The caller may get an object twice, and the last
+                # state counts.
                 query.pop("limit"), query.pop("continue")
                 page = self._json(path, query)
             for item in page.get("items") or []:

@@ -21,7 +21,8 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
-"""Time, in seconds, for which an Event is kept if it may be about an object of the job not read yet."""
+"""Time, in seconds, for which an Event is kept. It may be about an object of the job that has not been read
+yet."""
 
 
 class Recording:

@@ -18,7 +18,7 @@ USUAL = ("PLUTO_API_KEY", "PLUTO_API_TOKEN", "api-key")
 
 @dataclass(frozen=True)
 class SecretKey:
-    """An entry in a Secret. `key` is "" if the user named only the Secret."""
+    """A reference to an entry in a Secret. `key` is "" if the user named only the Secret."""
 
     name: str
     key: str = ""

@@ -50,7 +50,7 @@ class Options:
     """Options for attaching. By default, the job is read once."""
 
     namespace: str | None = None
-    """None means the namespace of the kubeconfig's current context."""
+    """The job's namespace. None means the namespace of the kubeconfig's current context."""
     wait: float = 0.0
     """Maximum time in seconds to wait for a job that does not exist yet."""
     follow: bool = False
@@ -194,7 +194,7 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
     if _changed(job, reader, recording):
-        with suppress(HarnessError):  # If this fails, the states of the pods that were read before count.
+        with suppress(HarnessError):  # If this fails, the pod states that were read earlier are used.
             for kind, item in read(POD):
                 recording.add(kind, item)
     recording.flush()
@@ -210,7 +210,7 @@ def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
     """
     if job.item is None:
         return False
-    with suppress(HarnessError):  # If this fails, the state of the object that was read before counts.
+    with suppress(HarnessError):  # If this fails, the object's state that was read earlier is used.
         item = reader.get(job.resource, job.name, retry=False)
         if item is not None and mapping(item, "metadata").get("uid") == job.uid:
             recording.add(job.resource.kind.name, item)
@@ -248,7 +248,8 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
-    if (read := writer.current.expected) is not None:  # This keeps the run that the tracker identified.
+    if (read := writer.current.expected) is not None:  # The new expectations keep the run that was identified
+        # with the tracker.
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
     if from_logs is not None:

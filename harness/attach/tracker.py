@@ -41,9 +41,9 @@ SECONDS = 10.0
 URLS = ("PLUTO_URL_API", "PLUTO_URL_APP")
 KEYS = ("PLUTO_API_KEY", "PLUTO_API_TOKEN")
 MAX_RUNS = 64
-"""Maximum number of runs that are read because recorders wrote their ids."""
+"""Maximum number of runs that are read only because recorders wrote the runs' ids to the logs."""
 _PAGE = re.compile(r"(https?://[^/\s\x1b]+)/o/[^/\s]+/projects/([^/\s\x1b]+)/[^/\s\x1b]+")
-"""The URL of a run's page, which the Pluto client prints after it has attached to the run."""
+"""Pattern for the URL of a run's page, which the Pluto client prints after it has attached to the run."""
 _HOSTED_APP = "pluto.trainy.ai"
 
 
@@ -226,7 +226,7 @@ def _resolved(
     of_recorders = by_id(client, ids, project, SECONDS)
     found = next((one for one in of_recorders if not run or run in _names(one)), None)
     if found is not None and named.given and project not in ("", found.project):
-        found = None  # The user named another project.
+        found = None  # The run is in another project than the one that the user named.
     if found is None and run and is_tracker_id(run):
         external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
         found = None if external else by_word(client, run, project, SECONDS)

@@ -23,7 +23,7 @@ from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SU
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
-"""The marks of the lines that injected recorders write."""
+"""The strings that mark lines from injected recorders."""
 
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:

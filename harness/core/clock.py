@@ -48,5 +48,8 @@ def timestamp(at: float) -> str:
 
 
 def now() -> str:
-    """Return the current UTC time in RFC 3339 format with microseconds, as used for all times in a bundle."""
+    """Return the current UTC time in RFC 3339 format with microseconds.
+
+    All times in a bundle have this format.
+    """
     return CLOCK.now()

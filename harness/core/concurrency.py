@@ -1,5 +1,8 @@
-"""Run functions in threads: one function during a `with` block, several short functions, or functions that
-may hang."""
+"""Run functions in threads.
+
+There are helpers for one function during a `with` block, for several short functions, and for functions that
+may hang.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""The maximum number of concurrent calls. Each call uses its own connection to the API server."""
+"""The maximum number of functions that `run_all` runs concurrently. Each uses its own connection to the API
+server."""
 _WHY = "a concurrent task failed"
 
 

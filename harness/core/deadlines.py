@@ -2,9 +2,9 @@
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
-All are in seconds. Each launch has one `Budget`. The ranks' deadlines are passed to them in the variables
-HARNESS_RENDEZVOUS_SECONDS, HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (maximum time without progress).
-The job file's maxRunDurationSeconds is lowered to `job`.
+All deadlines are in seconds. Each launch has one `Budget`. The ranks' deadlines are passed to them in the
+variables HARNESS_RENDEZVOUS_SECONDS, HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (maximum time without
+progress). The job file's maxRunDurationSeconds is lowered to `job`.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def reading(token: Path) -> Callable[[client.Configuration], None]:
         try:
             configuration.api_key["BearerToken"] = f"Bearer {credential(token, 'tokenFile').decode().strip()}"
         except (UsageError, ValueError):
-            return  # the file is being replaced, and the previous token is still valid
+            return  # The file is being replaced, and the previous token is still valid.
 
     return read
 
@@ -105,8 +105,10 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the entry named `name` from a kubeconfig's list `contexts`, `clusters` or `users`, or {} if
-    there is none."""
+    """Return an entry from a kubeconfig, or {} if there is none.
+
+    The entry has the given name and is in the `contexts`, `clusters` or `users` list.
+    """
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -115,8 +117,7 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the entry in a kubeconfig's list `clusters` to which a context refers, or {} if there is
-    none."""
+    """Return the entry to which a context refers in a kubeconfig's `clusters` list, or {} if none exists."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 

@@ -38,7 +38,7 @@ from harness.core.retries import OnResponse, OnRetry, Requests, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
-"""A NO_PROXY value that matches every host, and one that matches no host."""
+"""Values for NO_PROXY. The first matches every host, and the second matches no host."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -140,7 +140,8 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # The client's default is a file in /tmp.
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # By default, the client stores this cache
+            # in /tmp.
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
@@ -159,7 +160,7 @@ class Kube:
 
     @property
     def on_response(self) -> OnResponse:
-        """Return the callback that is called after each response of the API server.
+        """Return the callback that is called after each response from the API server.
 
         Its arguments are the method, the URL and the status code.
         """
@@ -244,7 +245,7 @@ class Kube:
     def resource(self, api_version: str, kind: str) -> Any:
         """Return the dynamic client's resource for a kind.
 
-        If the kind is unknown, the API's resources are discovered again.
+        If the kind is unknown, the resources that the API server serves are discovered again.
         """
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
@@ -265,7 +266,7 @@ class Kube:
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        """Return all objects of a kind, in one or all namespaces, with their apiVersion and kind."""
+        """Return all objects of a kind, in one namespace or in all, with their apiVersion and kind."""
         found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
 

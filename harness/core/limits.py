@@ -24,12 +24,14 @@ MAX_PROCESSES: Final = 1_024
 MAX_RANKS: Final = 100_000
 """Maximum number of ranks in a launch: pods × ranks per pod."""
 MAX_SCRIPT_BYTES: Final = 120 * 1024
-"""Maximum size of a script. It is passed to a shell as a single argument, which Linux limits to 128 KiB."""
+"""Maximum size of a script, in bytes. The script is passed to a shell as a single argument, which Linux
+limits to 128 KiB."""
 MAX_VARIABLE_NAME: Final = 255
 MAX_VARIABLE_BYTES: Final = 120 * 1024
-"""Maximum size of an environment variable's value. Linux limits `NAME=value` to 128 KiB."""
+"""Maximum size of an environment variable's value, in bytes. Linux limits `NAME=value` to 128 KiB."""
 MAX_ENVIRONMENT_BYTES: Final = 512 * 1024
-"""Maximum total size of a container's environment variables. Kubernetes objects are limited to 1.5 MiB."""
+"""Maximum total size of a container's environment variables, in bytes. Kubernetes limits objects to 1.5
+MiB."""
 MAX_IMAGE: Final = 512
 """Maximum length of an image name in characters, including tag and digest."""
 MAX_PROBLEMS: Final = 10

@@ -14,5 +14,5 @@ def without_comments(script: str) -> str:
 
 
 OWN_PROCESSES = without_comments(_FILE.read_text())
-"""The definitions of the shell functions own_has, own_runs and own_each, and of the shell variables own and
+"""A shell script that defines the functions own_has, own_runs and own_each, and the variables own and
 own_cgroups."""

@@ -20,7 +20,7 @@ USER: Final = 65532
 """The user ID and group ID with which the harness's own pods run."""
 TMP: Final = "/tmp"  # noqa: S108 - in a container
 _FILES_OF_OTHERS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
-"""The capabilities that allow root to read and write other users' files. The Pod Security Standard "baseline"
+"""The capabilities that allow root to read and write other users' files. The "baseline" Pod Security Standard
 permits them."""
 _SECCOMP: Final = {"type": "RuntimeDefault"}
 
@@ -68,7 +68,7 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
     _make_writable(spec, container)
-    if not spec.get("serviceAccountName"):  # A service account that the user chose needs its token.
+    if not spec.get("serviceAccountName"):  # If the user chose a service account, its token must be mounted.
         spec.setdefault("automountServiceAccountToken", False)
 
 

@@ -87,7 +87,7 @@ class Proxy:
     def headers(self) -> dict[str, str]:
         """Return the header Proxy-Authorization, or {} if the proxy needs no credentials.
 
-        Its name is in lower case, as in urllib3.
+        The header's name is in lower case, as in urllib3.
         """
         if self.credentials is None:
             return {}
@@ -100,8 +100,8 @@ def proxy_of(
 ) -> Proxy | None:
     """Return the proxy for a request to a URL, or None for a direct connection.
 
-    If the proxy variable for the URL's scheme is not set, the variable `fallback` is read. Raises UsageError
-    for a proxy that the harness does not support.
+    If the proxy variable for the URL's scheme is not set, the variable named by `fallback` is read. Raises
+    UsageError for a proxy that the harness does not support.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)

@@ -64,13 +64,13 @@ class Replacement:
     """The spec as written by the user, except that paths are absolute."""
     kind: Kind
     versions: str = ""
-    """For the kind "versions": the version specifiers, such as `==0.0.28`, or the release tag of a
+    """If `kind` is "versions", the version specifiers, such as `==0.0.28`, or the release tag of a
     controller. Empty means the latest version."""
     path: Path = Path()
-    """For the other kinds: the path of the wheel, sdist, directory or Git repository. For a package in a
+    """For all other kinds, the path of the wheel, sdist, directory or Git repository. For a package in a
     subdirectory of a repository, the path includes the subdirectory."""
     ref: str = ""
-    """For the kind "git": the branch, tag or commit."""
+    """If `kind` is "git", the branch, tag or commit."""
 
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:

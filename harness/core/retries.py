@@ -23,7 +23,7 @@ RETRY_SECONDS = 20.0
 """The number of seconds for which a request without a response is retried, because the API server might be
 restarting."""
 PAUSE_SECONDS = 0.5
-"""The number of seconds to wait before the next attempt."""
+"""The number of seconds to wait before each retry."""
 OnRetry = Callable[[str, str], None]
 OnResponse = Callable[[str, str, int], None]
 
@@ -41,7 +41,8 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # An unreadable certificate file raises an error for each connection.
+        with suppress(OSError):  # If a certificate file cannot be read, each connection raises an error
+            # anyway.
             _share_context(self.pool_manager.connection_pool_kw)
         self.on_retry: OnRetry = _ignore
         self.on_response: OnResponse = _ignore
@@ -117,7 +118,7 @@ def reason_of(error: ApiException | HTTPError) -> str:
     Without a response, return urllib3's reason, without the connection pool and URL.
     """
     if isinstance(error, ApiException):
-        if not error.status:  # For a failed TLS handshake, the client sets no status.
+        if not error.status:  # If the TLS handshake fails, the error has no status.
             return " ".join(str(error.reason).split())
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"

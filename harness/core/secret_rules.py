@@ -16,7 +16,8 @@ from typing import Any
 
 MASK = "***"
 Span = tuple[int, int]
-"""The position of a secret's first character in a text, and the position after its last character."""
+"""The location of a secret in a text, as (position of its first character, position after its last
+character)."""
 
 STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:[0-9:.,]+(?:Z|[+-]\d\d:?\d\d)?"
 PREFIX = (
@@ -60,7 +61,7 @@ _BARE_NAMES = "token|secrets?|credentials?"
 or the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
-"""Last words of names that denote a secret. In a document's keys, words in the second group denote a secret
+"""Last words of names that denote a secret. In a document's keys, the words in _WITH_OTHERS denote a secret
 only if another word precedes them."""
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
@@ -92,8 +93,8 @@ _WORDS = rf"{_WORD_OF_NAME}(?:[-.](?:{_WORD_OF_NAME}|\d{{1,3}}))*"
 _CAPITALS = r"[A-Z]+(?:_[A-Z]+)*"
 _SECRET_OBJECT = re.compile(rf"(?a)(?:{_WORDS}|{_CAPITALS})(?:/(?:{_WORDS}|{_CAPITALS}))?(?:={_CAPITALS})?")
 """Matches a Secret's name that consists of words, possibly with a namespace, a key or a variable: hf-token,
-team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of the option --secret of `harness` have
-this form."""
+team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of harness's `--secret` option have this
+form."""
 _PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here")
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
@@ -175,8 +176,8 @@ _TAILS = (
 )
 """The last words of all names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""The maximum number of characters of a name that are checked, and the number of characters checked before
-the name, because a name can consist of two words ("api key")."""
+"""The maximum number of characters of a name that are checked, and the number of characters before the name
+that are checked too. A name can consist of two words ("api key")."""
 _OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
 _OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
 """Matches an option whose value is a secret. The value is the next word, or the next item of a JSON, Python
@@ -379,9 +380,10 @@ def _value(text: str, at: int) -> Span | None:
 
 
 def _header(text: str, at: int, name: str) -> Span | None:
-    """Return the span of the credentials in a header Authorization or Cookie, or None if there is no such
-    header at the position. The credentials extend to the end of the line or string. For some authentication
-    schemes, they are only the next word.
+    """Return the span of the credentials in an Authorization or Cookie header at the position, or None.
+
+    The credentials extend to the end of the line or string. For some authentication schemes, the credentials
+    are only the next word.
     """
     if name not in ("authorization", "cookie"):
         return None
@@ -402,8 +404,7 @@ def _header(text: str, at: int, name: str) -> Span | None:
 
 
 def argument(option: object, value: object) -> bool:
-    """Return whether the argument `value` is a secret because it follows the option `option` in a command
-    line."""
+    """Return whether the argument `value`, which follows `option` in a command line, is a secret."""
     if not (isinstance(option, str) and isinstance(value, str)) or not _ONLY_OPTION.fullmatch(option):
         return False
     if option.lstrip("-").lower() == "secret" and _SECRET_OBJECT.fullmatch(value.rstrip("`:.,;)")):
@@ -441,7 +442,7 @@ def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bo
     last, upper = before[-1:], text[start : start + len(name)].isupper()
     specific = strong or upper or header or last.isalnum() or last in ("_", "-") or not name[0].isalpha()
     if not quoted and not upper and _WORD.fullmatch(value) and (is_secret_name(value) or not specific):
-        return False  # code such as `api_key=api_key`, or a sentence such as "Unexpected token: end"
+        return False  # This is code such as `api_key=api_key`, or a sentence such as "Unexpected token: end".
     if specific:
         return not (name.endswith("pwd") and value.startswith("/"))
     return _COMPACT.fullmatch(value) is not None and (len(value) >= 20 or bool(_MIXED.match(value)))

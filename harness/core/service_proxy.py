@@ -23,7 +23,7 @@ _LOCAL = ("localhost",)
 
 @dataclass(frozen=True)
 class Service:
-    """A port of a Service, as given in a URL."""
+    """A Service and its port, as given in a URL."""
 
     namespace: str
     name: str
@@ -58,7 +58,7 @@ def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Clien
     """
     c = kube.configuration
     context = as_kubectl(ssl.create_default_context(cafile=c.ssl_ca_cert))
-    if not c.verify_ssl:  # The kubeconfig sets insecure-skip-tls-verify.
+    if not c.verify_ssl:  # In this case, the kubeconfig sets insecure-skip-tls-verify.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)

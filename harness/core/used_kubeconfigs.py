@@ -15,14 +15,14 @@ FOLDER = "kubeconfigs"
 
 
 def remember(state_dir: Path, kubeconfig: Path) -> None:
-    """Record in `state_dir` that the user has used a kubeconfig."""
+    """Record in `state_dir` that the user has used the given kubeconfig."""
     mark = _mark(state_dir, kubeconfig)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
 
 
 def is_known(state_dir: Path, kubeconfig: Path) -> bool:
-    """Return whether the user has used a kubeconfig, or the harness itself created it in `state_dir`."""
+    """Return whether the user has used this kubeconfig, or the harness itself created it in `state_dir`."""
     own = Path(os.path.realpath(kubeconfig)).is_relative_to(os.path.realpath(state_dir))
     return own or _mark(state_dir, kubeconfig).is_file()
 

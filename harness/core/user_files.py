@@ -17,11 +17,12 @@ from typing import Any, BinaryIO, Final
 from harness.core.errors import UsageError
 
 MAX_BYTES: Final = 1 << 20
-"""Default maximum size of a file in bytes. Kubernetes objects are limited to 1.5 MiB."""
+"""Default maximum size of a user's file in bytes. Kubernetes objects are limited to 1.5 MiB."""
 MAX_RECORD_BYTES: Final = 64 << 20
 """Maximum size in bytes of data written by the harness: a ledger, or a document or line in a bundle."""
 MAX_DEPTH: Final = 64
-"""Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
+"""Maximum depth of nested lists and mappings in a file. A pod template with affinities has a depth of about
+20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BOMS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # UTF-32's byte order mark starts with UTF-16's, so it must come first.

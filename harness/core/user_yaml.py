@@ -44,7 +44,7 @@ class _Loader(yaml.CSafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, TypeError, AttributeError):  # the value contradicts its tag
+        except (ValueError, LookupError, TypeError, AttributeError):  # The value contradicts its YAML tag.
             raise _Wrong(f"{_line(node)}: {_tag(node)} is expected") from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -97,8 +97,7 @@ def _events(text: str) -> None:
     sizes: dict[str, int] = {}
     """The number of values to which each anchor refers."""
     open_: list[tuple[str | None, int]] = []
-    """For each collection that has been opened and not closed: its anchor, and the number of values before
-    it."""
+    """For each collection that is still open, its anchor and the number of values before it."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1

@@ -18,7 +18,7 @@ def amount(size: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as ranges, such as "0, 1", "0-511" or "0-3, 7 and 40 more"."""
+    """Format rank numbers as ranges, such as "0, 1", "0-511" or "0-3, 7 and 40 more"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

@@ -86,7 +86,7 @@ def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdi
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove the bundles that exceed the setting `keep_runs`, except those in `spare`.
+    """Remove the bundles that exceed the `keep_runs` setting, except those in `spare`.
 
     Failures are reported as progress and do not change the verdict.
     """

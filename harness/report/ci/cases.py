@@ -32,7 +32,8 @@ from harness.report.html.page import REPORT
 
 CTRF, JUNIT = "ctrf.json", "junit.xml"
 MAX_SECONDS = 10 * 365 * 86_400
-"""Maximum duration of an acceptance test in ctrf.json, in seconds. A damaged bundle can contain any value."""
+"""Maximum duration of an acceptance test in ctrf.json, in seconds. Longer durations come from damaged
+bundles."""
 _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}
 
 
@@ -48,7 +49,7 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The acceptance tests: the check, its verdict before conversion, and its duration in seconds."""
+    """The acceptance tests, as (check, verdict before conversion, duration in seconds)."""
     started_at: str
     start: float
     stop: float

@@ -16,7 +16,7 @@ from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")
-"""Fields with items separated by line breaks. In `ranks`, items are separated by commas."""
+"""Names of the fields whose items are separated by line breaks. In `ranks`, items are separated by commas."""
 
 
 class Launched(BaseModel):

@@ -22,7 +22,10 @@ def active(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """Return a line that creates an annotation. `where` sets title, file and line; None is omitted."""
+    """Return a line that creates an annotation.
+
+    `where` sets the title, file and line. Values that are None are omitted.
+    """
     properties = ",".join(
         f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
     )

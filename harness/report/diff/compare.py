@@ -73,7 +73,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """The number of events of a kind (type, reason and object kind) that occurs in only one bundle."""
+    """The number of events with a type, reason and object kind that occur together in only one bundle."""
 
     type: str
     reason: str

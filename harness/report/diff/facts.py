@@ -22,9 +22,9 @@ class Series:
     """The rows that one rank logged for one metric, and which of them are in the run."""
 
     values: Mapping[int, float] = field(default_factory=dict)
-    """The value of every known row, by step."""
+    """Maps the step of every known row to its value."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The SHA-256 of rows for which only the digest is known, by (first step, last step)."""
+    """Maps (first step, last step) to the SHA-256 of these rows, if only their digest is known."""
     logged: int = 0
     missing: tuple[int, ...] = ()
     """The steps of rows missing from the run."""
@@ -50,13 +50,13 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     job: dict[str, str] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
-    """The duration of each stage in seconds, in order, starting with the whole run."""
+    """Maps the name of each stage to its duration in seconds, in order, starting with the whole run."""
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
-    """The logged rows, by (rank, metric)."""
+    """Maps (rank, metric) to the logged rows."""
     mark: float | None = None
     """The launch's nonce as a number, which the main job logs and which is different for every launch."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """The number of events, by (type, reason, object kind)."""
+    """Maps (type, reason, object kind) to the number of events."""
 
 
 def facts(bundle: Bundle, name: str) -> Facts:

@@ -102,7 +102,8 @@ def of_fleet(fleet: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # These are sorted worst first, so the worst cell of each check and GPU is shown.
+    for cell in node.cells:  # The cells are sorted worst first, so the worst cell of each check and GPU is
+        # shown.
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(
@@ -208,10 +209,10 @@ def lines(fleet: Fleet) -> list[str]:
 
 
 def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
-    """Return a test for each check on each node and on the fleet: the check, its verdict and its duration.
+    """Return (check, verdict, duration in seconds) for each check on each node and on the whole fleet.
 
-    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. A check that covers several GPUs
-    becomes several tests.
+    A WARN counts as passed, with WARN in the check's text. An UNKNOWN check does not pass. A check that
+    covers several GPUs becomes several tests.
     """
     found = of_bundle(bundle)
     if found is None:
@@ -239,7 +240,7 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
 
 
 def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
-    """Yield the tests with unique names: a number is appended to the name of a test that occurs again."""
+    """Yield the tests with unique names. A number is appended to each name that has occurred before."""
     seen: dict[str, int] = {}
     for check, verdict, seconds in cases:
         number = seen[check.name] = seen.get(check.name, 0) + 1

@@ -23,7 +23,7 @@ class RankAttempt:
     """The number of the attempt, starting at 1."""
     of: int
     pod: str
-    """The pod's name, without the prefix that is the launched object's name."""
+    """The pod's name, without the launched object's name as a prefix."""
     start: float
     last: float | None
     """When the attempt recorded its last row, or None if it did not record any rows."""
@@ -50,8 +50,8 @@ def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
 
 
 def restarted(verdict: Verdict) -> str:
-    """Return the explanation of the check `restarts`, or "" if every rank ran once."""
-    # The check has evidence only if a rank was restarted.
+    """Return the explanation of the `restarts` check, or "" if every rank ran once."""
+    # The `restarts` check has evidence only if a rank was restarted.
     return next((one.explanation for one in verdict.checks if one.name == "restarts" and one.evidence), "")
 
 

@@ -1,4 +1,4 @@
-"""For each metric, count each rank's logged points and those that are in the run, and draw the curves."""
+"""Count each rank's logged points for each metric, and those that are in the run, and draw the curves."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
-"""The side of a square, the gap between squares, and the margin, in pixels."""
+"""The side length of a square, the gap between squares, and the margin of the picture, all in pixels."""
 SHADES = 4
 """The number of shades of green. Faster pairs are darker. More shades would be indistinguishable."""
 
@@ -32,7 +32,7 @@ class PairPicture:
     nodes: list[str]
     size: int
     shades: dict[int, str]
-    """The path for each shade. 0 is the slowest."""
+    """Maps each shade to its SVG path. Shade 0 is the slowest."""
     squares: list[Square]
     worst: list[Pair]
     """The pairs that did not pass, slowest first."""

@@ -14,9 +14,9 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import Manifest
 
 MAX_AXIS_SECONDS = 10 * 365 * 86_400
-"""Maximum length of a time axis with ticks, in seconds. A damaged bundle can contain any times."""
+"""A time axis that is longer than this, in seconds, has no ticks. A damaged bundle can contain any times."""
 LETTER = 0.85
-"""Width of a letter, as a percentage of the timeline's width on a wide screen."""
+"""Width of a letter in a label, as a percentage of the timeline's width on a wide screen."""
 
 
 @dataclass(frozen=True)

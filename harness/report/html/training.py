@@ -14,7 +14,8 @@ from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
-"""The size of the picture, and margins for axis labels, in the picture's units."""
+"""The width and height of the picture, and its left, bottom and top margins for labels, in the picture's
+units."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class View:
 
     curves: Curves | None
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
-    """Pairs of a checkpoint and whether the link `best` points to it."""
+    """Pairs of (checkpoint, whether the `best` link points to it)."""
     error: str | None
     """Why the checkpoints were not audited, or None if they were."""
 

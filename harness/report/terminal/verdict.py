@@ -103,7 +103,7 @@ def _checks(verdict: Verdict) -> Table:
 
 
 def _attempts(attempts: Sequence[RankAttempt]) -> Table:
-    """Return a table with one row per attempt. The check `restarts` shows why each attempt began."""
+    """Return a table with one row per attempt. The `restarts` check shows why each attempt began."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, overflow="fold")
