@@ -248,8 +248,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     wanted = expected(nodes, counts, job.item, groups, container)
-    if (read := writer.current.expected) is not None:  # The new expectations keep the run that was identified
-        # with the tracker.
+    if (read := writer.current.expected) is not None:  # Keep the run that the tracker identified.
         run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
         wanted = wanted.model_copy(update=run)
     if from_logs is not None:

@@ -140,8 +140,7 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # By default, the client stores this cache
-            # in /tmp.
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # The client's own default is in /tmp.
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 

@@ -98,8 +98,7 @@ def inside(folder: Path, relative_path: str) -> Path:
     path = Path(relative_path)
     try:
         within = Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # Raised for a NUL character, or for a character that the file system's encoding
-        # lacks.
+    except ValueError:  # The path has a NUL character, or one that cannot be encoded.
         within = False
     if not within or path.is_absolute() or ".." in path.parts:
         raise NotInsideError(errno.EPERM, "is outside the bundle", ascii(relative_path))

@@ -236,8 +236,7 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     of the changes is taken from the objects' resource versions.
     """
     born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # For events before the harness attached, only timestamps show the
-        # order.
+    if case.launch.attached and born < 0:  # Before the harness attached, only timestamps show the order.
         at = requested_at(removed) + WHOLE_SECONDS
         signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
         return all(at <= _sign_at(case, sign) for sign in signs)

@@ -393,8 +393,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. This rank's steps are compared with those of rank
-        # 0.
+        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"

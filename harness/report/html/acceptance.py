@@ -102,8 +102,7 @@ def of_fleet(fleet: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # The cells are sorted worst first, so the worst cell of each check and GPU is
-        # shown.
+    for cell in node.cells:  # The first cell of each check and GPU, which is the worst one, is shown.
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(
