@@ -128,8 +128,8 @@ class Reader:
             except ApiException as error:
                 if error.status != _EXPIRED or "continue" not in query:
                     raise
-                # The list starts again from its first page. The caller may get an object twice, and the last
-                # state counts.
+                # The list starts again from its first page, so the caller may get objects twice.
+                # For each object, the last state counts.
                 query.pop("limit"), query.pop("continue")
                 page = self._json(path, query)
             for item in page.get("items") or []:

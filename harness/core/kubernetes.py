@@ -94,9 +94,9 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # If the configuration has no proxy, the client's WebSockets read the proxy from the environment but
-        # ignore no_proxy. The configuration therefore always has a proxy. For direct connections, its
-        # no_proxy matches every host.
+        # Without a configured proxy, WebSockets take the proxy, but not no_proxy, from the environment.
+        # The configuration therefore always has a proxy, even for direct connections.
+        # For direct connections, the configuration's no_proxy matches every host.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None

@@ -222,8 +222,8 @@ class PodProcesses:
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that were not started by another recorded process."""
-        # If a shell calls exec for its last command, that command has the shell's pid, but did not start the
-        # shell's earlier child processes.
+        # If a shell calls exec for its last command, that command has the shell's pid.
+        # It did not start the child processes that the shell had started earlier.
         others = self._outside_torchrun
         began = {process.pid: process.began for process in reversed(others)}
         return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]

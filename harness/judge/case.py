@@ -39,8 +39,9 @@ def terminal(
 ) -> Literal["Completed", "Failed"] | None:
     """Return "Completed" if every node's command exited with 0, or "Failed" if one exited with another code.
 
-    Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the deadline or
-    an interruption by the user ended the wait. After that time, the harness itself stops the commands.
+    Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the harness
+    stopped waiting because of its deadline or an interruption by the user. After that time, the harness
+    itself stops the commands.
     """
     ended = [_exit(bundle, pod, until) for pod in pods]
     codes = [end[1].exit_code for end in ended if end is not None]
@@ -201,9 +202,9 @@ class Case:
 
     @property
     def waited_until(self) -> float | None:
-        """Return when the wait ended, in seconds since the epoch.
+        """Return when the harness stopped waiting for the job, in seconds since the epoch.
 
-        If a signal ended the launch before the wait began, this is the time of the signal.
+        If a signal ended the launch before the harness began to wait, this is the time of the signal.
         """
         cut = (one for one in self.manifest.stages if one.error in SIGNALS)
         stage = self.wait or next(cut, None)
@@ -212,7 +213,7 @@ class Case:
 
     @property
     def interrupted_at(self) -> float | None:
-        """Return when the deadline or a signal from the user ended the wait, or None if neither did.
+        """Return when the harness stopped waiting because of its deadline or a signal, or None otherwise.
 
         After that time, the harness itself stops the job.
         """
@@ -316,12 +317,15 @@ class Case:
 
     @cached_property
     def jobsets(self) -> list[ObjectState]:
-        """Return all states of the launched object, oldest first, including those after the wait."""
+        """Return all states of the launched object, oldest first.
+
+        They include states after the harness stopped waiting.
+        """
         return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
     @cached_property
     def jobset(self) -> ObjectState | None:
-        """Return the last state of the launched object up to the end of the wait, or None."""
+        """Return the last state of the launched object before the harness stopped waiting, or None."""
         states = self._awaited(self.jobsets)
         return states[-1] if states else None
 

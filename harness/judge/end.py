@@ -66,8 +66,7 @@ def first(bad: list[End]) -> End:
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
-        # A rank whose rendezvous failed or timed out may have waited for a rank that failed for another
-        # reason.
+        # A rank whose rendezvous failed or timed out may have waited for a rank that failed earlier.
         waited = 2 if end.cause == "rendezvous.timeout" else int((end.cause or "").startswith("rendezvous."))
         # If another rank in the pod lost a peer, the rank's own error may be a consequence of that loss.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index

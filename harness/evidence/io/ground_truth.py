@@ -114,8 +114,8 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # If the attempt's start frame was lost, a start record is added, so that readers do not attribute the
-        # rows to the previous attempt.
+        # If the attempt's start frame was lost, a start record is added.
+        # Without it, readers would attribute the rows to the previous attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._assumed_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]

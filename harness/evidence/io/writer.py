@@ -314,8 +314,8 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close all files. A later write reopens its file."""
-        # Points are still buffered only if tracker/summary.json was not written. Without that file, the
-        # points prove nothing.
+        # Points are still buffered only if tracker/summary.json was not written.
+        # Without that file, the points prove nothing.
         with contextlib.suppress(HarnessError):
             self.points.flush()
         with self._lock:

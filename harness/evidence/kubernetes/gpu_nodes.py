@@ -231,8 +231,8 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
         return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
-    # If the node offers each GPU only once, the device plugin does not yet use the configuration in the
-    # labels.
+    # The device plugin may not yet use the configuration in the labels.
+    # In that case, the node still offers each GPU only once.
     if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
         return None
     each = replicas if replicas > 1 else capacity // count if count and more else 0

@@ -44,8 +44,7 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
             continue
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
-        # Creation times have a resolution of one second. Pods created in the same second are sorted by
-        # resource version.
+        # Pods created in the same second are sorted by resource version.
         found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
     ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}

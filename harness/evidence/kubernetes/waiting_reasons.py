@@ -111,8 +111,7 @@ _CONTAINER_REASONS = {
 """Maps the reason in a container's status, if it is waiting or did not start, to the meaning of the
 reason."""
 _PULLS = (
-    # Denials come first, because a registry can respond to a denied request with "does not exist or may
-    # require authorization".
+    # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),
     _Text(("authorization failed",), "image.pull_denied"),
     _Text(("unauthorized",), "image.pull_denied"),

@@ -157,8 +157,8 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # The finding gets the phase of the `image` check, which is earlier than that of the exit codes. The
-        # pods' exit codes are only consequences of the image.
+        # The cause is the image, so the finding gets the phase of the `image` check.
+        # The pods' exit codes, which belong to a later phase, are only consequences.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -275,10 +275,9 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 
 
 def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield (answer, sentence) for each doubtful result.
+    """Yield (pod's answer, sentence) for each doubtful result.
 
-    A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit. The answer is the
-    pod's.
+    A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit.
     """
     every = {check.id for one in there.values() for _, check in one.checks}
     for one in there.values():

@@ -32,7 +32,7 @@ def ever_admitted(case: Case) -> bool:
 
 
 def evicted(case: Case) -> bool:
-    """Return whether the job's Workload had a true Evicted condition when the wait ended."""
+    """Return whether the job's Workload had a true Evicted condition when the harness stopped waiting."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 

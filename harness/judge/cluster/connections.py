@@ -57,8 +57,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     accused = {rank for pattern in patterns for rank in pattern.accused}
     rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
-        # A healthy pod on that node can also have failed connections. It is not in `accused`, so it is left
-        # out.
+        # A healthy pod on that node can also have failed connections, but it is not in `accused`.
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:

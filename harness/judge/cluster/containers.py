@@ -168,7 +168,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for init containers that were still running when the wait ended."""
+    """Return the finding for init containers that were still running when the harness stopped waiting."""
     bad = [
         other
         for other in others

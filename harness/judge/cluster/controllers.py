@@ -50,7 +50,7 @@ class SilentWebhook:
 
 
 def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
-    """Return the first webhook Service that had no ready endpoint when the wait ended, or None."""
+    """Return the first webhook Service without a ready endpoint when the harness stopped waiting, or None."""
     limit = case.stopped_at or float("inf")
     last: dict[str, list[ObjectState]] = {}
     for kind in ("kueue-endpoints", "jobset-endpoints"):

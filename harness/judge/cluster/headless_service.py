@@ -37,7 +37,7 @@ def problem(case: Case) -> ServiceProblem | None:
     if not pods or not _readable(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
-    # After the wait, the harness deletes the job, and the garbage collector deletes its Service.
+    # After waiting, the harness deletes the job, and the garbage collector deletes the job's Service.
     limit = case.waited_until or float("inf")
     recorded = [states for states in case.bundle.objects("service").values() if states[0].name == name]
     until = [[s for s in states if (seconds(s.received_at) or 0.0) <= limit] for states in recorded]

@@ -164,8 +164,8 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the phase and time come from the end or the failed start of its pod. Any other
-        # network problem existed before a rank could end because of it.
+        # If a rank is absent, the phase and time come from the end or the failed start of its pod.
+        # Any other network problem existed before it could make a rank end.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )

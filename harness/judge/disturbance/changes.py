@@ -1,8 +1,9 @@
 """List changes made to the cluster during a launch, and their authors.
 
-A change counts if it happened between the launch and the end of the wait, and if neither the harness nor a
-known controller made it. The author of an edit is taken from metadata.managedFields. Kubernetes does not
-record who deleted an object. Changes to objects that are not in the bundle are unknown.
+A change counts if it happened between the launch and the time when the harness stopped waiting, and if
+neither the harness nor a known controller made it. The author of an edit is taken from
+metadata.managedFields. Kubernetes does not record who deleted an object. Changes to objects that are not in
+the bundle are unknown.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 
 
 def changes(case: Case) -> list[Change]:
-    """Return the changes made by other clients between the launch and the end of the wait, earliest first."""
+    """Return other clients' changes from the launch until the harness stopped waiting, earliest first."""
     begin, end = _window(case)
     all_ = [*_written(case), *_deleted(case), *outages(case)]
     # When a watch reconnects, it can record the same event twice.
@@ -55,7 +56,7 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended, after which the harness deletes its objects."""
+    """Return when the launch began and when the harness stopped waiting. It then deletes its objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 

@@ -65,11 +65,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
         r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
-        # torch.save does not report the reason. Closing the file then also fails.
+        # torch.save does not report why writing failed. Closing the file then fails too.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
-    # CUDA errors that show a fault of the GPU or its driver. known_errors.py has those that code can also
-    # cause.
+    # These errors show a fault of the GPU or its driver. Errors with other causes are in known_errors.py.
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
     ("gpu.lost", r"GPU is lost|GPU has fallen off the bus"),
     (

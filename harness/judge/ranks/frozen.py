@@ -1,4 +1,8 @@
-"""Find frozen ranks in snapshots of containers still running when the wait or their time limit ended."""
+"""Find frozen ranks in snapshots of containers.
+
+The snapshots were taken when the harness stopped waiting or when a time limit passed, and the containers were
+still running.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,7 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        # A snapshot without processes counts only if the container was paused. Otherwise, the container had
-        # ended.
+        # A snapshot without processes counts only if its container was paused. Any other container had ended.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]

@@ -28,7 +28,7 @@ LAST_LINES = 400
 """Number of lines at the end of a log that are searched for the exit code. Other processes may log after
 it."""
 STOPPED_LINES = 5000
-"""Number of lines at the end of a log that are searched for the last line before the wait ended.
+"""Number of lines at the end of a log that are searched for the last line before the harness stopped waiting.
 
 Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
@@ -154,7 +154,7 @@ def refused(case: Case) -> Finding | None:
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     """Return the last rejection of a pod or Job since the newest pod was created, and its event."""
-    limit = case.waited_until or LATE  # After the wait, the harness deletes the pods' owners.
+    limit = case.waited_until or LATE  # After waiting, the harness deletes the pods' owners.
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
@@ -421,9 +421,9 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks that were still running when the wait ended, and sentences about one of their pods.
+    """Return the ranks that were still running when the harness stopped waiting, and sentences about one pod.
 
-    The sentences describe the pod that had been silent for the longest time.
+    The sentences describe the ranks' pod that had been silent for the longest time.
     """
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():

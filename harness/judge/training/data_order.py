@@ -182,8 +182,7 @@ def _wrong(
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # A rank with a different seed uses as many sequences as expected. A rank that drops sequences uses
-        # fewer.
+        # A rank with a different seed uses as many sequences as expected, unlike a rank that drops some.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
