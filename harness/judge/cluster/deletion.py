@@ -13,8 +13,8 @@ from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
-"""Reasons in a pod's DisruptionTarget condition. Its node no longer exists, or a taint on the node evicts
-it."""
+"""Reasons in a pod's DisruptionTarget condition. The pod's node no longer exists, or a taint on that node
+evicts the pod."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet that make its controller delete running pods, with their meanings."""
 _ENDS = ["Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished", "SuccessCriteriaMet"]

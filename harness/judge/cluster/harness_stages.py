@@ -63,7 +63,7 @@ def _where(manifest: Manifest) -> str:
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Run the `manifest` check: it is readable and records a launch, unless the run failed before the launch.
+    """Run the `manifest` check: the manifest is readable and records a launch, unless the run failed earlier.
 
     `before` contains the findings from earlier checks.
     """
