@@ -50,8 +50,8 @@ MAX_PARTS = 8
 """The maximum number of Secrets for the code of one job. Each Secret contains up to 1 MB. The number is
 limited, because a cluster's etcd stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the condition WorkspaceReady while code is uploaded to Secrets, or to the pod that stores the
-code."""
+"""Reasons of a job's WorkspaceReady condition while its code is uploaded to Secrets, or to the pod that
+stores the code."""
 ARCHIVE_PORT = 29400
 SPARE_PARTS = 2
 """The number of additional Secrets that a pod can mount. They need not exist when the pod starts, but a later
@@ -67,7 +67,8 @@ FINALIZER = f"{GROUP}/kai-queue"
 Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
 """
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
-"""Matches the environment variables that torchrun reads as options, or that are set in the pods."""
+"""Matches names of environment variables that torchrun reads as options, or that the controller sets in the
+pods."""
 PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
 """The kinds permitted in a queue's resource templates. The controller's role permits no other kinds."""
 FIELD_MANAGER = "torchrun-controller"
@@ -83,8 +84,8 @@ def workspace_claim(job: str) -> str:
 
 
 def archive_server(job: str) -> str:
-    """Return the name of the StatefulSet, and of its Service, whose pod `<job>-sync-0` stores a job's
-    code."""
+    """Return the name that the StatefulSet and its Service share. The StatefulSet's pod `<job>-sync-0` stores
+    a job's code."""
     return f"{job}-sync"
 
 
@@ -102,8 +103,8 @@ def host(job: str, rank: int) -> str:
 
 
 DATASETS = "-datasets"
-"""The suffix of the name of the claim that all jobs of a queue share. Every other claim belongs to one job
-name."""
+"""The suffix of the name of the claim that all jobs of a queue share. Every other claim is used only by jobs
+of one name."""
 PLUGIN = "kubectl-torchrun"
 """The program that kubectl runs for `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"

@@ -1,6 +1,6 @@
 """Data types for decisions: the snapshot of a job or queue, and the actions.
 
-Also functions that count pods.
+The module also contains functions that count pods.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Decision:
     actions: list[Action] = field(default_factory=list)
     requeue_at: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and none of the watched objects explains it. The controller then reads Events."""
+    """Whether pods are late and none of the watched objects explains the delay. The controller then reads
+    Events."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,13 @@ class Snapshot:
     capacity: Capacity | None = None
     """The cluster's nodes and their pods, or None if they are not known."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue, which the message of a job that waits for GPUs needs."""
+    """The job's TorchrunQueue. It is needed for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
     """The names of all PriorityClasses, or None if the controller may not read them."""
     rejected: Rejected | None = None
     """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, and the Service of this etcd does not exist."""
+    """Whether the job needs the default etcd although the Service of that etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
     time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the

@@ -1,4 +1,4 @@
-"""Posts Events. A job or queue has one Event object per reason, whose count grows with each repetition.
+"""Post Events. A job or queue has one Event object per reason, whose count grows with each repetition.
 
 If an Event cannot be posted, the reconcile continues.
 """
@@ -34,7 +34,7 @@ LATEST = timedelta(minutes=15)
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""The number of seconds for which no Events are posted after the API server has forbidden an Event."""
+"""The number of seconds for which no Events are posted after the API server has rejected one as forbidden."""
 
 
 ATTEMPTS = 3
