@@ -21,15 +21,16 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of sent bytes that the pod has not acknowledged. The pod sends four acks for this many
-bytes."""
+"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends four acks for
+this many bytes."""
 CONTENT = ("data", "zdata")
-"""The types of frames that contain a part of a file, uncompressed and compressed."""
+"""The types of frames that contain a piece of a file: uncompressed, then compressed."""
 WORTH = 0.9
-"""The maximum ratio of compressed to uncompressed size at which a piece is sent compressed."""
+"""A piece is sent compressed only if the ratio of its compressed to its uncompressed size is at most this
+value."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed on trial. Images and weights, for
-example, do not become smaller.
+"""The number of bytes at the beginning of a piece that are compressed first, as a trial. Images and model
+weights, for example, do not become smaller.
 """
 _Result = TypeVar("_Result")
 

@@ -35,7 +35,7 @@ class Tree:
     skipped: tuple[str, ...] = ()
     """The paths of sockets, pipes and devices, which have no content to send."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """(path, reason) for each path that is not sent. Paths of folders end with a slash."""
+    """A (path, reason) pair for each path that is not sent. Folder paths end with a slash."""
 
     @cached_property
     def digest(self) -> str:
