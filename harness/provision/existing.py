@@ -40,7 +40,7 @@ class ExistingCluster:
     """
 
     owns_namespaces = False
-    """False, because other machines may also launch on the cluster. A namespace without a lock on this
+    """Always false, because other machines may also launch on the cluster. A namespace without a lock on this
     machine may belong to one of them."""
     ephemeral_storage = None
     """The harness sets no default limit, because limits are up to the cluster's administrators."""

@@ -20,7 +20,7 @@ from harness.core.processes import environment, run
 from harness.provision.uv import uv
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Not imported at run time, because konduktor's process starts early.
+if TYPE_CHECKING:  # Not imported at run time, so that the process that starts konduktor starts faster.
     from harness.context import RunContext
     from harness.evidence.schema.bundle import Replaced
 

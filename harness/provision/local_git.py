@@ -10,7 +10,7 @@ from harness.core.errors import ToolError, UsageError
 
 SECONDS: Final = 60
 _REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
-"""Environment variables that would make Git use another repository."""
+"""The environment variables that would make Git use another repository."""
 
 
 def environment() -> dict[str, str]:
