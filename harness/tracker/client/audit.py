@@ -57,7 +57,7 @@ class AuditReader(Protocol):
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
         """Return the runs with this external id, the runs to which this job's processes attached, and the
-        runs with the tracker's own ids in `ids`."""
+        runs whose tracker ids are in `ids`."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return all create and resume requests for these runs, or None if the tracker does not store such
@@ -236,7 +236,7 @@ def collect(
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
     `ids` contains the tracker's own ids of further runs to read. Return a summary with the numbers of runs,
-    attachments, points and writers. If an error occurs, reading stops, and the summary's field `error`
+    attachments, points and writers. If an error occurs, reading stops, and the summary's `error` field
     contains the message.
     """
     runs = points = 0

@@ -50,7 +50,7 @@ def page(template: str, code: int = 200, /, **shown: Any) -> Response:
 
 
 def static(name: str) -> Response:
-    """Return the file `name`: the script, the style sheet or the icon."""
+    """Return the file `name`, which is the script, the style sheet or the icon."""
     body = (resources.files("harness.tracker.pages") / "files" / name).read_bytes()
     return Response(body, 200, {**HEADERS, "Cache-Control": "no-cache"}, STATIC[name])
 
