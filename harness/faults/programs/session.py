@@ -40,7 +40,8 @@ The operating system closes the pipe even if the harness is killed and cannot st
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""The decisions that make a session fail. Other misses are still frequent, so they are only counted."""
+"""The oracle decisions that make a session fail. Other misses are still frequent, so they are only
+counted."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 

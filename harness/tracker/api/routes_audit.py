@@ -76,8 +76,10 @@ async def release(request: Request) -> Response:
 
 
 async def digests(request: Request) -> Response:
-    """Return the digest reports about the runs in the `runIds` query parameter, in the order in which the
-    reports were stored."""
+    """Return the digest reports about the runs in the `runIds` query parameter.
+
+    The reports are in the order in which they were stored.
+    """
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     limit = max(1, number(request, "limit", 1000, 10_000))
     found, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
