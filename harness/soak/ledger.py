@@ -76,7 +76,7 @@ class Numbers(BaseModel):
     launches: int
     passed: int
     verdicts: dict[str, int]
-    """Maps a verdict such as "FAIL rank.crashed" to its count."""
+    """Maps a verdict such as "FAIL rank.crashed" to the number of launches with this verdict."""
     retries: int
     seconds: dict[str, dict[str, float]]
     """Maps "whole", "launch" and "observe" to the percentiles p50, p90 and p99 of their durations, and to the

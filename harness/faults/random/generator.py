@@ -42,14 +42,14 @@ n() { k -n {{ namespace }} "$@"; }
 
 
 class Verb(Strict):
-    """A disturbance of an object, as a shell script. `undo` is set if the disturbance affects the cluster."""
+    """A shell script that disturbs an object. `undo` is set if the disturbance affects the cluster."""
 
     do: str
     undo: str = ""
 
 
 class Object(Strict):
-    """An object or process that can be disturbed. `named` is a regex for verdicts that name it."""
+    """An object or process that can be disturbed. `named` is a regex that matches verdicts that name it."""
 
     target: Target
     scope: Scope = "launch"
@@ -64,7 +64,8 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """A behaviour of the job's worker. `named` is a regex for verdicts that report the worker's own fault."""
+    """A behaviour of the job's worker. `named` is a regex that matches verdicts that report the worker's own
+    fault."""
 
     worker: str
     weight: int = 1

@@ -101,8 +101,8 @@ class _Filling:
         self._worker, self._tracker = own
         self._completed, self._created, self._stop = completed, created, stop
         self._loaded = threading.Event()
-        """Set once the nodes have the images of the controllers and the tracker. A pod that starts without
-        its image would wait 10 s before it retries.
+        """An event that is set once the nodes have the images of the controllers and the tracker. A pod that
+        starts without its image would wait 10 s before it retries.
         """
 
     def images(self) -> None:

@@ -22,29 +22,29 @@ The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and therefore lim
 """
 
 JOB_LABEL = "torchrun-job-name"
-"""Label on pods, JobSets and claims, with the name of their job. The original operator uses the same label,
-so `kubectl get pods -l torchrun-job-name=NAME` works with both.
+"""The label on pods, JobSets and claims that contains the name of their job. The original operator uses the
+same label, so `kubectl get pods -l torchrun-job-name=NAME` works with both.
 """
 QUEUE_LABEL = "torchrun-queue-name"
 NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
-"""Label on a kai-scheduler Queue, with the namespace of its TorchrunQueue. The Queue itself is
+"""The label on a kai-scheduler Queue that contains the namespace of its TorchrunQueue. The Queue itself is
 cluster-scoped."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""Annotation on a JobSet, with a digest of its spec."""
+"""The annotation on a JobSet that contains a digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""Annotation on a TorchrunJob, with the digest of the uploaded workspace. The pods wait until this code
-arrives."""
+"""The annotation on a TorchrunJob that contains the digest of the uploaded workspace. The pods wait until
+this code arrives."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""Annotation on a TorchrunJob, with the number of Secrets that store its code. It is empty during the
-upload."""
+"""The annotation on a TorchrunJob that contains the number of Secrets that store its code. It is empty during
+the upload."""
 STORED_ANNOTATION = f"{GROUP}/workspace-kept"
-"""Annotation on a TorchrunJob. Its value is "true" if the job's code is stored in Secrets or in the pod
-`<job>-sync-0`."""
+"""The annotation on a TorchrunJob whose value is "true" if the job's code is stored in Secrets or in the
+`<job>-sync-0` pod."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""Annotation on a TorchrunJob, with the generation of the code that was stored most recently."""
+"""The annotation on a TorchrunJob that contains the generation of the code that was stored most recently."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""Label on the Secrets and on the pod that store a job's code, with the UID of the job."""
+"""The label on the Secrets and the pod that store a job's code. It contains the job's UID."""
 PART_KEY = "part"
 MAX_PARTS = 8
 """The maximum number of Secrets for the code of one job. Each Secret contains up to 1 MB. The number is
@@ -57,14 +57,14 @@ SPARE_PARTS = 2
 """The number of additional Secrets that a pod can mount. They need not exist when the pod starts, but a later
 sync may create them."""
 NAMESPACES_ANNOTATION = f"{GROUP}/namespaces"
-"""Annotation on a ClusterQueue, with the namespaces whose TorchrunQueues may use it.
+"""The annotation on a ClusterQueue that lists the namespaces whose TorchrunQueues may use it.
 
-The value is a comma-separated list, or *. Only administrators can write it, because a ClusterQueue is
-cluster-scoped.
+The value is a comma-separated list, or *. Only administrators can write the annotation, because a
+ClusterQueue is cluster-scoped.
 """
 FINALIZER = f"{GROUP}/kai-queue"
-"""Finalizer on a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
-Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
+"""The finalizer on a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue.
+That Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
 """
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
 """Matches names of environment variables that torchrun reads as options, or that the controller sets in the

@@ -25,7 +25,8 @@ plugin."""
 
 
 class Rejected(Exception):
-    """Raised if the API server rejected a create request, permanently or in the cluster's current state."""
+    """Raised if the API server rejected a create request, either permanently or because of the cluster's
+    current state."""
 
     def __init__(self, document: Object, error: ApiException) -> None:
         body = _body(error)

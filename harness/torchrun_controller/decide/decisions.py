@@ -17,19 +17,19 @@ from harness.torchrun_controller.plan.capacity import Capacity
 
 @dataclass(frozen=True)
 class Create:
-    """An action: create an object, unless an object of the same name exists."""
+    """An action that creates an object, unless an object of the same name exists."""
 
     document: Object
 
 
 @dataclass(frozen=True)
 class Check:
-    """An action: let the API server validate an object in a strict dry run.
+    """An action that makes the API server validate an object in a strict dry run.
 
     After a rejection, the remaining actions are skipped.
 
-    `alike` is the same object under a name that all jobs share. If the API server has recently accepted an
-    object with an equal `alike`, the dry run is skipped.
+    `alike` is the same object, but with a fixed name in place of the job's name. If the API server has
+    recently accepted an object with an equal `alike`, the dry run is skipped.
     """
 
     document: Object
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Delete:
-    """An action: delete the object with the given UID, and all objects that it owns.
+    """An action that deletes the object with the given UID, and all objects that it owns.
 
     If a resource version is given, the object is deleted only if it still has this version.
     """
@@ -52,14 +52,15 @@ class Delete:
 
 @dataclass(frozen=True)
 class Finalizers:
-    """An action: set the finalizers of a TorchrunQueue."""
+    """An action that sets the finalizers of a TorchrunQueue."""
 
     finalizers: list[str]
 
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """An action: delete the Secrets and the StatefulSet that store the code of the job with the given UID."""
+    """An action that deletes the Secrets and the StatefulSet that store the code of the job with the given
+    UID."""
 
     uid: str
 

@@ -1,8 +1,9 @@
 """Check that a queue permits the fields that a job sets, and lists the privileges that its pods need.
 
 The author of a job may have no other rights in the namespace, so the controller must not do for a job what
-only the queue's author may do. The conditions are in api/permissions.py. The check of privileges also covers
-what a job adds to its pods. A hostPath volume that a queue lists, for example, still needs the privilege.
+only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check also
+covers the fields that a job adds to its pods. A hostPath volume that a queue lists, for example, still needs
+the privilege.
 """
 
 from __future__ import annotations

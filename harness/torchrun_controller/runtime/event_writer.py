@@ -27,7 +27,7 @@ from harness.torchrun_controller.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
-"""Annotation on an Event, with the `order` of the last transition that the Event reports."""
+"""The annotation on an Event that contains the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
 """The maximum age of a transition for which an Event is posted.
 

@@ -65,8 +65,8 @@ class Cluster:
     jobs."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """The time at which each pod was last accepted, keyed by the pod's JSON under a name that all jobs
-    share."""
+    """The time at which each pod was last accepted. The key is the pod's JSON, with a fixed name in place of
+    the job's name."""
     _checking: tuple[threading.Lock, ...] = field(default_factory=lambda: _locks(LOCKS))
     """Locks for dry runs. Equal pods use the same lock, so that a burst of equal jobs needs only one dry
     run."""

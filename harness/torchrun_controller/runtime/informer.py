@@ -58,7 +58,7 @@ class Informer(threading.Thread):
         self.kube, self.kind, self.store, self.on_change = kube, kind, store, on_change
         self.path = kind.path(namespace)
         self.synced = threading.Event()
-        """Set once the first list is in the store."""
+        """An event that is set once the first list is in the store."""
         self.stopped = threading.Event()
 
     def run(self) -> None:

@@ -15,7 +15,7 @@ METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerRefer
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 CONTAINER = ("name", "state", "started", "lastState")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""Label on a Workload, with the UID of its JobSet."""
+"""The label on a Workload that contains the UID of its JobSet."""
 
 
 @dataclass(frozen=True)

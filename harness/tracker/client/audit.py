@@ -235,7 +235,7 @@ def collect(
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    `ids` contains the tracker's own ids of further runs to read. Return a summary with the numbers of runs,
+    `ids` contains the tracker ids of additional runs to read. Return a summary with the numbers of runs,
     attachments, points and writers. If an error occurs, reading stops, and the summary's `error` field
     contains the message.
     """

@@ -61,7 +61,7 @@ def figure(value: object) -> str:
 
 
 def moment(text: str | None) -> str:
-    """Return an RFC 3339 time in the form `2026-01-31 12:00:00`, or "" for None."""
+    """Return an RFC 3339 time formatted like `2026-01-31 12:00:00`, or "" for None."""
     return "" if not text else text[:19].replace("T", " ")
 
 
