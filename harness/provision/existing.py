@@ -45,7 +45,7 @@ class ExistingCluster:
     ephemeral_storage = None
     """The harness sets no default limit, because limits are up to the cluster's administrators."""
     shared_folder = None
-    """None, because this machine and the nodes do not share a folder. Users can set --storage-class or
+    """Always None, because this machine and the nodes do not share a folder. Users can set --storage-class or
     --claims-namespace instead."""
 
     def __init__(self, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Run Git commands in a repository on this machine that the user names."""
+"""Run Git commands in a local repository that the user specifies."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Limits:
     stall: float = 30
     """The maximum time between two acks."""
     stage: float = 180
-    """The maximum time for building the tree in the pod, which may copy all of it on the pod's disk."""
+    """The maximum time for building the tree in the pod, which may copy the whole tree on the pod's disk."""
     hold: float = 60
     """The maximum time for stopping the command. It is longer than the receiver's own timeout
     (pod/control.py), so that the user sees the receiver's error message.
@@ -88,7 +88,8 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of bytes of file content sent, as compressed and including those on lost connections."""
+        """The number of bytes of file content that were sent, including those on lost connections. Compressed
+        content counts with its compressed size."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:

@@ -22,8 +22,8 @@ from harness.torchrun_sync.warnings import warnings
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""A file's size, its mtime and ctime in nanoseconds, and its inode. The stamp changes when the file is
-written to."""
+"""A file's stamp, which changes when the file is written to. It consists of the file's size, its mtime and
+ctime in nanoseconds, and its inode."""
 
 
 @dataclass(frozen=True)

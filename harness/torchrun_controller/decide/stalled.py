@@ -27,7 +27,8 @@ USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 ENDED = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
-"""Reasons of Events about a failed Job. The Job of the next attempt has the same name."""
+"""Events with these reasons are ignored. They are about the failed Job of an earlier attempt, which has the
+same name as the current Job."""
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 

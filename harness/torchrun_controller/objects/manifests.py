@@ -70,8 +70,8 @@ KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
-"""Additional rules for the option --gang kai: the controller creates cluster-scoped Queues, and sets the
-finalizers of TorchrunQueues."""
+"""Additional rules for the --gang kai option, with which the controller creates cluster-scoped Queues and
+sets the finalizers of TorchrunQueues."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 

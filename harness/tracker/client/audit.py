@@ -49,9 +49,10 @@ class AuditReader(Protocol):
     source: Literal["embedded", "hosted"]
     names_processes: bool
     """Whether the tracker stores the X-Harness-Process header, which identifies the process that sent a
-    request. Only valid after the runs were read."""
+    request. The value is valid only after the runs have been read."""
     truncated: bool
-    """Whether the tracker returned only some of its rows. Only valid after all rows were read."""
+    """Whether the tracker returned only some of its rows. The value is valid only after all rows have been
+    read."""
 
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()

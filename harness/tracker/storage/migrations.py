@@ -1,4 +1,5 @@
-"""Migrate a database from an earlier version to the current version, with one transaction per step."""
+"""Migrate a database from an earlier version to the current version, with one transaction per migration
+step."""
 
 from __future__ import annotations
 
