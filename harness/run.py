@@ -210,7 +210,8 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
 
 
 def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
-    """Launch a workload, observe it until it ends, and collect evidence. Then clean up its objects."""
+    """Launch a workload, observe it until it ends, and collect evidence. Then clean up the workload's
+    objects."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
     expected = expected_of(workload, ready, context)
@@ -291,7 +292,7 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
 def _audit_training(launching: Launching, ended: bool) -> None:
     """Audit the files that a training wrote, and upload them if --upload is set.
 
-    `ended` means that all ranks have ended.
+    `ended` is true if all ranks have ended.
     """
     writer = launching.writer
     with writer.stage("audit"):
@@ -304,11 +305,11 @@ def _audit_training(launching: Launching, ended: bool) -> None:
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
     """Collect logs, ground truth and the tracker's rows. If one step fails, the others still run."""
     progress("collecting logs and the tracker's rows")
-    with ExitStack() as then:  # callbacks run in reverse order
+    with ExitStack() as then:  # The callbacks run in reverse order.
         if observer.answered():
             then.callback(launching.collect_tracker)
             then.callback(observer.finish)
-            observer.record_device_holders()  # before the workload is deleted
+            observer.record_device_holders()  # This must happen before the workload is deleted.
             if not observer.completion.finished():
                 launching.cancel()
         else:

@@ -33,7 +33,7 @@ PREFIX = "HARNESS_"
 CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
-"""Pattern for the values of `keep_runs`, which harness.evidence.io.runs_folder implements."""
+"""The pattern for values of the `keep_runs` setting, which harness.evidence.io.runs_folder implements."""
 
 
 class Expect(BaseModel):
@@ -70,7 +70,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
-        env_ignore_empty=True,  # because workflows can set a variable to "", but cannot unset it
+        # Empty variables are ignored, because workflows can set a variable to "", but cannot unset it.
+        env_ignore_empty=True,
         populate_by_name=True,
         extra="forbid",
         pyproject_toml_table_header=("tool", "harness"),
@@ -250,7 +251,7 @@ class Settings(BaseSettings):
     def _replacements(cls, value: dict[str, str]) -> dict[str, str]:
         if not value:
             return value
-        from harness.core.replacements import normalized  # imported here, because this takes 10 ms
+        from harness.core.replacements import normalized  # Imported here, because the import takes 10 ms.
 
         return normalized(value)
 
@@ -286,7 +287,8 @@ class Settings(BaseSettings):
 
 
 class _Pyproject(PyprojectTomlConfigSettingsSource):
-    """The [tool.harness] table in ./pyproject.toml. The file size is limited. Raises UsageError."""
+    """Reads the settings from the [tool.harness] table in ./pyproject.toml. Raises UsageError if the file is
+    too large or cannot be parsed."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         document = toml(Path(file_path), "settings")

@@ -13,8 +13,7 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The defaults for the number of pods and for the number of GPUs per pod, as in the guide
-(docs/guides.md)."""
+"""The default number of pods and the default number of GPUs per pod, as in the guide (docs/guides.md)."""
 FULL_SECONDS = 3600.0
 """The maximum number of seconds from launch to verdict with --full."""
 
@@ -157,7 +156,8 @@ def accept(
     if (label or taint) and outcome.verdict.cause == "image.no_cuda":
         print("no node is marked, because the image cannot test a GPU", file=sys.stderr)
     elif label or taint:
-        with redirect_stdout(sys.stderr):  # because stdout must contain only the verdict
+        # The output goes to stderr, because stdout must contain only the verdict.
+        with redirect_stdout(sys.stderr):
             mark_nodes(
                 outcome.bundle, taint, False, force, settings.cluster_name, launch.kubeconfig, launch.context
             )

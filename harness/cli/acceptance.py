@@ -1,4 +1,4 @@
-"""`harness accepted` and `harness mark-nodes`: show acceptance results, calibrate limits, mark nodes."""
+"""`harness accepted` and `harness mark-nodes`: show acceptance results, calibrate limits, and mark nodes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -91,8 +91,8 @@ def _kind(name: str | None) -> "KindCluster":
 def _report(cluster: str, changed: bool, as_json: bool, texts: tuple[str, str]) -> int:
     """Print whether a command changed the cluster.
 
-    `texts` contains the text to print after a change and the text to print without one. The name of the JSON
-    field is the beginning of the first text, up to a comma.
+    `texts` contains the message to print after a change, and the message to print if nothing changed. The
+    name of the JSON field is the beginning of the first message, up to a comma.
     """
     if as_json:
         dump({"cluster": cluster, texts[0].partition(",")[0]: changed})

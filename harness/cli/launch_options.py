@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Launch:
     """The options shared by all commands that launch a workload.
 
-    The decorator `launching` adds them to a command.
+    The `launching` decorator adds them to a command.
     """
 
     cluster_name: options.ClusterName = None
@@ -38,7 +38,8 @@ class Launch:
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings for these options and the command's own options (`more`).
+        """Return the settings, including those from these options and from the command's own options
+        (`more`).
 
         Raises UsageError if a value is invalid.
         """
@@ -65,7 +66,7 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command so that, in place of its last parameter `launch`, it has the options of Launch."""
+    """A decorator that replaces a command's last parameter, `launch`, with the options of Launch."""
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:

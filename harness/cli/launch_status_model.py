@@ -13,8 +13,8 @@ class PodStatus(BaseModel, frozen=True):
 
     name: str
     ranks: list[int]
-    """The ranks that the pod runs. The list is empty if the pod's node index is not known yet, or if another
-    pod has replaced this pod."""
+    """The ranks that run in the pod. The list is empty if the pod's node index is not known yet, or if
+    another pod has replaced this pod."""
     state: str
     """The pod's phase, its node and, if the pod is waiting, the reason."""
 

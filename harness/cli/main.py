@@ -34,8 +34,8 @@ FOLDERS = (
     "other folders"
 )
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
-"""The class ClickException of the click package that typer uses, from which all usage errors derive. Newer
-versions of typer contain their own copy of click."""
+"""The ClickException class, from which all usage errors derive. It comes from the click package that typer
+uses. Newer versions of typer contain their own copy of click."""
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -97,7 +97,7 @@ def run(
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
     from harness.launch.konduktor.launch_process import early
 
-    with early(job, settings) as process:  # meanwhile, a second process imports konduktor
+    with early(job, settings) as process:  # Meanwhile, a second process imports konduktor.
         from harness.launch.workload_file import load as load_workload
 
         outcome = launch.run(load_workload(job, process), settings)
@@ -205,7 +205,8 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except HarnessError as error:
         print(printable(f"harness: {error}"), file=sys.stderr)
         code = error.exit_code
-    except OSError as error:  # A launch handles its own errors, so a folder is unusable.
+    # A launch handles its own errors, so this error means that a folder cannot be used.
+    except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
         code = 2
@@ -218,7 +219,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
             raise
         print(printable(f"harness: {problem}"), file=sys.stderr)
         code = problem.exit_code
-    gc.freeze()  # Without this, the interpreter would scan every object again at exit.
+    gc.freeze()  # Without this call, the interpreter would scan every object again at exit.
     sys.exit(code)
 
 

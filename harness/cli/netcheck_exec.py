@@ -24,7 +24,7 @@ from harness.core.processes import environment
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
-"""The maximum number of seconds until `kubectl exec` has started netcheck, even on a busy node."""
+"""The maximum number of seconds that `kubectl exec` takes to start netcheck, even on a busy node."""
 SLACK_SECONDS = 20.0
 """The number of seconds added to netcheck's own deadline, during which rank 0 sends the result to the other
 ranks."""
@@ -52,8 +52,7 @@ def free_port(first: int, used: Sequence[int]) -> int:
 
 
 def package() -> bytes:
-    """Return a zip file with the package netcheck and the module own_processes.py, from which Python can
-    import them."""
+    """Return a zip file from which Python can import the netcheck package and the own_processes module."""
     folder = Path(str(resources.files("harness"))) / "workers"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -78,7 +77,7 @@ class Exec:
         self._sent = sent
 
     def ready(self) -> dict[str, Any]:
-        """Send the netcheck package, and return the report of the ports that the pod uses.
+        """Send the netcheck package, and return the pod's report, which contains the ports that the pod uses.
 
         Raises ValueError with the reason if netcheck fails or does not respond.
         """
@@ -115,7 +114,7 @@ class Exec:
 def together(
     commands: Mapping[int, Sequence[str]], parameters: Mapping[str, Any]
 ) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run all commands at the same time, each of which starts netcheck in one rank's pod.
+    """Run all commands at the same time. Each command starts netcheck in one rank's pod.
 
     Return the diagnoses and the error messages, both keyed by rank.
     """

@@ -28,8 +28,8 @@ DEADLINE = 10.0
 """The maximum number of seconds for netcheck to reach all ranks. It is short, because the pods are already
 running."""
 NOWHERE = "192.0.2.1"
-"""The address that stands for a pod without an IP address. RFC 5737 reserves it, so no host has this
-address."""
+"""The placeholder for the address of a pod that has no IP address. RFC 5737 reserves this address, so no host
+has it."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class NetcheckResults:
     running: frozenset[int]
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
-    """For each rank whose pod is running but returned no diagnosis: the reason."""
+    """Maps each rank whose pod is running but returned no diagnosis to the reason."""
     service: headless_service.ServiceProblem | str | None = None
-    """The problem with the headless Service that provides the pods' DNS names. If the Service is healthy, a
-    description of it. None means that its state is not known."""
+    """The problem with the headless Service that provides the pods' DNS names, or a description of the
+    Service if it is healthy. None means that its state is not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
@@ -63,7 +63,7 @@ class NetcheckResults:
             raise UsageError(
                 f"rank {rank} has no diagnosis: {state}", hint=f"ranks with a diagnosis: {available}"
             )
-        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs is that of rank 0.
+        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs is the one from rank 0.
         from_server = self.findings()
         steps = {each.step for each in from_server}
         others = [each for each in own.findings if each.step not in steps]
@@ -76,14 +76,15 @@ class NetcheckResults:
         if wrong and cause in (
             None,
             *headless_service.NAMES,
-        ):  # A verdict reports the same cause if a name does not exist.
+        ):  # A verdict, too, reports the Service's problem as the cause if a DNS name does not exist.
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the findings for the steps `pods` and `service`, from the API server and from netcheck."""
+        """Return the findings for the `pods` and `service` steps of netcheck, which come from the API server
+        and from netcheck."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [

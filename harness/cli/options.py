@@ -75,7 +75,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 def expect(ranks: str | None) -> dict[str, Any] | None:
-    """Return the setting `expect` for the option --expect-ranks.
+    """Return the `expect` setting for the --expect-ranks option.
 
     An item that is not a number remains a string, so that the validation of the settings rejects it.
     """

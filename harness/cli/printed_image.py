@@ -19,10 +19,10 @@ from harness.settings import Settings
 def printed_image(settings: Settings, named: str | None) -> str:
     """Return the worker image for printed manifests.
 
-    This is `named`, or else the image in the settings, or else the only worker image on the nodes. If no node
-    has the chosen image, other versions of it on the nodes are listed on stderr. If no image is known, a
-    placeholder is returned. Raises UsageError if `named` and the settings are empty and the nodes have
-    several worker images.
+    It is `named` if given, or else the image in the settings, or else the only worker image on the nodes. If
+    no node has the chosen image, other versions of it on the nodes are listed on stderr. If no image is
+    known, a placeholder is returned. Raises UsageError if `named` and the settings are empty and the nodes
+    have several worker images.
     """
     wanted = named or settings.worker_image
     others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))

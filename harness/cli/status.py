@@ -40,8 +40,8 @@ class Status(BaseModel, frozen=True):
     others: list[str]
     """The names of all the harness's clusters on this machine, including this cluster."""
     disk: dict[str, int]
-    """Maps "free" to the free bytes on Docker's disk, and each folder of the harness to the bytes that it
-    uses."""
+    """Maps "free" to the number of free bytes on Docker's disk, and each of the harness's folders to its size
+    in bytes."""
     nodes: dict[str, str] = {}
     """Maps each node's name to its kubelet version."""
     controllers: dict[str, int] = {}
@@ -51,7 +51,7 @@ class Status(BaseModel, frozen=True):
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:
-        """Return the status as a document for --json, without unset fields."""
+        """Return the status as a JSON document for --json, without unset fields."""
         return self.model_dump(exclude_unset=True)
 
     def text(self) -> str:
@@ -127,7 +127,8 @@ def status(settings: Settings) -> Status:
 
 
 def _disk(settings: Settings) -> dict[str, int]:
-    """Return the free bytes on Docker's disk, and the bytes that each of the harness's folders uses."""
+    """Return the number of free bytes on Docker's disk, and the size of each of the harness's folders in
+    bytes."""
     folders = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
     used = {name: disk_use.bytes_used(path) for name, path in folders.items()}
     docker = Path("/var/lib/docker")

@@ -172,7 +172,9 @@ def forwarded(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C then reaches only this process, which ends kubectl.
+            # In its own session, kubectl does not receive Ctrl-C. Only this process does, and it ends
+            # kubectl.
+            start_new_session=True,
         )
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None

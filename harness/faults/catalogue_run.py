@@ -1,9 +1,9 @@
 """Run all faults on one cluster, with launches of a healthy job (controls) between them.
 
-Faults of scope `launch` disturb only their own launch, so several of them run at the same time, with controls
-between them. Every other fault runs alone, and a control runs after one or a few of these faults. If a
-control does not PASS, the results of the faults before it do not count as right, because one of the faults
-was not undone or disturbed another launch.
+Faults with the scope `launch` disturb only their own launch, so several of them run at the same time, with
+controls between them. Every other fault runs alone, and a control runs after one or a few of these faults. If
+a control does not PASS, the results of the faults before it do not count as right, because one of these
+faults was not undone, or it disturbed another launch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONTROL = Fault(
     name="control",
     about="Nothing is injected.",
     target="harness",
-    env={"HARNESS_WAIT_SECONDS": "400"},  # This is long, because a busy machine can be slow.
+    env={"HARNESS_WAIT_SECONDS": "400"},  # The timeout is long, because a busy machine can be slow.
     expect=Expect(verdict="PASS", ranks=[]),
 )
 
 
 CONTROL_EVERY = 6
-"""Number of faults between two controls, for faults that run concurrently."""
+"""A control runs after this number of faults that run concurrently."""
 
 
 class Matrix:
@@ -54,7 +54,7 @@ class Matrix:
     ) -> None:
         """Prepare the injections.
 
-        `alone_between_controls` is the number of faults between two controls, for faults that run alone.
+        A control runs after `alone_between_controls` faults that run alone.
         """
         self._control = control
         self.faults = [fault for fault in faults if fault.expect is not None]
@@ -81,7 +81,8 @@ class Matrix:
         return self._rows[name].result()
 
     def stop(self) -> None:
-        """Stop starting faults, end the running harness processes as with Ctrl-C, and undo their faults."""
+        """Start no further faults, end the running harness processes as with Ctrl-C, and undo their
+        faults."""
         self._stopped.set()
         for command in self._commands:
             if command.process.poll() is None:

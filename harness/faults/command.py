@@ -14,7 +14,7 @@ from harness.core import processes
 from harness.settings import Settings
 
 CPU_REQUEST = "150m"
-"""CPU request of each pod, low enough for several concurrent launches to fit."""
+"""The CPU request of each pod, which is low enough for several concurrent launches to fit on the cluster."""
 HARNESS = Path(sys.executable).with_name("harness")
 
 

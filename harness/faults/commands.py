@@ -28,8 +28,8 @@ from harness.report.terminal.console import Console
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""Number of random faults between two controls, for faults that run alone. After each of these faults, the
-injector waits until the cluster works again."""
+"""A control runs after this number of random faults that run alone. After each of these faults, the injector
+waits until the cluster works again."""
 
 
 def chosen(names: list[str]) -> list[Fault]:
@@ -122,7 +122,8 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
     """Return the results from the ledgers of earlier runs, and the versions of the stack.
 
     Faults from the catalogue come first, in catalogue order, followed by random faults. If a fault is in
-    several ledgers, the result in the last ledger counts. Raises UsageError if a file is not a ledger.
+    several ledgers, the result from the last of these ledgers is used. Raises UsageError if a file is not a
+    ledger.
     """
     rows: dict[str, Row] = {}
     for ledger in ledgers:

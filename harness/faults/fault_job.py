@@ -19,12 +19,12 @@ TRAINER = (
     "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
     "--log-every 1"
 )
-"""Options for a training with 64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32,
-36, 48, 60 and 64."""
+"""The options for a training with 64 steps, which are two epochs over the generated texts. Checkpoints are
+written after steps 12, 24, 32, 36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:
-    """Return a fault's job file. Raises UsageError if a text that the fault replaces is not in the job."""
+    """Return a fault's job file. Raises UsageError if a string that the fault replaces is not in the job."""
     if change.text is not None:
         return change.text
     if change.manifest is None:
@@ -79,8 +79,8 @@ def _name(document: Any) -> str:
 def _change(document: Any, script_at: list[str] | None, change: Job, source: str) -> None:
     """Change a document in place.
 
-    `script_at` is the path of the shell script that the ranks run. None means that there is none, as in a
-    TorchrunJob, which has a command.
+    `script_at` is the path, in the document, of the shell script that the ranks run. None means that there is
+    no script, as in a TorchrunJob, which has a command instead.
     """
     replace = dict(change.replace)
     if change.worker is not None:
@@ -104,7 +104,7 @@ def _change(document: Any, script_at: list[str] | None, change: Job, source: str
 
 
 def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
-    """Return the mapping or list that contains the last part of a path, and the key of that part."""
+    """Return the mapping or list that contains the value at a path, and the value's key or index in it."""
     place = document
     for parent in path[:-1]:
         place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})

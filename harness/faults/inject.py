@@ -28,26 +28,27 @@ from harness.settings import Settings
 
 AT_SECONDS = 180.0
 LOOK_SECONDS = 0.02
-"""Seconds between two polls of the files that the harness writes.
+"""The number of seconds between two polls of the files that the harness writes.
 
 The interval must be short, because the shortest stage in which a fault is injected takes only 0.1 s.
 """
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
-"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. Faults that make their launch exceed
-this timeout set a shorter one."""
+"""The default value of HARNESS_WAIT_SECONDS, which is long enough for a busy machine. Faults that make their
+launch time out set a shorter timeout."""
 
 
 @dataclass
 class Injector:
-    """Injects faults with the same cluster, healthy job and evidence folder."""
+    """Injects several faults, using the same cluster, healthy job and evidence folder."""
 
     ready: Ready
     job: JobFile
     settings: Settings
     out: Path
     started: Callable[[Command], None] = lambda _: None
-    """A callback for every harness process that is started, so that an interruption can end the process."""
+    """A function that is called with each harness process that is started, so that an interruption can end
+    the process."""
 
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its result.
@@ -87,7 +88,7 @@ class Injector:
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
         """Run the harness with the fault.
 
-        Returns the harness's exit code and stderr, and the variables for the steps.
+        Return the harness's exit code and stderr, and the variables for the steps of the fault.
         """
         words = fault_job.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
         if fault.train is None:
@@ -215,7 +216,7 @@ def _launched(runs: Path) -> dict[str, Any]:
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
     """Return the bundle and the verdict of the launch in `runs`, or (None, None) if there is no bundle.
 
-    If the harness was killed before it wrote a verdict, the bundle is judged here.
+    If the harness was killed before it wrote a verdict, this function judges the bundle.
     """
     latest = runs / "latest"
     if not latest.exists():

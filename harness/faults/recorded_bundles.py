@@ -22,13 +22,13 @@ KEPT = (
     *("objects/*", "logs/*", "truth/*", "tracker/*"),
 )
 LOG_LINES = 600
-"""Number of lines kept at both the start and the end of a log. No judge reads more lines."""
+"""The number of lines that are kept at the start and at the end of a log. No judge reads more lines."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
     """Write `archive` (.tar.xz) reproducibly, and return its size in bytes.
 
-    `places` maps each text to the placeholder that replaces it.
+    `places` maps each string to the placeholder that replaces it.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()

@@ -31,7 +31,8 @@ class Row(BaseModel):
     seconds: float = 0.0
     """The duration of the harness process in seconds."""
     visible_seconds: float | None = None
-    """Seconds from the first recorded sign of the fault to the verdict. None if there is no sign."""
+    """The number of seconds from the first recorded sign of the fault to the verdict. None if there is no
+    sign."""
     bundle: str | None = None
     oracle: Word | None = None
     """The oracle's decision on a random fault. `borne` means a PASS for which no point is missing."""
@@ -102,7 +103,8 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
 
 
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
-    """Return the seconds from the earliest evidence of the fault in the cluster to the end of the run.
+    """Return the number of seconds from the earliest evidence of the fault in the cluster to the end of the
+    run.
 
     Evidence from the tracker and the ground truth is dated to the end of the job, because a missing point
     could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.

@@ -17,10 +17,10 @@ from harness.faults.fault import Fault
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Duration of a control in seconds. A control runs after each fault that runs alone, and after every
+"""The duration of a control in seconds. A control runs after each fault that runs alone, and after every
 CONTROL_EVERY other faults."""
 PARALLEL = 2
-"""Number of faults of scope `launch` that run at the same time."""
+"""The number of faults with the scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")
 _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -59,7 +59,7 @@ def recorded_seconds(table: Path = TABLE) -> dict[str, float]:
 
 
 def cost(fault: Fault, seconds: Mapping[str, float]) -> float:
-    """Return the seconds that a fault adds to its shard, including its share of the controls."""
+    """Return the number of seconds that a fault adds to its shard, including its share of the controls."""
     own = seconds.get(fault.name, DEFAULT_SECONDS)
     if fault.scope == "launch":
         return (own + CONTROL_SECONDS / CONTROL_EVERY) / PARALLEL
@@ -69,7 +69,7 @@ def cost(fault: Fault, seconds: Mapping[str, float]) -> float:
 def divided(faults: Sequence[Fault], count: int, seconds: Mapping[str, float]) -> list[list[Fault]]:
     """Return `count` lists that together contain each injectable fault once.
 
-    The longest faults are placed first, each into the list with the shortest duration.
+    The longest faults are added first, each to the list that has the shortest total duration at that time.
     """
     shards: list[list[Fault]] = [[] for _ in range(count)]
     load = [0.0] * count

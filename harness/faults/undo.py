@@ -26,7 +26,7 @@ STEP_SECONDS = 180
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and the text for its standard input."""
+    """A command line, and the input for its stdin."""
 
     argv: list[str]
     stdin: str | None = None

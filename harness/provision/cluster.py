@@ -25,7 +25,7 @@ class SharedFolder:
 class Cluster(Protocol):
     """The interface to a cluster that a run prepares, uses and releases.
 
-    Only the package `provision` uses the implementations directly.
+    Only the `provision` package uses the implementations directly.
     """
 
     name: str
@@ -93,8 +93,9 @@ class Cluster(Protocol):
         """Release the cluster.
 
         The last process to release the cluster also removes it, unless it is to be kept. Return whether the
-        cluster was removed. If `ready` is None, the run never used the cluster. The cluster is then removed
-        only if the run `owner` began to create it. This method can be called again after an interruption.
+        cluster was removed. If `ready` is None, this run never used the cluster. The cluster is then removed
+        only if `owner` is the run that began to create it. This method can be called again after an
+        interruption.
         """
 
     def owned(self) -> OwnedCluster:

@@ -40,12 +40,12 @@ class ExistingCluster:
     """
 
     owns_namespaces = False
-    """False, because other machines may also launch on the cluster. A namespace without a lock on this
+    """Always false, because other machines may also launch on the cluster. A namespace without a lock on this
     machine may belong to one of them."""
     ephemeral_storage = None
     """The harness sets no default limit, because limits are up to the cluster's administrators."""
     shared_folder = None
-    """None, because this machine and the nodes do not share a folder. Users can set --storage-class or
+    """Always None, because this machine and the nodes do not share a folder. Users can set --storage-class or
     --claims-namespace instead."""
 
     def __init__(self, settings: Settings) -> None:

@@ -20,7 +20,8 @@ from harness.core.processes import environment, run
 from harness.provision.uv import uv
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Not imported at run time, because konduktor's process starts early.
+# Not imported at run time, so that a launch can start konduktor's process early (launch_process.py).
+if TYPE_CHECKING:
     from harness.context import RunContext
     from harness.evidence.schema.bundle import Replaced
 

@@ -1,4 +1,4 @@
-"""Run Git commands in a repository on this machine that the user names."""
+"""Run Git commands in a local repository that the user specifies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.core.errors import ToolError, UsageError
 
 SECONDS: Final = 60
 _REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
-"""Environment variables that would make Git use another repository."""
+"""The environment variables that would make Git use another repository."""
 
 
 def environment() -> dict[str, str]:

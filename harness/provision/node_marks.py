@@ -53,7 +53,7 @@ def mark(
 ) -> Marked:
     """Label nodes with their verdicts. If `taint` is true, also taint the nodes that failed.
 
-    The taints of nodes in `doubtful` are not changed, because it is not proven that these nodes caused the
+    The taints of nodes in `doubtful` are not changed, because these nodes are not proven to have caused the
     failure. A node that was already marked gets the new verdict, and its annotation keeps the state from
     before the first mark. Raises HarnessError if a node cannot be changed.
     """

@@ -1,5 +1,5 @@
-"""Determine the platform for which images are built, which is that of the Docker server, and its name in each
-tool."""
+"""Determine the platform for which images are built, and its name in each tool. It is the Docker server's
+platform by default."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ The permissions are cluster-wide, because each launch has its own namespace.
 
 
 class JobProperties(Placed, Protocol):
-    """The properties of a job file that determine what the job requires of a cluster."""
+    """The properties of a job file that determine the job's requirements for a cluster."""
 
     @property
     def image(self) -> str:
@@ -70,7 +70,7 @@ class JobProperties(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A requirement of a launch, the cluster's actual state, and the problem if the cluster does not meet the
+    """A launch requirement, the cluster's actual state, and the problem if the cluster does not meet the
     requirement."""
 
     what: str

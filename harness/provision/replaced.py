@@ -191,7 +191,7 @@ def _replaced(
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Split the output of `uv pip compile` into packages. Yield (name, lines) of each package."""
+    """Split the output of `uv pip compile` into packages. Yield (name, lines) for each package."""
     for block in re.split(r"\n(?=\S)", text.strip()):
         if name := re.match(r"[A-Za-z0-9._-]+", block):
             yield str(canonicalize_name(name[0])), block

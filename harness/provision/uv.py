@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def uv() -> str | None:
-    """Return the path of uv, or None if it is not installed. uv is searched for next to this Python
-    interpreter, and then on PATH."""
+    """Return the path of uv, or None if it is not installed. The search starts next to this Python
+    interpreter and continues on PATH."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")

@@ -34,7 +34,8 @@ class Allowed(BaseModel):
     """The growth that the launches explain, and which is therefore not a leak."""
 
     more: dict[str, tuple[int, str]]
-    """Maps a kind of object to the maximum number of objects at the end, and the reason."""
+    """Maps a kind of object to the maximum number of its objects after the soak, and the reason why they are
+    allowed."""
     bytes: dict[str, tuple[int, float, str]]
     """Maps a name prefix in `sizes` to (bytes, fraction, reason).
 

@@ -19,7 +19,7 @@ class Entry(BaseModel):
 
     number: int
     bundle: str | None
-    """The path of the launch's bundle. None if the harness did not write a bundle."""
+    """The path of the launch's bundle, or None if the harness did not write a bundle."""
     kept: bool = True
     """False if the bundle was removed because of `--keep-runs`."""
     verdict: str
@@ -29,7 +29,7 @@ class Entry(BaseModel):
     exit_code: int | None = None
     started_at: str
     seconds: float
-    """Duration of the harness process in seconds."""
+    """The duration of the harness process in seconds."""
     stages: dict[str, float] = {}
     retries: list[Retry] = []
 
@@ -76,7 +76,7 @@ class Numbers(BaseModel):
     launches: int
     passed: int
     verdicts: dict[str, int]
-    """Maps a verdict such as "FAIL rank.crashed" to its count."""
+    """Maps a verdict such as "FAIL rank.crashed" to the number of launches with this verdict."""
     retries: int
     seconds: dict[str, dict[str, float]]
     """Maps "whole", "launch" and "observe" to the percentiles p50, p90 and p99 of their durations, and to the

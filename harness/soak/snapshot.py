@@ -98,7 +98,7 @@ def _disk(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             sizes.append(path.lstat().st_size)
-        except FileNotFoundError:  # another process removed the file
+        except FileNotFoundError:  # Another process removed the file.
             continue
     return sum(sizes)
 

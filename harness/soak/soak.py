@@ -24,10 +24,10 @@ from harness.soak.growth import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""Maximum seconds until objects that are cleaned up automatically after a launch are gone: deleted namespaces
-and their containers."""
+"""The maximum number of seconds until deleted namespaces and their containers, which are cleaned up
+automatically after a launch, are gone."""
 AFTER_WAIT_SECONDS = 300.0
-"""Maximum seconds that a launch can take in addition to `wait_seconds`."""
+"""The maximum number of seconds that a launch can take in addition to `wait_seconds`."""
 
 
 class Result(BaseModel):
@@ -54,7 +54,8 @@ class Soak:
     """A soak. `run` starts the launches and waits for them, and `stop` ends them."""
 
     def __init__(self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int) -> None:
-        """Create `folder` for ledger.jsonl, summary.json, launches/ with the bundles, logs/ and tmp/."""
+        """Create `folder`. It will contain ledger.jsonl, summary.json, logs/, tmp/, and launches/ with the
+        bundles."""
         self._ready = ready
         self._settings = settings
         self._job = job
@@ -89,7 +90,8 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # poll, because some objects that are cleaned up automatically cannot be watched
+            # The harness polls, because some objects that are cleaned up automatically cannot be watched.
+            time.sleep(5)
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -102,7 +104,7 @@ class Soak:
         return result
 
     def stop(self) -> None:
-        """Stop starting launches, and end the running ones as with Ctrl-C."""
+        """Start no further launches, and end the running ones as with Ctrl-C."""
         self._stopped.set()
         for command in list(self._running):
             if command.process.poll() is None:

@@ -1,4 +1,5 @@
-"""Pack the modules in pod/ into one Python script, which runs in an exec or as a container's command."""
+"""Pack the modules in pod/ into one Python script, which runs in an exec session or as a container's
+command."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ def _source(*path: str) -> str:
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
     """Return the command that starts a receiver, and the packed modules to send first on the command's stdin.
 
-    The command contains the length and the digest of the packed modules. Therefore it can start before stdin
-    is closed, and never runs incomplete code.
+    The command contains the length and the digest of the packed modules. Therefore the receiver can start
+    before stdin is closed, and never runs incomplete code.
     """
     program = _packed(RECEIVER)
     arguments = [str(len(program)), sha256(program).hexdigest(), session, root, control]
@@ -82,8 +83,8 @@ def init_command(folder: str, server: str, root: str, control: str, ready: str, 
     """Return the command of an init container that waits for the pod's first tree.
 
     The tree comes from the mounted Secrets in `folder`, from the pod at `server` (HOST:PORT, or an empty
-    string), or from a sync. `ready` is the expected content of the file ROOT/ready. After `seconds`, the
-    command exits with code 1.
+    string), or from a sync. `ready` is the expected content of the file ROOT/ready. If no tree arrives within
+    `seconds`, the command exits with code 1.
     """
     return [*_carried(STORED_ARCHIVE), folder, server, root, control, ready, f"{seconds:g}"]
 

@@ -18,14 +18,14 @@ class PodRefused(HarnessError):
 
 
 class ContainerGone(HarnessError):
-    """Raised if the container is not running yet or no longer running, which the pod's status may not show
+    """Raised if the container is not running yet, or is no longer running. The pod's status may not show this
     yet."""
 
 
 class Channel(Protocol):
     """An ordered byte stream in both directions between a sender and a receiver.
 
-    The protocol does not depend on the end of the stream, because it may be lost.
+    The protocol does not depend on receiving the end of the stream, which may be lost.
     """
 
     def send(self, data: bytes, deadline: Deadline) -> None:

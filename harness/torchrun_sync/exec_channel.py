@@ -1,6 +1,6 @@
 """A channel to a command in a container.
 
-The command runs in a Kubernetes exec, and the channel uses the WebSocket of this exec.
+The command is started as by `kubectl exec`, and the channel uses the WebSocket of that exec session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 STDERR_BYTES = 4000
-"""The maximum number of bytes that are kept of the command's stderr. Its last lines explain why the command
+"""The last bytes of the command's stderr are kept, up to this number, because they explain why the command
 ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
@@ -38,8 +38,8 @@ NOT_RUNNING = re.compile(
     r"|CONTAINER_(?:EXITED|CREATED)"
     r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
 )
-"""Matches error messages of the API server, the kubelet and containerd that mean that the container is not
-running."""
+"""Matches the error messages with which the API server, the kubelet and containerd report that a container is
+not running."""
 
 
 class ExecChannel:
@@ -84,7 +84,8 @@ class ExecChannel:
         return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise the exception for the exec status that the API server sent after the command ended.
+        """Raise the exception that corresponds to the exec status, which the API server sends after the
+        command has ended.
 
         Raises ContainerGone if the container is not running, PodRefused if the receiver cannot start there,
         and Cut otherwise.

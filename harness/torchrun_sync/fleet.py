@@ -24,15 +24,16 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 MAX_SCANS = 5
 STOPPING_SECONDS = 60.0
-"""The number of seconds during a switch for which the failure of a command does not end its pod. The commands
-in the pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
+"""During a switch, a command that fails does not end its pod for this number of seconds. The commands in the
+pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
 """
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of a sync. `seconds` contains the end of each phase, in seconds since the sync started."""
+    """The result of a sync. `seconds` maps each phase to the time at which it ended, in seconds since the
+    sync started."""
 
     tree: str
     generation: int
@@ -64,7 +65,7 @@ class Fleet:
     ) -> None:
         """Create a sender for each pod.
 
-        `ready` is the text that init containers wait for. The default is the tree's digest.
+        `ready` is the string that init containers wait for. The default is the tree's digest.
         """
         self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
         self._progress, self._ready = progress, ready
@@ -80,11 +81,11 @@ class Fleet:
             sender.close()
 
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
-        """Sync the folder into all pods. Pods that already run its content are not changed.
+        """Sync the folder into all pods. Pods that already run the folder's content are not changed.
 
-        If a command fails, its pod waits for another sync until `patience` seconds after this sync.
-        `generation` is the generation to run. By default, it is computed from the states of the pods. Raises
-        HarnessError if the sync fails.
+        If a command fails within `patience` seconds after this sync, its pod waits for another sync for the
+        rest of this time. `generation` is the generation to run. By default, it is computed from the states
+        of the pods. Raises HarnessError if the sync fails.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -168,7 +169,7 @@ class Fleet:
     def _each(self, names: Sequence[str], act: Callable[[Sender], _Result]) -> dict[str, _Result]:
         """Call `act` with the senders of the named pods in parallel, and wait for all calls.
 
-        If calls raise, the error of the first of these pods is raised.
+        If several calls raise an error, the error of the first pod is raised.
         """
         if not names:
             return {}
@@ -186,7 +187,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod for each store whose current tree is not the requested tree, or was modified."""
+    """Return one pod for each store whose current tree was modified or is not the requested tree."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:

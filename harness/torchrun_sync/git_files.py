@@ -31,7 +31,7 @@ hook, might make git use another repository.
 
 
 class NoWorkTree(Exception):
-    """Raised if git does not regard the folder as part of a work tree. The message is git's reason."""
+    """Raised if git does not treat the folder as part of a work tree. The message contains git's reason."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def git_files(folder: Path) -> GitFiles:
     # fail.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if listed else []
-    # Git also lists a folder that is not ignored itself if all files in it are ignored. In this case, git
+    # Git also lists a folder that is not itself ignored if all files in it are ignored. In this case, git
     # lists these files too.
     inside = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}

@@ -1,7 +1,7 @@
 """Apply ignore rules without git: .torchrunignore, the .gitignore of each folder, and built-in rules.
 
-The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
-ignored folder cannot be included again. Folder paths end with a slash.
+The rules have the syntax of .gitignore, and the pathspec library matches paths against them. As in git, a
+file in an ignored folder cannot be included again. Folder paths end with a slash.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     for rule in reversed(list(spec.patterns) if spec else []):
         result = rule.match_file(path) if isinstance(rule, RegexPattern) else None
         if result is not None and rule.include is not None:
-            folder = result.match.re.groupindex.get("ps_d")  # matches the slash after the folder
+            folder = result.match.re.groupindex.get("ps_d")  # This group matches the slash after the folder.
             if folder is None:
                 applies = not (path.endswith("/") and result.match.end() == len(path))
             else:

@@ -14,8 +14,8 @@ WAITING, TRAINER = "workspace", "trainer"
 """The names of the containers that receive code. `workspace` waits for the code, or stores it for other pods.
 `trainer` runs the code."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""The folder with a pod's control files. Pods never share it, and it is writable even if the container's root
-filesystem is read-only."""
+"""The folder with a pod's control files. Each pod has its own. The folder is writable even if the container's
+root filesystem is read-only."""
 STORE = ".torchrun"
 
 
@@ -63,8 +63,8 @@ def wait(
 ) -> list[Target]:
     """Wait until `count` pods have a running container that can receive code, and return these containers.
 
-    `over` returns the reason why the containers will never run, or None if they may run. Raises WaitError, or
-    UsageError with that reason.
+    `over` returns the reason why the containers will never run, or None if they may still run. Raises
+    WaitError, or UsageError with that reason.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:

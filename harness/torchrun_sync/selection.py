@@ -80,7 +80,7 @@ class Selection:
 
     top: Path
     excluded: list[tuple[str, str]] = field(default_factory=list)
-    """(path, reason) for each path that is not sent. Paths of folders end with a slash."""
+    """A (path, reason) pair for each path that is not sent. Folder paths end with a slash."""
     skipped: list[str] = field(default_factory=list)
     """The paths of sockets, pipes and devices, which have no content to send."""
     notices: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Selection:
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
         """Walk through one folder, to which `rules` apply.
 
-        The rules refer to paths relative to the folder `base`.
+        The paths in the rules are relative to the folder `base`.
         """
         rules.enter(_below(folder, base))
         try:

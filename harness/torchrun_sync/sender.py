@@ -21,15 +21,16 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of sent bytes that the pod has not acknowledged. The pod sends four acks for this many
-bytes."""
+"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends four acks for
+this many bytes."""
 CONTENT = ("data", "zdata")
-"""The types of frames that contain a part of a file, uncompressed and compressed."""
+"""The types of frames that contain a piece of a file: uncompressed, then compressed."""
 WORTH = 0.9
-"""The maximum ratio of compressed to uncompressed size at which a piece is sent compressed."""
+"""A piece is sent compressed only if the ratio of its compressed to its uncompressed size is at most this
+value."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed on trial. Images and weights, for
-example, do not become smaller.
+"""The number of bytes at the beginning of a piece that are compressed first, as a trial. Images and model
+weights, for example, do not become smaller.
 """
 _Result = TypeVar("_Result")
 
@@ -45,7 +46,7 @@ class Limits:
     stall: float = 30
     """The maximum time between two acks."""
     stage: float = 180
-    """The maximum time for building the tree in the pod, which may copy all of it on the pod's disk."""
+    """The maximum time for building the tree in the pod, which may copy the whole tree on the pod's disk."""
     hold: float = 60
     """The maximum time for stopping the command. It is longer than the receiver's own timeout
     (pod/control.py), so that the user sees the receiver's error message.
@@ -87,7 +88,8 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of bytes of file content sent, as compressed and including those on lost connections."""
+        """The number of bytes of file content that were sent, including those on lost connections. Compressed
+        content counts with its compressed size."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:

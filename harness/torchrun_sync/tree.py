@@ -22,8 +22,8 @@ from harness.torchrun_sync.warnings import warnings
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""A file's size, its mtime and ctime in nanoseconds, and its inode. The stamp changes when the file is
-written to."""
+"""A file's stamp, which changes when the file is written to. It consists of the file's size, its mtime and
+ctime in nanoseconds, and its inode."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Tree:
     skipped: tuple[str, ...] = ()
     """The paths of sockets, pipes and devices, which have no content to send."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """(path, reason) for each path that is not sent. Paths of folders end with a slash."""
+    """A (path, reason) pair for each path that is not sent. Folder paths end with a slash."""
 
     @cached_property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ from harness.torchrun_sync.pod.entries import Entry
 from harness.torchrun_sync.selection import BUILT_IN
 
 LARGE_BYTES = 10_000_000
-"""The size in bytes from which a warning about a large file is given."""
+"""The minimum size, in bytes, of a file that causes a warning about its size."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -24,11 +24,11 @@ _SECRETS = (
     *("*client_secret*.json", "*service[-_]account*.json"),
     *(f"*{name}.{end}" for name in ("credentials", "secrets", "secret") for end in _DATA),
 )
-"""Patterns for the names of files that usually contain a secret, in lower case."""
+"""Lower-case patterns for the names of files that usually contain a secret."""
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
-"""Matches the suffixes that editors and people append to the names of backup copies."""
+"""Matches the extensions that editors and people append to the names of backup copies."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
@@ -53,8 +53,8 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def summary(excluded: Sequence[tuple[str, str]]) -> str:
-    """Return one line that names the paths that are not sent, without caches and virtual environments, or ""
-    if there are none."""
+    """Return one line with the paths that are not sent, or "" if there are none. Caches and virtual
+    environments are left out."""
     paths = [path for path, reason in excluded if reason != BUILT_IN]
     reasons = sorted({reason for _, reason in excluded if reason != BUILT_IN})
     return f"not sent: {_some(paths)} ({', '.join(reasons)}); `--dry-run` lists all" if paths else ""

@@ -1,2 +1,2 @@
-"""The command `harness torchrun`, also available as `kubectl torchrun`: submit jobs with the code in a
+"""The `harness torchrun` command, also available as `kubectl torchrun`: submit jobs with the code in a
 folder, and manage them."""

@@ -28,7 +28,7 @@ from harness.torchrun_sync.tree import Stamp, Walker
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """The number of seconds for which a supervisor waits for new code after its command has failed. `sync
---watch` extends this time again and again."""
+--watch` extends this time repeatedly."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
@@ -137,7 +137,7 @@ class Attached:
             self.progress(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
-        """Return the container to send code to in each pod, or an empty list while a pod or container is
+        """Return the container in each pod that receives code, or an empty list while a pod or container is
         missing."""
         count = (job.get("status") or {}).get("numNodes")
         targets = [each for each in map(target, pods) if each]
@@ -237,8 +237,7 @@ class Attached:
         return synced
 
     def _changed(self, targets: Sequence[Target]) -> bool:
-        """Return whether the job has ended, or the containers to which code is sent are no longer
-        `targets`."""
+        """Return whether the job has ended, or the containers that receive code are no longer `targets`."""
         job = self.jobs.find(self.name)
         return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 

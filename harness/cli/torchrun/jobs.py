@@ -50,7 +50,7 @@ def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
-    """Return the namespace `named`, or the namespace of the kubeconfig's context if `named` is None."""
+    """Return `named`, or the namespace of the kubeconfig's context if `named` is None."""
     return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 

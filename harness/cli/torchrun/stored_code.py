@@ -24,8 +24,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 POLL_SECONDS = 0.5
 POD_CREATED_SECONDS = 20.0
-"""The maximum number of seconds until the controller has created the pod that stores a job's code, if the job
-has such a pod."""
+"""If a job has a pod that stores its code, the controller creates the pod within this number of seconds."""
 POD_RUNNING_SECONDS = 300.0
 """The maximum number of seconds until the pod that stores the code runs, including the time to pull its image
 and to bind its volume claim."""
@@ -156,7 +155,8 @@ class CodeStore:
             raise UsageError(
                 f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
             )
-        if there is not None and whose != metadata["uid"]:  # from a deleted job with the same name
+        # This Secret is left from a deleted job with the same name.
+        if there is not None and whose != metadata["uid"]:
             self._delete(job, index)
         owner = {
             "apiVersion": names.API,

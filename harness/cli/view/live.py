@@ -39,7 +39,7 @@ MAX_LINE = 4000
 
 @dataclass
 class _Pod:
-    """The latest state of the pod with a node index."""
+    """The latest state of the pod that has a given node index."""
 
     name: str = ""
     uid: str = ""
@@ -188,9 +188,8 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks on a node: those in the node's process records or, if there are none, those
-        expected by node order. -1 stands for an unknown rank, if another node's records contain the expected
-        rank.
+        """Return the ranks on a node, from the node's process records or, if there are none, from the order
+        of the nodes. A rank is unknown (-1) if another node's records contain the rank expected here.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))
@@ -247,7 +246,8 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """Return a pod's phase, or the reason why one of its containers is waiting, given the pod's status."""
+    """Given a pod's status, return the reason why one of the pod's containers is waiting, or else the pod's
+    phase."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -34,7 +34,7 @@ def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[s
 
 
 def number() -> int:
-    """Return the tracker's own id of the launch's run."""
+    """Return the id that the tracker gave to the launch's run."""
     query = f"externalId={os.environ['PLUTO_RUN_ID']}&projectName={os.environ['PLUTO_PROJECT']}"
     return int(ask(f"/api/audit/runs?{query}")["runs"][0]["runId"])
 

@@ -43,8 +43,8 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""Maximum duration of a launch in seconds. torchrun waits up to 300 s for a failed agent before it exits, so
-a program may still be running at this deadline. It is then judged in that state."""
+"""The maximum duration of a launch in seconds. torchrun waits up to 300 s for a failed agent before it exits,
+so a program may still be running at this deadline. It is then judged while it is running."""
 PROJECT = "programs"
 
 
@@ -111,7 +111,7 @@ class Place:
             with writer.stage("launch"):
                 surroundings = Surroundings(
                     context=context,
-                    kube=cast(Kube, None),  # No object is created on a cluster.
+                    kube=cast(Kube, None),  # No object is created in a cluster, so no client is needed.
                     namespace=namespace,
                     nonce=nonce,
                     image=self.image.tag,
@@ -183,7 +183,7 @@ def pod_uid(container: Container) -> str:
 
 @dataclass
 class _Objects:
-    """Creates and records the states of Kubernetes objects."""
+    """Creates and records states of simulated Kubernetes objects."""
 
     writer: BundleWriter
     job: Object

@@ -26,12 +26,13 @@ from harness.core.kubernetes import Object
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 NAME = "trainer"
-"""Name of the Job and its headless Service. grammar.yaml contains the DNS name of the first pod,
+"""The name of the Job and its headless Service. grammar.yaml contains the DNS name of the first pod,
 trainer-0.trainer."""
 JOURNALS = "/witness"
 GRACE_SECONDS = 30
 CPU_SHARES = 256
-"""CPU weight below the default of 1024, so that programs do not slow down other processes."""
+"""The CPU weight of each container. It is below the default of 1024, so that programs do not slow down other
+processes."""
 DOCKER_SECONDS = 120.0
 
 
@@ -88,12 +89,12 @@ class Pods:
     """The Job as it would be applied to a cluster."""
     config_maps: Sequence[Object]
     secrets: Mapping[str, str] = field(repr=False)
-    """The data of the launch's Secret."""
+    """The data in the launch's Secret."""
     nonce: str
     folder: Path
     journals: Path
     hidden: str | None = None
-    """A Python file in the image whose import must fail."""
+    """The path of a Python file in the image whose import must fail."""
 
     def run(self, seconds: float) -> list[Container]:
         """Run all pods until they end, or until the deadline passes after `seconds`.

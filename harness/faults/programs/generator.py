@@ -90,7 +90,7 @@ class Worker(Strict):
     early: bool
     """Whether the victim ends after half of its calls."""
     pause: float = 0.0
-    """Seconds that a rank sleeps after each call."""
+    """The number of seconds for which a rank sleeps after each call."""
 
     @property
     def about(self) -> list[str]:
@@ -131,7 +131,7 @@ class Program(Strict):
     launch: str
     wrap: str
     has_torch: bool
-    """If False, `import torch` fails in the image, which makes the client start five times as fast."""
+    """Whether `import torch` works in the image. If it fails, the client starts five times as fast."""
     worker: Worker
 
     @property
@@ -153,7 +153,8 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = f"env {launch}"  # `exec` and `nohup` do not accept assignments before a program.
+            # `exec` and `nohup` do not accept variable assignments before a program.
+            launch = f"env {launch}"
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 

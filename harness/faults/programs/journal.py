@@ -43,7 +43,8 @@ class Journal:
 
 
 def read(lines: Iterable[str]) -> list[Journal]:
-    """Return the journals of several processes. Their lines are given in one sequence, process by process.
+    """Return the journals of several processes. `lines` contains the lines of all journals, process by
+    process.
 
     Truncated lines, and lines that do not belong to a journal, are skipped.
     """

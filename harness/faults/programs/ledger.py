@@ -31,7 +31,7 @@ class Outcome(BaseModel):
     right: str
     seconds: float = 0.0
     bundle: str | None = None
-    """The path of the bundle. None if the verdict is right, because the bundle is then removed."""
+    """The path of the bundle. It is None if the verdict is right, because the bundle is then removed."""
 
     @property
     def line(self) -> str:

@@ -26,7 +26,8 @@ from harness.faults.random.oracle import POINTS, Point, point
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
-"""Prefixes of the kinds of values that the client may omit. Any other number that is missing was lost."""
+"""The prefixes of the kinds of values that the client may omit. If any other number is missing, it was
+lost."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Account:
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
-                    if number is None:  # The client accepts a single None, but sometimes rejects several.
+                    # The client accepts a single None, but sometimes rejects several of them.
+                    if number is None:
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))

@@ -40,7 +40,8 @@ The operating system closes the pipe even if the harness is killed and cannot st
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""The decisions that make a session fail. Other misses are still frequent, so they are only counted."""
+"""The oracle decisions that make a session fail. Other decisions that a verdict is not right are still
+frequent, so they are only counted."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 
@@ -194,8 +195,9 @@ def programs(
 ) -> list[Outcome]:
     """Run programs and return their outcomes.
 
-    With `again`, run the misses in the ledger. With `only`, run the programs with this seed and these
-    numbers. Otherwise, run the next programs for the seed until `seconds` have passed.
+    With `again`, run the programs in the ledger whose verdicts were not right. With `only`, run the programs
+    with this seed and these numbers. Otherwise, run the next programs for the seed until `seconds` have
+    passed.
     """
     ledger = Ledger.read(path) if path else Ledger()
     known = ledger.seeds.get(seed, Seed())

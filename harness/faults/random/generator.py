@@ -21,20 +21,20 @@ from harness.faults.programs.generator import Worker, worker
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 PREFIX = "random-"
-"""Name prefix of random faults."""
+"""The prefix of the names of random faults."""
 PROGRAM = "-program"
-"""Name suffix of random faults whose ranks run a generated program."""
+"""The suffix of the names of random faults whose ranks run a generated program."""
 PROGRAM_CALLS, PROGRAM_PAUSE = 20, 0.5
-"""The number of calls in a generated program, and the pause after each call in seconds. There are as many
-calls as the main job's worker has steps, so that every moment occurs."""
+"""The number of calls in a generated program, and the pause after each call in seconds. The number of calls
+equals the number of steps of the main job's worker, so that every moment occurs."""
 LAST_MOMENT = "ending"
 RANKS = (0, 1)
-"""The ranks of jobs/multinode.yaml, the job used for every random fault."""
+"""The ranks of jobs/multinode.yaml, which is the job for every random fault."""
 ALWAYS = ("joined", "training", "ending")
 WITNESS = "{{ files }}/witness.yaml"
 WAIT_SECONDS = "120"
 EPHEMERAL_STORAGE = "2Gi"
-"""The ephemeral-storage limit of each container. It is small, so that the verb `fill` writes little."""
+"""The ephemeral-storage limit of each container. It is small, so that the `fill` verb writes little."""
 _PRELUDE = """source {{ files }}/strike.sh
 k() { {{ kubectl }} "$@"; }
 n() { k -n {{ namespace }} "$@"; }
@@ -42,14 +42,14 @@ n() { k -n {{ namespace }} "$@"; }
 
 
 class Verb(Strict):
-    """A disturbance of an object, as a shell script. `undo` is set if the disturbance affects the cluster."""
+    """A shell script that disturbs an object. `undo` is set if the disturbance affects the cluster."""
 
     do: str
     undo: str = ""
 
 
 class Object(Strict):
-    """An object or process that can be disturbed. `named` is a regex for verdicts that name it."""
+    """An object or process that can be disturbed. `named` is a regex that matches verdicts that name it."""
 
     target: Target
     scope: Scope = "launch"
@@ -64,7 +64,8 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """A behaviour of the job's worker. `named` is a regex for verdicts that report the worker's own fault."""
+    """A behaviour of the job's worker. `named` is a regex that matches verdicts that report the worker's own
+    fault."""
 
     worker: str
     weight: int = 1
@@ -143,8 +144,8 @@ def by_name(name: str) -> Fault | None:
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
     """Return the fault that combines the object `what` with a verb, a moment and a behaviour.
 
-    The object that belongs to the rank `rank` is disturbed. The rank `victim` shows the behaviour. If its
-    worker ends before `moment`, the behaviour's last moment is used instead.
+    The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If its worker ends
+    before `moment`, the behaviour's last moment is used instead.
     """
     known = grammar()
     there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]

@@ -25,7 +25,7 @@ from harness.faults.programs import journal as program_journal
 from harness.provision.cluster import Ready
 
 FILES = "/var/harness-witness"
-"""The folder on a node that harness/faults/files/witness.yaml mounts."""
+"""The folder on each node that the ranks' pods mount (harness/faults/files/witness.yaml)."""
 SECONDS = 60.0
 DATABASE = "/data/tracker.db"
 POINTS = """
@@ -47,7 +47,7 @@ Its arguments are the database, the project and the run id. It decodes the block
 (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
-"""Metric, step and value. The value None means NaN."""
+"""A metric's name, a step and a value. The value None means NaN."""
 
 
 Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struck"]
@@ -68,8 +68,8 @@ class Decision:
 def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: str, named: str) -> Decision:
     """Judge whether a verdict is right.
 
-    `output` is the harness's stderr, and `named` a regex for the disturbance. For a PASS, the decision is
-    `unseen` if the oracle cannot read the points. Afterwards, the workers' files are removed.
+    `output` is the harness's stderr, and `named` is a regex that matches the disturbance. For a PASS, the
+    decision is `unseen` if the oracle cannot read the points. Afterwards, the workers' files are removed.
     """
     manifest = bundle.manifest if bundle else None
     missing, blind = "", "there is no bundle"

@@ -21,9 +21,9 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""The validity of the certificates in days, as for cert-controller's own certificate authority. On a user's
-cluster, the controllers renew the certificates 90 days before they expire. In a kind cluster, they do not
-renew them (fast_start.single_replica).
+"""The number of days for which the certificates are valid. cert-controller's own certificate authority is
+valid for the same time. On a user's cluster, the controllers renew the certificates 90 days before they
+expire. In a kind cluster, they do not renew them (fast_start.single_replica).
 """
 
 
@@ -66,8 +66,8 @@ def _key() -> rsa.RSAPrivateKey:
 
 
 def _pem(key: rsa.RSAPrivateKey) -> bytes:
-    """Return a key in PKCS #1. cert-controller can read the certificate authority's key only in this
-    format."""
+    """Return a key in PKCS #1 format, the only format in which cert-controller can read the certificate
+    authority's key."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

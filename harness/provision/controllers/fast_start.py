@@ -18,9 +18,9 @@ DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
 """The names of volumes in the published Deployments. If Kueue creates its own certificates, it writes them to
-the volume `visibility`."""
+the `visibility` volume."""
 _METRICS = "/etc/kueue/metrics/certs"
-"""The path where Kueue expects its metrics certificates if it does not create them itself."""
+"""The path at which Kueue expects its metrics certificates if it does not create them itself."""
 _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
@@ -47,9 +47,9 @@ def quick(document: Object) -> Object:
 def at_once(deployment: Object) -> Object:
     """Return the Deployment, changed to run its pods on the control plane and to probe their readiness every
     second. The control plane is Ready before the other nodes, and the pods get a toleration for its taint.
-    They reach the API server at the node's own address, because its Service works only seconds later, after
-    kube-proxy has written its rules. Kueue's published probe has an initial delay of 5 s and a period of 10
-    s.
+    They reach the API server at the node's own address, because the API server's Service works only seconds
+    later, after kube-proxy has written its rules. Kueue's published probe has an initial delay of 5 s and a
+    period of 10 s.
     """
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]

@@ -32,12 +32,12 @@ from harness.provision.controllers.webhooks import check_serving, probes
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
-"""Kinds of objects that make the API server call a controller. Such calls fail or wait until the controller
-serves."""
+"""The kinds of objects that make the API server call a controller. Such calls fail or hang until the
+controller serves."""
 ONCE_SECONDS = 1.0
 """The timeout, in seconds, of a check that reads each Deployment only once."""
 Change = Callable[[Object], Object]
-"""A function that changes an object of a manifest before it is applied."""
+"""A function that takes an object from a manifest and returns the object to apply."""
 
 
 def _as_published(document: Object) -> Object:

@@ -21,7 +21,7 @@ API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
 CLUSTER_QUEUE = "cluster-queue"
 FRAMEWORKS = {"JobSet": "jobset.x-k8s.io/jobset", "Job": "batch/job", "StatefulSet": "statefulset"}
-"""Maps a kind of workload to its name in integrations.frameworks in Kueue's configuration."""
+"""Maps a kind of workload to its name under integrations.frameworks in Kueue's configuration."""
 MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 

@@ -29,7 +29,7 @@ APIS = {
 }
 """Maps the name of a CustomResourceDefinition to the API version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
-"""Maximum time in seconds until a restarting controller serves again."""
+"""The maximum number of seconds until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 

@@ -119,7 +119,7 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "securityContext": pod_security.container_context(),
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},
-            {"name": "tmp", "mountPath": pod_security.TMP},  # for large request bodies
+            {"name": "tmp", "mountPath": pod_security.TMP},  # The tracker stores large request bodies here.
         ],
     }
     pod = {

@@ -23,7 +23,7 @@ konduktor/utils/log_utils.py). The Deployment has the same name.
 """
 AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
-"""The name of the ClusterRole, and of its ClusterRoleBinding, that let vlagent list the pods on its node."""
+"""The name of the ClusterRole and the ClusterRoleBinding that allow vlagent to list the pods on its node."""
 SECONDS = 120.0
 """The maximum number of seconds until VictoriaLogs and vlagent run, including the time to pull their
 images."""

@@ -15,7 +15,7 @@ from harness.core.retries import reason_of
 
 
 def check_serving(kube: Kube, seconds: float = 60) -> None:
-    """Send a dry-run create through each webhook, and retry until all of them succeed.
+    """Send a dry-run create request through each webhook, and retry until all requests succeed.
 
     Readiness is polled, because a webhook cannot be watched. Raises WaitError with the failed probe and the
     API server's last response.
@@ -40,7 +40,8 @@ def check_serving(kube: Kube, seconds: float = 60) -> None:
 
 
 def probes(kube: Kube) -> list[Callable[[], Object]]:
-    """Return one function per webhook. Each sends a dry-run create and raises an error if that fails."""
+    """Return one function per webhook. Each function sends a dry-run create request and raises an error if
+    that fails."""
     return [partial(kube.apply, probe, dry_run=True) for probe in _probes()]
 
 

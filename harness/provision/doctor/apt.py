@@ -30,8 +30,8 @@ NO = {"no", "false", "without", "off", "disable", "0"}
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# The first Debian release with a suitable version of each package. Older releases install the package from
-# there.
+# The first Debian release with a suitable version of each package. On older releases, the package is
+# installed from that release.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )
@@ -57,7 +57,8 @@ class Source:
 
 def parse_deb822(text: str) -> list[Source]:
     """Return the enabled binary package sources in the text of a .sources file."""
-    from debian.deb822 import Deb822  # imported here, because it takes 30 ms and launches do not need it
+    # Imported here, because the import takes 30 ms and launches do not need it.
+    from debian.deb822 import Deb822
 
     sources = []
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
@@ -119,7 +120,7 @@ def codename(os_release: str) -> str | None:
 
 
 def specs(packages: Iterable[str], release: str) -> list[str]:
-    """Return the packages in the form that apt-get needs on a Debian release: `docker.io/trixie` on bookworm,
+    """Return the packages as apt-get arguments for a Debian release, such as `docker.io/trixie` on bookworm,
     but `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
@@ -132,7 +133,8 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites in the package specs `wanted` that no enabled source of Debian's archive provides."""
+    """Return the suites that the package specs in `wanted` need and no enabled source of Debian's archive
+    provides."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]

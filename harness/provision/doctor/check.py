@@ -45,7 +45,7 @@ def version_of(text: str) -> Version | None:
 def at_least(version: Version | None, wanted: Version) -> bool:
     """Return whether a version is at least `wanted`.
 
-    Only as many parts as `wanted` has are compared. A missing part counts as 0, and an unknown version (None)
+    Only the parts that `wanted` has are compared. A missing part counts as 0, and an unknown version (None)
     counts as too old.
     """
     if version is None:

@@ -80,8 +80,8 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the numbers of the capabilities, up to `last`, that are not in the bounding set (CapBnd) in the
-    text of /proc/PID/status."""
+    """Return the numbers of the capabilities, up to `last`, that are missing from the bounding set (CapBnd).
+    `status` is the content of /proc/PID/status."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)

@@ -83,7 +83,8 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
     `dockerd` is the output of `dockerd --version`, or None if dockerd is not installed.
     """
-    names = {check.name for check in failed if check.seen != PODMAN}  # apt would remove podman-docker
+    # Installing these packages would make apt remove podman-docker.
+    names = {check.name for check in failed if check.seen != PODMAN}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
     wanted: list[str] = []
@@ -199,7 +200,7 @@ def _wait_for_daemon(still_running: Callable[[], None]) -> None:
 
 
 def _link_go(packages: Sequence[str], progress: Progress) -> None:
-    """Link `go` into a folder on PATH, because Debian's package golang-1.26-go does not do this."""
+    """Link `go` into a folder on PATH, because Debian's golang-1.26-go package does not do this."""
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(

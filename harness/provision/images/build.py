@@ -20,7 +20,7 @@ from harness.provision.source.shell import build_command
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
-"""The directory of the installed package `harness`, which contains the Dockerfiles and lock files."""
+"""The directory of the installed `harness` package, which contains the Dockerfiles and lock files."""
 ROOT = PACKAGE.parent
 """The folder that contains harness/: the checkout or site-packages. It is the build context for images."""
 FILES = PACKAGE / "provision" / "images" / "files"
@@ -36,7 +36,8 @@ class ImageRef:
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Scripts to mount over the image, keyed by path in /workspace."""
     components: Mapping[str, str] = field(default_factory=dict)
-    """Versions keyed by component name, for the evidence. Empty if the image was not built on this machine.
+    """The version of each component in the image, for the evidence. Empty if the image was not built on this
+    machine.
     """
     scripts: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each script that the ranks use, including `changed`.

@@ -27,7 +27,8 @@ def image_id(tag: str) -> str | None:
         return done.stdout.strip()
     if "no such image" in done.stderr.lower():
         return None
-    # Docker does not respond or rejects the request. The next command raises an error with Docker's message.
+    # Docker does not respond, or it rejected the request. The next command raises an error with Docker's
+    # message.
     processes.run(["docker", "version"], timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
     return None
 
@@ -45,7 +46,7 @@ def status_id(tag: str) -> str | None:
 
 @contextmanager
 def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
-    """Yield a shell with which to build the image `tag`, or None if another process has just built it.
+    """Yield a shell for building the image `tag`, or None if another process has just built it.
 
     Only one process at a time can build a tag. Programs that run in the shell write their output to
     <cache>/images-logs/<tag>.log, which is emptied first.

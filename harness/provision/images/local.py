@@ -37,7 +37,7 @@ class LocalImage:
 
     @property
     def file(self) -> str:
-        """Return a file name, without suffix, that is unique to the image's id and tag."""
+        """Return a file name, without an extension, that is unique to the image's id and tag."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}"
 
     @classmethod
@@ -59,7 +59,8 @@ def import_command(snapshotter: str = OVERLAYFS) -> list[str]:
 
 
 def node_name(tag: str) -> str:
-    """Return containerd's name for a Docker tag: `a:1` becomes docker.io/library/a:1."""
+    """Return the name under which containerd stores an image with this Docker tag. For example, `a:1` becomes
+    docker.io/library/a:1."""
     first, slash, _ = tag.partition("/")
     if not slash:
         return f"docker.io/library/{tag}"
@@ -88,7 +89,8 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
         assert saving.stdout is not None
         with _filtered(saving.stdout, omit) if omit else nullcontext(saving.stdout) as stream:
             read = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
-        saving.stdout.close()  # Without this, Docker would block forever if the reader has failed.
+        # If the pipe stayed open after the reader has failed, Docker would block forever.
+        saving.stdout.close()
         written = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
     for done in (read, written):
         if done.returncode:

@@ -29,8 +29,8 @@ lock. Each of these packages must be pure Python, so that its wheel is the same 
 BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
 """The build requirements of `SOURCES`. Without this lock, an installer would download them without hashes."""
 GLIBC = (28, 27, 17, 5)
-"""The minor versions of glibc 2 in the platform tags that pip accepts. The images have glibc 2.28 or newer.
-uv also accepts wheels for older versions.
+"""The minor versions of glibc 2 for which pip gets a platform tag, so that it accepts wheels for them. The
+images have glibc 2.28 or newer. uv also accepts wheels for older versions.
 """
 _SECONDS = 600
 _INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"

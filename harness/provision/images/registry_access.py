@@ -20,10 +20,10 @@ from harness.core.http_client import client
 from harness.provision.images.versions import Registry
 
 TRY_SECONDS = (4.0, 12.0)
-"""The time limit of each attempt to reach a host, in seconds."""
+"""The time limits, in seconds, of the first and the second attempt to reach a host."""
 ADDRESS_SECONDS = 7.0
-"""The time limit of getaddrinfo in seconds, because getaddrinfo itself has no timeout parameter. If DNS
-queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
+"""The number of seconds after which the harness stops waiting for getaddrinfo, which has no timeout of its
+own. If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
 """
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"

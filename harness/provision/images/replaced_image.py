@@ -21,8 +21,8 @@ from harness.provision.source.store import key
 
 SCRIPT = FILES / "replace_packages.py"
 REPOSITORY = "harness/replaced-worker"
-"""The repository of images with replaced packages. Because it is not the worker image's repository, other
-launches never reuse these images."""
+"""The repository of images with replaced packages. It differs from the worker image's repository, so that
+other launches never reuse these images."""
 
 
 def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:

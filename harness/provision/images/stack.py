@@ -45,14 +45,14 @@ class Stack:
     node_image: str
     kubernetes: str
     jobset_manifest: Path
-    """The path of JobSet's cached manifest, which is ready for server-side apply. kueue_manifest is the same
-    for Kueue."""
+    """The path of JobSet's cached manifest, which is ready for server-side apply. `kueue_manifest` is the
+    path of Kueue's manifest."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
     """Local Docker images that every node needs before the controllers start. It is empty if the nodes pull
     published images."""
     torch_base: str
-    """The base image of the worker image. python_base is the base image of the tracker image."""
+    """The base image of the worker image. `python_base` is the base image of the tracker image."""
     python_base: str
     versions: dict[str, str]
     containerd_patches: tuple[str, ...] = ()

@@ -54,7 +54,8 @@ printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
-"""The time limit of the trial in `mountable`, in seconds. Docker may have to pull the node image first."""
+"""The time limit, in seconds, of the container with which `mountable` tests the volume. Docker may have to
+pull the node image first."""
 _TRIAL = """set -e
 mkdir -p {own}/trial
 test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of this machine' >&2; exit 1; }}
@@ -142,7 +143,7 @@ def script(image: LocalImage) -> str:
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Add images to the volume of unpacked images.
 
-    A failure is only reported as progress, and the nodes then import the images.
+    If this fails, the failure is only reported as progress, and the nodes import the images.
     """
     try:
         add(images, node_image, context)
@@ -287,7 +288,7 @@ def layer_folders(mounts: Sequence[dict[str, Any]]) -> list[str]:
     """Return the folders that contain the layers' files, lowest layer first.
 
     `mounts` is the output of `ctr snapshots view --mounts`: a bind mount for a single layer, or an overlay
-    whose option `lowerdir` lists the top layer first.
+    whose `lowerdir` option lists the top layer first.
     """
     lower = next((o for o in mounts[0]["Options"] if o.startswith("lowerdir=")), None)
     folders = [mounts[0]["Source"]] if lower is None else lower.removeprefix("lowerdir=").split(":")[::-1]
@@ -327,7 +328,8 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
                 )
             time.sleep(0.1)
         yield name
-        _docker("stop", "--time", "10", name)  # on a clean stop, containerd writes its database to disk
+        # When containerd is stopped cleanly, it writes its database to disk.
+        _docker("stop", "--time", "10", name)
     finally:
         _docker("rm", "--force", "--volumes", name)
 

@@ -1,4 +1,4 @@
-"""Read the tables `[registry]` and `[worker]` from the versions file."""
+"""Read the `[registry]` and `[worker]` tables from the versions file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_of(version: str, wanted: str | None) -> bool:
 
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""A field that contains a SHA-256 in hex digits."""
+"""The type of a field that contains a SHA-256 in hex digits."""
 
 
 class _Table(BaseModel):
@@ -40,7 +40,7 @@ class Controller(_Table):
     sha256: Sha256 | None
 
     def of(self, version: str) -> Controller:
-        """Return this controller in another version. The hash of that version's manifest is not known."""
+        """Return another version of this controller. The hash of that version's manifest is not known."""
         image = self.image.partition("@")[0].replace(self.version, version)
         manifest = self.manifest.replace(self.version, version)
         return Controller(version=version, image=image, manifest=manifest, sha256=None)
@@ -93,7 +93,7 @@ class Worker(_Table):
 
 
 class Versions(BaseModel):
-    """The contents of the tables `[registry]` and `[worker]` in the versions file.
+    """The contents of the `[registry]` and `[worker]` tables in the versions file.
 
     Other modules read the remaining tables.
     """

@@ -26,8 +26,8 @@ class KindCluster(KindNodes):
 
     owns_namespaces = True
     retains_namespaces = True
-    """True, because only this machine launches on the cluster. Namespaces are deleted with the cluster. On a
-    kept cluster, the newest namespaces are kept for inspection."""
+    """Always true, because only this machine launches on the cluster. Namespaces are deleted with the
+    cluster. On a kept cluster, the newest namespaces are kept for inspection."""
 
     ephemeral_storage = "10Gi"
     """The default ephemeral-storage limit of each container. Nodes use this machine's disk, so a pod that

@@ -26,7 +26,7 @@ created.
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""Options of etcd, in milliseconds, that make its leader election faster.
+"""etcd options, in milliseconds, that make its leader election faster.
 
 On each start, the API server waits until the only etcd member has elected itself, which takes up to one
 election timeout (a second by default). Frequent heartbeats cost nothing, because they are sent only to other

@@ -158,7 +158,8 @@ class _Copy:
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
-            pool.submit(import_module, CERTIFICATES)  # takes half a second, while the CPU is idle
+            # This takes half a second, during which the CPU is idle.
+            pool.submit(import_module, CERTIFICATES)
             with attempt("API server to answer"):
                 self._export_kubeconfig()
                 kube = self._wait_served()

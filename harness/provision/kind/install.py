@@ -96,8 +96,8 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        # A cluster is whole only in the phase "ready". In another phase, the webhooks of a controller that
-        # does not serve would reject the objects that are still missing.
+        # Only a cluster in the "ready" phase is complete. In any other phase, objects are still missing, and
+        # the webhooks of a controller that does not serve would reject them.
         whole = state.phase == "ready"
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")

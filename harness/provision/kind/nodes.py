@@ -23,7 +23,9 @@ from harness.provision.kind import docker_check
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Imported where needed (tests/unit/cli/test_startup.py).
+# At run time, functions import these modules when needed, so that commands start fast
+# (tests/unit/cli/test_startup.py).
+if TYPE_CHECKING:
     from harness.context import RecordedContext
     from harness.core.kubernetes import Kube, Object
 
@@ -295,8 +297,8 @@ class KindNodes:
     def use(self) -> LockHandle:
         """Mark the cluster as used.
 
-        No other process removes it as unused before the returned lock is released. The caller must hold
-        `lock`.
+        Until the returned lock is released, no other process removes the cluster as unused. The caller must
+        hold `lock`.
         """
         return acquire(self.users, shared=True)
 

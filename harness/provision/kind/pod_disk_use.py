@@ -67,8 +67,8 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
 def _written(node: str) -> dict[str, int]:
     """Return the disk usage of pods on a node, in bytes.
 
-    The files of a container are keyed by container id, logs and emptyDirs by pod UID. The result is empty if
-    the node does not respond.
+    The size of a container's files is keyed by container id. The sizes of logs and emptyDirs are keyed by pod
+    UID. The result is empty if the node does not respond.
     """
     try:
         return sizes(

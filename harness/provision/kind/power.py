@@ -25,7 +25,7 @@ STARTING_SECONDS = 180
 """The maximum number of seconds until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""If a container's last start is more than this time after its creation, the container has been restarted."""
+"""If a container was last started more than this long after it was created, it has been restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 

@@ -30,12 +30,12 @@ from harness.provision.kind.nodes import KindNodes
 
 POLL_SECONDS = 0.3
 CHECK_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""The number of seconds for which one `docker exec` repeats a check on a node, and the pause between two
-checks."""
+"""The number of seconds for which one `docker exec` repeats a check on a node, and the number of seconds
+between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""A shell command that tests whether containerd is configured. After that, kind writes kubeadm.conf, just
-before it starts kubeadm."""
+"""A shell command that tests whether containerd is configured. kind writes kubeadm.conf after it has
+configured containerd, and just before it starts kubeadm."""
 _API_SERVER_LIVE = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -44,7 +44,8 @@ _API_SERVER_LIVE = (
 
 @dataclass
 class CompletedSteps:
-    """The steps of the installation that a new cluster does not need any more: its images and objects."""
+    """The installation steps that are already complete in a new cluster, because its images are loaded or its
+    objects applied."""
 
     images: bool = False
     prepared: bool = False
@@ -55,7 +56,7 @@ class CompletedSteps:
 
 
 class _Stopped(Exception):
-    """Raised in a step that waits for the cluster, if kind exits before the cluster is ready for the step."""
+    """Raised in a step that waits for the cluster if kind exits before the cluster is ready for this step."""
 
 
 @contextmanager
@@ -100,8 +101,8 @@ class _Filling:
         self._worker, self._tracker = own
         self._completed, self._created, self._stop = completed, created, stop
         self._loaded = threading.Event()
-        """Set once the nodes have the images of the controllers and the tracker. A pod that starts without
-        its image would wait 10 s before it retries.
+        """An event that is set once the nodes have the images of the controllers and the tracker. A pod that
+        starts without its image would wait 10 s before it retries.
         """
 
     def images(self) -> None:

@@ -37,8 +37,8 @@ MAX_TEMPLATES: Final = 4
 MAX_AGE = timedelta(days=7)
 SECONDS = 60
 FAILURES, MAX_FAILURES = "templates-failed.json", 2
-"""A file in the cache with the number of consecutive failed starts of each template, and the number at which
-a template is no longer used.
+"""FAILURES is a file in the cache with the number of consecutive failed starts of each template. A template
+is no longer used once this number reaches MAX_FAILURES.
 """
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
@@ -105,9 +105,9 @@ class Template:
 
     image: str
     made: str
-    """The template's creation time in ISO 8601."""
+    """The time at which the template was created, in ISO 8601 format."""
     configurations: dict[str, str]
-    """kind's kubeadm.conf for each node role, keyed by role."""
+    """The kubeadm.conf that kind wrote for each node role, keyed by role."""
     dns: Object
     """The CoreDNS Deployment, which is applied to each copy."""
 
@@ -157,7 +157,8 @@ def attempts_exhausted(image: str, context: RunContext) -> bool:
 
 
 def record_result(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether a cluster was started `well` from a template. If it was not, remove the template."""
+    """Record whether a cluster was started successfully from a template (`well`). If it was not, remove the
+    template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
     if not well:
@@ -275,7 +276,7 @@ def _code_digest() -> str:
 
 
 def _etcd(node: str) -> list[dict[str, str]]:
-    """Return all keys and values in the etcd of a cluster whose control plane is the container `node`."""
+    """Return all keys and values from the etcd of the control plane that runs in the container `node`."""
     pki = "/etc/kubernetes/pki"
     client = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
@@ -328,8 +329,8 @@ def _commit(
 
 
 _CURL = "curl -sS --fail --noproxy '*'"
-"""A command that runs curl without a proxy. Docker's client can be configured to set proxy variables in every
-container."""
+"""The curl command, without a proxy. It is needed because Docker's client can be configured to set proxy
+variables in every container."""
 _START_ETCD = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379

@@ -220,7 +220,7 @@ class _Programs:
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
         """Build the missing programs of the modules in `names`.
 
-        `shell` can be given to set another cause for errors.
+        Pass `shell` to use another cause for errors.
         """
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]

@@ -19,7 +19,7 @@ CONTROLLERS = ("jobset", "kueue")
 class Plan:
     """The paths and image tags of all build results.
 
-    A step's cache key includes the keys of all steps whose results it uses.
+    The cache key of a build step includes the keys of all steps whose results it uses.
     """
 
     store: Store

@@ -34,7 +34,8 @@ def pinned(section: str, name: str) -> str:
 
 
 def program(module: Module, context: RunContext, architecture: str = "") -> Path:
-    """Return the path of the program of a module that has only one. Raises the same errors as `programs`."""
+    """Return the path of a module's program. The module must have only one program. Raises the same errors as
+    `programs`."""
     return programs(module, context, architecture) / module.programs[0]
 
 

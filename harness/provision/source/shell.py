@@ -15,7 +15,7 @@ from harness.core.errors import ToolError
 from harness.core.processes import environment, started
 
 CAUSE: Final = "cluster.node_image"
-"""The cause of a failed build (docs/causes.md)."""
+"""The cause that an error gets if a build fails (docs/causes.md)."""
 
 _BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """The BuildKit build command.
@@ -24,8 +24,8 @@ Attestations would make the image an index, which containerd can reject.
 """
 
 _LOGGED = 20_000
-"""The maximum number of characters of a program's stdout that are logged, from its end. A rendered manifest
-has megabytes."""
+"""The maximum number of characters that are logged from the end of a program's stdout. A rendered manifest,
+for example, is several megabytes long."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Read the table `[source]` from the versions file: the versions of everything that is built from source."""
+"""Read the `[source]` table from the versions file. It contains the versions of everything that is built from
+source."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 @dataclass(frozen=True)
 class Versions:
-    """The content of the table `[source]`: the tags of Go modules, the minimum Go version, and a Debian
+    """The content of the `[source]` table: the tags of Go modules, the minimum Go version, and a Debian
     suite."""
 
     kubernetes: str

@@ -45,7 +45,8 @@ def true(conditions: list[Condition], kind: str) -> bool:
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return the conditions `old` with the condition `new`, which replaces a condition of the same type.
+    """Return the conditions in `old` and the condition `new`, which replaces an existing condition of the
+    same type.
 
     The transition time changes only if the status changes.
     """

@@ -135,8 +135,8 @@ SCALE = [
         "after scaling",
     ),
 ]
-"""CEL rules that check changes of maxNodes by `kubectl scale`. A suspended job can be scaled, because it
-resumes with a new JobSet."""
+"""CEL rules that check the changes that `kubectl scale` makes to maxNodes. A suspended job can be scaled,
+because it resumes with a new JobSet."""
 
 
 def _definition(

@@ -22,52 +22,53 @@ The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and therefore lim
 """
 
 JOB_LABEL = "torchrun-job-name"
-"""Label on pods, JobSets and claims, with the name of their job. The original operator uses the same label,
-so `kubectl get pods -l torchrun-job-name=NAME` works with both.
+"""The label on pods, JobSets and claims that contains the name of their job. The original operator uses the
+same label, so `kubectl get pods -l torchrun-job-name=NAME` works with both.
 """
 QUEUE_LABEL = "torchrun-queue-name"
 NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
-"""Label on a kai-scheduler Queue, with the namespace of its TorchrunQueue. The Queue itself is
+"""The label on a kai-scheduler Queue that contains the namespace of its TorchrunQueue. The Queue itself is
 cluster-scoped."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""Annotation on a JobSet, with a digest of its spec."""
+"""The annotation on a JobSet that contains a digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""Annotation on a TorchrunJob, with the digest of the uploaded workspace. The pods wait until this code
-arrives."""
+"""The annotation on a TorchrunJob that contains the digest of the uploaded workspace. The pods wait until
+this code arrives."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""Annotation on a TorchrunJob, with the number of Secrets that store its code. It is empty during the
-upload."""
+"""The annotation on a TorchrunJob that contains the number of Secrets that store its code. It is empty during
+the upload."""
 STORED_ANNOTATION = f"{GROUP}/workspace-kept"
-"""Annotation on a TorchrunJob. Its value is "true" if the job's code is stored in Secrets or in the pod
-`<job>-sync-0`."""
+"""The annotation on a TorchrunJob whose value is "true" if the job's code is stored in Secrets or in the
+`<job>-sync-0` pod."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""Annotation on a TorchrunJob, with the generation of the code that was stored most recently."""
+"""The annotation on a TorchrunJob that contains the generation of the code that was stored most recently."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""Label on the Secrets and on the pod that store a job's code, with the UID of the job."""
+"""The label on the Secrets and the pod that store a job's code. It contains the job's UID."""
 PART_KEY = "part"
 MAX_PARTS = 8
 """The maximum number of Secrets for the code of one job. Each Secret contains up to 1 MB. The number is
 limited, because a cluster's etcd stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the condition WorkspaceReady while code is uploaded to Secrets, or to the pod that stores the
-code."""
+"""Reasons of a job's WorkspaceReady condition while its code is uploaded to Secrets, or to the pod that
+stores the code."""
 ARCHIVE_PORT = 29400
 SPARE_PARTS = 2
 """The number of additional Secrets that a pod can mount. They need not exist when the pod starts, but a later
 sync may create them."""
 NAMESPACES_ANNOTATION = f"{GROUP}/namespaces"
-"""Annotation on a ClusterQueue, with the namespaces whose TorchrunQueues may use it.
+"""The annotation on a ClusterQueue that lists the namespaces whose TorchrunQueues may use it.
 
-The value is a comma-separated list, or *. Only administrators can write it, because a ClusterQueue is
-cluster-scoped.
+The value is a comma-separated list, or *. Only administrators can write the annotation, because a
+ClusterQueue is cluster-scoped.
 """
 FINALIZER = f"{GROUP}/kai-queue"
-"""Finalizer on a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
-Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
+"""The finalizer on a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue.
+That Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner.
 """
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
-"""Matches the environment variables that torchrun reads as options, or that are set in the pods."""
+"""Matches names of environment variables that torchrun reads as options, or that the controller sets in the
+pods."""
 PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
 """The kinds permitted in a queue's resource templates. The controller's role permits no other kinds."""
 FIELD_MANAGER = "torchrun-controller"
@@ -83,8 +84,8 @@ def workspace_claim(job: str) -> str:
 
 
 def archive_server(job: str) -> str:
-    """Return the name of the StatefulSet, and of its Service, whose pod `<job>-sync-0` stores a job's
-    code."""
+    """Return the name that the StatefulSet and its Service share. The StatefulSet's pod `<job>-sync-0` stores
+    a job's code."""
     return f"{job}-sync"
 
 
@@ -102,8 +103,8 @@ def host(job: str, rank: int) -> str:
 
 
 DATASETS = "-datasets"
-"""The suffix of the name of the claim that all jobs of a queue share. Every other claim belongs to one job
-name."""
+"""The suffix of the name of the claim that all jobs of a queue share. Every other claim is used only by jobs
+of one name."""
 PLUGIN = "kubectl-torchrun"
 """The program that kubectl runs for `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"

@@ -1,9 +1,9 @@
 """Define who may set each field of a job and of its pods.
 
-A job may set a field if the field is free, or if its queue lists the value. Paths that are not in the tables
-are refused. This includes fields of later Kubernetes versions until they are added here. A queue's author
-controls every field in the pod template, except those that give a pod access to its node. These also need an
-entry in the queue's `privileges`, so that no template grants them by accident.
+A job may set a field if the field is free, or if the job's queue lists the value. Fields that are not in the
+tables are refused, including those that later Kubernetes versions add. A queue's author controls every field
+in the pod template, except those that give a pod access to its node. These also need an entry in the queue's
+`privileges`, so that no template grants them by accident.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ Privilege = Literal[
     "appArmor",
     "sysctls",
 ]
-"""The privileges that a queue can list. Each stands for fields that the Pod Security Standard "baseline"
-forbids or restricts. Every added capability and every sysctl needs the privilege, although baseline permits
-some of them.
+"""The privileges that a queue can list. Each covers fields that the "baseline" Pod Security Standard forbids
+or restricts. Every added capability and every sysctl needs a privilege, although "baseline" permits some of
+them.
 """
 OWNER = ""
 """Marks a field that the queue's author may set in the pod template without a privilege."""

@@ -12,19 +12,21 @@ from harness.core.kubernetes import Object
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 422
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
-"""HTTP status codes of errors that the object did not cause. A request that fails with one of them is
-retried."""
+"""HTTP status codes of errors that are not caused by the object in the request. A request that fails with one
+of them is retried."""
 MAX_SENTENCE = 4000
 _NO_DRY_RUN = "does not support dry run"
 """The end of the API server's error message if a webhook has side effects and was registered before
 Kubernetes 1.22. Such a webhook is called for create requests, but cannot be called for dry runs.
 """
 _QUOTA = re.compile(r"exceeded quota: ")
-"""Matches error messages from the admission plugin ResourceQuota. Only the message identifies the plugin."""
+"""Matches error messages from the ResourceQuota admission plugin. Nothing else in the response identifies the
+plugin."""
 
 
 class Rejected(Exception):
-    """Raised if the API server rejected a create request, permanently or in the cluster's current state."""
+    """Raised if the API server rejected a create request, either permanently or because of the cluster's
+    current state."""
 
     def __init__(self, document: Object, error: ApiException) -> None:
         body = _body(error)

@@ -17,12 +17,12 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.last_lines import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""The resolution of an init container's run time in the status."""
+"""An init container's run time is rounded down to a multiple of this interval in the status."""
 LONG = timedelta(seconds=60)
-"""The run time of an init container after which an Event reports that it is still running."""
+"""If an init container runs longer than this, an Event reports it."""
 LINGERS = timedelta(seconds=30)
-"""The time after the end of the trainers at which an Event reports the containers that are still running. It
-equals the default grace period of a pod, within which Kubernetes terminates native sidecars.
+"""If other containers are still running this long after the trainers have ended, an Event reports them. The
+time equals the default grace period of a pod, within which Kubernetes terminates native sidecars.
 """
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
@@ -32,7 +32,7 @@ DISRUPTIONS = {
     "DeletionByPodGC": "was lost with node {}",
     "TerminationByKubelet": "was ended by the kubelet of node {}",
 }
-"""The message for each reason of a pod's condition DisruptionTarget. {} is replaced with the name of the
+"""The message for each reason of a pod's DisruptionTarget condition. {} is replaced with the name of the
 node."""
 
 
@@ -68,7 +68,7 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _waiting(pod: Object, container: Object) -> str:
-    """Return why a container is waiting, with the exit code of its last instance, or "" if it is starting
+    """Return why a container is waiting, with the exit code of its last run, or "" if it is starting
     normally."""
     waiting = _state(container).get("waiting") or {}
     reason = waiting.get("reason")
@@ -194,7 +194,7 @@ def failure(pods: list[Object]) -> str:
 def disruption(pods: list[Object]) -> str:
     """Return a message about a pod that was evicted, preempted or lost with its node, or "".
 
-    Kubernetes sets the condition DisruptionTarget before it terminates a disrupted pod.
+    Kubernetes sets the DisruptionTarget condition before it terminates a disrupted pod.
     """
     for pod in pods:
         target = condition(pod, "DisruptionTarget")
@@ -268,6 +268,6 @@ def _exit(container: str, ended: Object) -> str:
     message = str(ended.get("message") or "").strip()
     if container == names.TRAINER:
         return explained(code, message)
-    if message and container != "workspace":  # The container `workspace` writes its own termination message.
+    if message and container != "workspace":  # The `workspace` container writes its own termination message.
         message = message.splitlines()[-1].strip()
     return f"{code}: {message}" if message else code

@@ -1,6 +1,6 @@
 """Data types for decisions: the snapshot of a job or queue, and the actions.
 
-Also functions that count pods.
+The module also contains functions that count pods.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from harness.torchrun_controller.plan.capacity import Capacity
 
 @dataclass(frozen=True)
 class Create:
-    """An action: create an object, unless an object of the same name exists."""
+    """An action that creates an object, unless an object of the same name exists."""
 
     document: Object
 
 
 @dataclass(frozen=True)
 class Check:
-    """An action: let the API server validate an object in a strict dry run.
+    """An action that makes the API server validate an object in a strict dry run.
 
     After a rejection, the remaining actions are skipped.
 
-    `alike` is the same object under a name that all jobs share. If the API server has recently accepted an
-    object with an equal `alike`, the dry run is skipped.
+    `alike` is the same object, but with a fixed name in place of the job's name. If the API server has
+    recently accepted an object with an equal `alike`, the dry run is skipped.
     """
 
     document: Object
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Delete:
-    """An action: delete the object with the given UID, and all objects that it owns.
+    """An action that deletes the object with the given UID, and all objects that it owns.
 
     If a resource version is given, the object is deleted only if it still has this version.
     """
@@ -52,14 +52,15 @@ class Delete:
 
 @dataclass(frozen=True)
 class Finalizers:
-    """An action: set the finalizers of a TorchrunQueue."""
+    """An action that sets the finalizers of a TorchrunQueue."""
 
     finalizers: list[str]
 
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """An action: delete the Secrets and the StatefulSet that store the code of the job with the given UID."""
+    """An action that deletes the Secrets and the StatefulSet that store the code of the job with the given
+    UID."""
 
     uid: str
 
@@ -76,7 +77,8 @@ class Decision:
     actions: list[Action] = field(default_factory=list)
     requeue_at: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and none of the watched objects explains it. The controller then reads Events."""
+    """Whether pods are late and none of the watched objects explains the delay. The controller then reads
+    Events."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,13 @@ class Snapshot:
     capacity: Capacity | None = None
     """The cluster's nodes and their pods, or None if they are not known."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue, which the message of a job that waits for GPUs needs."""
+    """The job's TorchrunQueue. It is needed for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
     """The names of all PriorityClasses, or None if the controller may not read them."""
     rejected: Rejected | None = None
     """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, and the Service of this etcd does not exist."""
+    """Whether the job needs the default etcd although the Service of that etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
     time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the

@@ -38,7 +38,8 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """Where `order` counts, for example the UID of the JobSet whose restarts are counted."""
+    """Events with different scopes have different names, so `order` starts again. For example, the scope is
+    the UID of the JobSet whose restarts `order` counts."""
     not_before: timedelta = timedelta(0)
     """The minimum age of the transition before the Event is posted."""
 
@@ -66,8 +67,8 @@ The condition's reason "" matches any reason. If the message is empty, the Event
 
 
 OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
-"""Reasons of the condition PodsReady that concern a named pod. For each reason, there is at most one Event
-per attempt."""
+"""Reasons of a job's PodsReady condition that concern a named pod. For each reason, there is at most one
+Event per attempt."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
@@ -97,10 +98,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def merged(events: list[Event]) -> Event:
-    """Merge the Events of one reconcile into a single Event.
-
-    It is the last of them, with a message that contains all messages.
-    """
+    """Merge the Events of one reconcile into the last of them, whose message then contains all messages."""
     *_, last = events
     if len(events) == 1:
         return last

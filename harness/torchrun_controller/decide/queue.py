@@ -153,7 +153,7 @@ def _not_open(queue: Object, closed: str, another: str) -> str:
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
-    """Return the reason and message for the condition Ready.
+    """Return the reason and message for the Ready condition.
 
     An invalid pod template takes precedence over other reasons.
     """
@@ -210,13 +210,13 @@ KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
 TEMPLATE = "PodTemplateValid"
-"""The type of the condition with the result of the dry run of the queue's pod. It is valid for one generation
-of the queue."""
+"""The type of the condition that reports the result of the dry run of the queue's pod. The result is valid
+for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
 def template_condition(queue: Object) -> Condition | None:
-    """Return the condition PodTemplateValid for the queue's current generation, or None if this generation
+    """Return the PodTemplateValid condition for the queue's current generation, or None if this generation
     was not checked."""
     return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
 

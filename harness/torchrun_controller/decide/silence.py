@@ -1,8 +1,8 @@
 """Determine how long a job's ranks have been silent although all pods are running.
 
 Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
-containers run in both cases; only the logs differ. While a job's first pod writes log lines, its log is read
-only once per QUIET.
+containers run in both cases; only the logs differ. While a job's first pod writes log lines, only the log of
+this pod is read, once in each QUIET interval.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
-"""The time without a log line after which the message of a job reports the silence.
+"""If no rank has logged a line for this time, the job's message reports the silence.
 
 Training scripts usually log about once a minute.
 """

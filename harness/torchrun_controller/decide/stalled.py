@@ -20,14 +20,15 @@ RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between this process's clock and the clocks of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a scheduler that works sets the condition PodScheduled of each pod."""
+"""The time within which a working scheduler sets the PodScheduled condition of each pod."""
 IDLE = timedelta(seconds=60)
-"""The time for which another controller may do nothing before a message asks whether it is running."""
+"""If another controller does nothing for this time, a message asks whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 ENDED = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
-"""Reasons of Events about a failed Job. The Job of the next attempt has the same name."""
+"""Events with these reasons are ignored. They are about the failed Job of an earlier attempt, which has the
+same name as the current Job."""
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
@@ -163,7 +164,8 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return a message about a pod on which no scheduler has reported for UNSCHEDULED, or ""."""
+    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED, or
+    ""."""
     for pod in pods:
         created = pod["metadata"].get("creationTimestamp")
         if created and not condition(pod, "PodScheduled") and now - parsed(created) >= UNSCHEDULED:
@@ -176,7 +178,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
 
 
 def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
-    """Return a message if no pod has been created for IDLE although no Event reports a problem, or ""."""
+    """Return a message if no pod was created within the time IDLE although no Event reports a problem, or
+    ""."""
     if pods or now - since < IDLE:
         return ""
     return (
@@ -186,7 +189,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
 
 
 def no_workload(since: datetime, now: datetime) -> str:
-    """Return a message if Kueue has not created a Workload for a JobSet for IDLE, or ""."""
+    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, or ""."""
     if now - since < IDLE:
         return ""
     return (

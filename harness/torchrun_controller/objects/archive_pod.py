@@ -1,4 +1,4 @@
-"""Build the pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
+"""Build the `<job>-sync-0` pod, which stores the code of a multi-node job in the `<job>-workspace` claim.
 
 The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
 start later get small amounts of code from Secrets and larger ones from this pod (pod/stored_archive.py).
@@ -85,5 +85,6 @@ def _pod(resolved: Resolved, path: str) -> Object:
             workspace.parts_volume(resolved.name, names.MAX_PARTS),
         ],
     }
-    pod_security.harden(spec, root=True)  # The trainer's user, who reads and writes the same claim.
+    # The pod runs as the trainer's user, because the trainer reads and writes the same claim.
+    pod_security.harden(spec, root=True)
     return spec

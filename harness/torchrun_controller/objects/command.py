@@ -1,4 +1,4 @@
-"""Build the command for the container `trainer`: run the setup, wait for DNS names, run torchrun.
+"""Build the command for the `trainer` container: run the setup, wait for DNS names, and run torchrun.
 
 The job's status shows the torchrun command. The command's variables are expanded in each pod.
 """
@@ -28,8 +28,8 @@ Ranks connect to the IP of rank 0, because the name of rank 0 might still resolv
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""The interval at which each pod pings the c10d rendezvous store, and the maximum time without a response
-from the store, in seconds.
+"""The number of seconds between pings from each pod to the c10d rendezvous store, and the maximum number of
+seconds without a response from the store.
 """
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
@@ -109,7 +109,7 @@ ANSWERS = f"""answers() {{
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
-"""Shell lines that define the function `answers HOST PORT`, which sends VALIDATE and PING to a store
+"""Shell lines that define the shell function `answers HOST PORT`, which sends VALIDATE and PING to a store
 (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Exit status 124 means that the store did not respond in
 time.
 """
@@ -237,7 +237,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the script that the container `trainer` runs with `bash -c`.
+    """Return the script that the `trainer` container runs with `bash -c`.
 
     The setup command runs in the same shell, so a `cd` in it affects torchrun.
     """
@@ -266,7 +266,7 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 
 
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
-    """Return the liveness probe of the container `trainer`, or None if node 0 does not host the rendezvous
+    """Return the liveness probe of the `trainer` container, or None if node 0 does not host the rendezvous
     store. The probe's script runs even if all processes in the container hang, because the kubelet starts it.
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:

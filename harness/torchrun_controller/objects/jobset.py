@@ -12,7 +12,8 @@ from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-"""The condition of a pod that Kubernetes is evicting or preempting, or that was lost with its node."""
+"""The type of the condition that marks a pod that Kubernetes is evicting or preempting, or that was lost with
+its node."""
 DEADLINE_MARGIN = 60
 """The number of seconds by which the Job's deadline is later than the controller's. Usually the controller
 acts first, because its message contains more details.

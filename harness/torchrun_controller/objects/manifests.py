@@ -19,7 +19,7 @@ NAMESPACE = "torchrun-system"
 NAME = "torchrun-controller"
 IMAGE = "harness/torchrun-controller:latest"
 PORT = 8080
-"""The port for metrics and probes."""
+"""The port on which the controller serves metrics and probes."""
 READ = ["get", "list", "watch"]
 HEADER = (
     "# The torchrun controller. Apply crds.yaml first, and set your image.\n"
@@ -41,12 +41,13 @@ def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
 RULES = [
     _rule(names.GROUP, ["torchrunjobs", "torchrunqueues"], READ),
     _rule(names.GROUP, ["torchrunjobs/status", "torchrunqueues/status"], ["update"]),
-    # The admission plugin OwnerReferencesPermissionEnforcement requires this for blockOwnerDeletion.
+    # The OwnerReferencesPermissionEnforcement admission plugin requires this for blockOwnerDeletion.
     _rule(names.GROUP, ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # to read which namespaces may use it
+    # The controller reads which namespaces may use a ClusterQueue.
+    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),
     # Pods are created only in dry runs, so that the API server validates the pod for a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
@@ -69,8 +70,8 @@ KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
-"""Additional rules for the option --gang kai: the controller creates cluster-scoped Queues, and sets the
-finalizers of TorchrunQueues."""
+"""Additional rules for the --gang kai option, with which the controller creates cluster-scoped Queues and
+sets the finalizers of TorchrunQueues."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -106,8 +107,8 @@ USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
         ],
     ),
 }
-"""The roles for users. Each has rules, and the Kubernetes roles to which the rules are added by
-aggregation."""
+"""The roles for users. Each has rules and a list of the built-in Kubernetes roles to which aggregation adds
+the rules."""
 
 
 def _user_roles() -> list[Object]:
@@ -129,8 +130,8 @@ def _user_roles() -> list[Object]:
 def _policy() -> list[Object]:
     """Return the admission policy that checks the rights of a queue's author.
 
-    The author needs the right to create what the controller creates for the queue. The policy applies only to
-    changes to the spec, so that the garbage collector can remove a finalizer.
+    The author needs the right to create the objects that the controller creates for the queue. The policy
+    applies only to changes to the spec, so that the garbage collector can remove a finalizer.
     """
     api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
     rule = {
@@ -253,7 +254,7 @@ def _http_get(path: str) -> Object:
 
 
 class Plain(yaml.SafeDumper):
-    """A YAML dumper that writes equal parts repeatedly instead of using anchors."""
+    """A YAML dumper that writes a repeated object in full each time instead of using anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         del data

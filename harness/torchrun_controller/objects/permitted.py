@@ -1,8 +1,9 @@
 """Check that a queue permits the fields that a job sets, and lists the privileges that its pods need.
 
 The author of a job may have no other rights in the namespace, so the controller must not do for a job what
-only the queue's author may do. The conditions are in api/permissions.py. The check of privileges also covers
-what a job adds to its pods. A hostPath volume that a queue lists, for example, still needs the privilege.
+only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check also
+covers the fields that a job adds to its pods. A hostPath volume that a queue lists, for example, still needs
+the privilege.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-"""The prefix of annotations that the API server still accepts in place of the field appArmorProfile."""
+"""The prefix of the annotations that the API server still accepts in place of the appArmorProfile field."""
 
 
 class Value(NamedTuple):
@@ -41,7 +42,7 @@ class Value(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Return the value's path in the form that `overrides.fields` uses."""
+        """Return the value's path as it is written in `overrides.fields`, without `[]`."""
         return self.path.replace("[]", "")
 
     @property
@@ -166,7 +167,7 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
 _NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
-"""For volumes whose object name is in a field other than `name`: the name of that field."""
+"""Maps each volume type that does not use `name` for the name of its object to the field that it uses."""
 _RULES: Mapping[str, _Rule] = {
     "free": lambda *_: [],
     "fields": lambda value, *_: [f"fields: {value.field}"],

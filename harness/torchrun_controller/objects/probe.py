@@ -1,5 +1,4 @@
-"""Build the pods that the API server validates in dry runs: a pod for each new job, and a pod for each
-queue."""
+"""Build the pods that the API server validates in dry runs: one for each new job, and one for each queue."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Volume:
 
     @property
     def used_by_archive_pod(self) -> bool:
-        """Return whether the pod `<job>-sync-0` uses the claim, so that the job's own pods use emptyDir
+        """Return whether the `<job>-sync-0` pod uses the claim, so that the job's own pods use emptyDir
         volumes."""
         return self.claim is not None and "emptyDir" in self.source
 
@@ -99,7 +99,8 @@ def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
 
 
 def bytes_of(quantity: str | int, times: int) -> str:
-    """Return a Kubernetes quantity multiplied by `times`, in whole bytes or mebibytes."""
+    """Return a Kubernetes quantity multiplied by `times`, in mebibytes if that is a whole number, and
+    otherwise in bytes."""
     amount = parse_quantity(quantity) * times
     return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
 
@@ -111,7 +112,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    If the access mode `alone` is given, only a single pod uses the claim.
+    If only a single pod uses the claim, `alone` is the claim's access mode.
     """
     mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):

@@ -127,7 +127,7 @@ def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduli
 
 
 def trainer_of(queue: QueueSpec) -> Object:
-    """Return the container `trainer` in a queue's pod template, or {} if the template has no containers."""
+    """Return the `trainer` container of a queue's pod template, or {} if the template has no containers."""
     containers = queue.pod_template.spec.get("containers")
     return dict(containers[0]) if containers else {}
 
@@ -151,7 +151,8 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
         # With ClusterFirst, a pod on the host network uses the node's DNS, which cannot resolve Services.
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
-    spec["restartPolicy"] = "Never"  # A single restarted rank could not rejoin, so the JobSet restarts all.
+    # A single restarted rank could not rejoin the others, so the JobSet restarts all ranks.
+    spec["restartPolicy"] = "Never"
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or job.queue.service_account_name
     spec["serviceAccountName"] = account
     if account == "default" and spec.get("automountServiceAccountToken") is None:
@@ -209,8 +210,8 @@ def labels_of(job: Resolved) -> dict[str, str]:
 
 
 def kai_queue(queue: QueueSpec) -> str | None:
-    """Return the name of the kai-scheduler Queue: that of spec.kaiQueue, or else that of spec.queue, or else
-    None."""
+    """Return the name of the kai-scheduler Queue from spec.kaiQueue, or else from spec.queue, or None if
+    neither is set."""
     return queue.kai_queue or (queue.queue.name if queue.queue else None)
 
 
@@ -255,7 +256,7 @@ def _container(job: Resolved) -> Object:
 
 
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
-    """Return the command of the container `trainer`.
+    """Return the command of the `trainer` container.
 
     If the job's code is synced, a supervisor runs the command and restarts it for new code.
     """

@@ -17,14 +17,14 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""An amount that is larger than the CPUs, or the bytes of memory, of any node."""
+"""A number that is larger than any node's number of CPUs and its memory in bytes."""
 MAX_NODES = 64
 """The maximum number of pods that `best_fit` considers."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """The resources of a node that no pod requests."""
+    """The resources of one node that are not requested by any pod."""
 
     node: str
     gpus: int

@@ -57,8 +57,8 @@ class Caches:
     def wrote(self, item: Object) -> None:
         """Store the object from the API server's response to a write, if its kind is watched.
 
-        A queue's status is reported, because jobs wait for it. Other objects concern only the job or queue
-        that is being reconciled.
+        A change to a queue's status is passed to `on_change`, because jobs wait for it. Other objects concern
+        only the job or queue that is being reconciled.
         """
         kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
         if kind is None:

@@ -12,9 +12,9 @@ from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of
 
 LIFETIME = timedelta(seconds=5)
 SHARE = 60
-"""The factor by which the time for which a namespace's Events are reused is longer than the request that read
-them. Even in a namespace with many Events, the controller therefore spends at most 1/20 of its time on the
-requests for the three kinds of Events.
+"""Events are reused for this many times the duration of the request that read them. Even in a namespace with
+many Events, the controller therefore spends at most 1/20 of its time on the requests for the three kinds of
+Events.
 """
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"

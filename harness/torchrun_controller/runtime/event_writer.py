@@ -1,4 +1,4 @@
-"""Posts Events. A job or queue has one Event object per reason, whose count grows with each repetition.
+"""Post Events. A job or queue has one Event object per reason, whose count grows with each repetition.
 
 If an Event cannot be posted, the reconcile continues.
 """
@@ -27,14 +27,14 @@ from harness.torchrun_controller.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
-"""Annotation on an Event, with the `order` of the last transition that the Event reports."""
+"""The annotation on an Event that contains the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
 """The maximum age of a transition for which an Event is posted.
 
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""The number of seconds for which no Events are posted after the API server has forbidden an Event."""
+"""The number of seconds for which no Events are posted after the API server has rejected one as forbidden."""
 
 
 ATTEMPTS = 3

@@ -1,4 +1,4 @@
-"""Reads the current state from the API server, and executes actions.
+"""Read the current state from the API server, and execute actions.
 
 Every write is safe to repeat: an object is created under a fixed name and deleted by its UID, and a status
 replaces only the version that was read. Therefore two controllers never create an object twice, and writes
@@ -61,14 +61,15 @@ class Cluster:
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     created_jobsets: set[str] = field(default_factory=set)
-    """The UIDs of the JobSets that this process created and that their jobs' statuses do not contain yet."""
+    """The UIDs of the JobSets that this process created and has not yet written to the statuses of their
+    jobs."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """The time at which each pod was last accepted, keyed by the pod's JSON under a name that all jobs
-    share."""
+    """The time at which each pod was last accepted. The key is the pod's JSON, with a fixed name in place of
+    the job's name."""
     _checking: tuple[threading.Lock, ...] = field(default_factory=lambda: _locks(LOCKS))
-    """Locks for checks in dry runs. Equal pods use the same lock, so that the pod of a burst of equal jobs is
-    checked only once."""
+    """Locks for dry runs. Equal pods use the same lock, so that a burst of equal jobs needs only one dry
+    run."""
 
     # -- read objects ----------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -77,7 +78,7 @@ class Cluster:
         return kind.trim(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects whose label `kind.label` has the value `value`."""
+        """Return the current objects whose `kind.label` label has the value `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.trim(item) for item in found]
 
@@ -107,8 +108,8 @@ class Cluster:
         """Write a status if it differs from the status in `found`.
 
         Return whether `found` was up to date. If it was not, the object has changed or has been deleted, and
-        the caller must reconcile again. If `acting` is true, an unchanged status is written too, to verify
-        before an action that `found` is up to date.
+        the caller must reconcile again. If `acting` is true, an unchanged status is written too. The write
+        verifies that `found` is up to date before an action is executed.
         """
         document = (
             status

@@ -69,7 +69,8 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = 10  # An idle connection must not occupy a thread.
+    timeout = 10
+    """The number of seconds after which an idle connection is closed, so that it does not occupy a thread."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]

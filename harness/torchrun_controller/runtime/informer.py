@@ -1,8 +1,9 @@
-"""Keep a Store in sync with the objects of a kind: list them once, then watch from the version of the list.
+"""Keep a Store in sync with the objects of a kind: list them once, then watch from the resource version of
+the list.
 
-A watch ends after the requested timeout, and the next watch continues from the last version. After an expired
-version (410) or repeated watch failures, the objects are listed again. Objects that are missing from the new
-list are deleted from the store.
+A watch ends after the requested timeout, and the next watch continues from the last version. If the version
+has expired (410) or watches fail repeatedly, the objects are listed again. Objects that are missing from the
+new list are deleted from the store.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Informer(threading.Thread):
         self.kube, self.kind, self.store, self.on_change = kube, kind, store, on_change
         self.path = kind.path(namespace)
         self.synced = threading.Event()
-        """Set once the first list is in the store."""
+        """An event that is set once the first list is in the store."""
         self.stopped = threading.Event()
 
     def run(self) -> None:

@@ -15,7 +15,7 @@ METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerRefer
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 CONTAINER = ("name", "state", "started", "lastState")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""Label on a Workload, with the UID of its JobSet."""
+"""The label on a Workload that contains the UID of its JobSet."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Kind:
     plural: str
     trimmer: Callable[[Object], Object]
     label: str | None = None
-    """The label by whose value the method `of` of a store or cluster finds objects."""
+    """The label that indexes the objects: the `of` methods of a store and of a cluster find objects by its
+    value."""
     selector: str = ""
     """The label selector that limits which objects are watched."""
     fields: str = ""
@@ -196,9 +197,9 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods that use the resources of a node, whoever owns them."""
+"""All pods that use the resources of a node, whether or not they belong to a job."""
 RECONCILED = (JOBS, QUEUES)
-"""The kinds that are listed first. The cached objects created for them are therefore never older than they
-are."""
+"""The kinds that are listed first. The objects created for jobs and queues are listed later, so their cached
+state is never older than that of the jobs and queues."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
 KUEUES = (WORKLOADS, LOCAL_QUEUES)

@@ -18,7 +18,7 @@ Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
-    """Return the argument `extra` for a log call about a job or queue.
+    """Return the `extra` argument for a log call about a job or queue.
 
     `kind` is "job" or "queue", followed by the object's namespace and name.
     """

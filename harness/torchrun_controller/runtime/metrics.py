@@ -122,7 +122,7 @@ class _Jobs(Collector):
 def request_of(method: str, url: str) -> tuple[str, str]:
     """Return the RBAC verb and the resource of a request.
 
-    For a URL that is not that of a resource, return ("get", "").
+    Returns ("get", "") if the URL does not belong to a resource.
     """
     parts = urlsplit(url)
     known = _PATH.match(parts.path)

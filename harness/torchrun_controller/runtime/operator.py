@@ -1,7 +1,4 @@
-"""The operator of the controller.
-
-For each watch event, it enqueues the jobs and queues that the event affects (work_queue.py).
-"""
+"""Run the controller: enqueue the jobs and queues that each watch event affects (work_queue.py)."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ class Operator:
                 if owner["kind"] == "JobSet":
                     self.work_queue.enqueue_progress(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
-            if not change.own:  # A reconcile that writes and then fails would repeat at once.
+            if not change.own:  # Otherwise, a reconcile that writes and then fails would be repeated at once.
                 self.work_queue.enqueue(Key("queue", namespace, name))
             self._enqueue_jobs(namespace, _is_pending)
         elif kind == LOCAL_QUEUES:

@@ -75,8 +75,8 @@ def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
     A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
-    cases are safe with an outdated cache: a JobSet that this process created, and a job whose pods have all
-    succeeded, because this is final.
+    decisions are safe with an outdated cache: one about a JobSet that this process created, and one that a
+    job has succeeded because all of its pods have succeeded, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):

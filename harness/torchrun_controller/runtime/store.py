@@ -25,7 +25,8 @@ class Change:
     before: Object | None
     after: Object | None
     own: bool = False
-    """Whether this process wrote the object, or read it again because its cached version was outdated."""
+    """Whether the change comes from this process, which wrote the object, or read it again because its cached
+    version was outdated."""
 
 
 def version_of(item: Object) -> int:

@@ -1,4 +1,4 @@
-"""A work queue that reconciles an object after an event, at a requested time, or after a failure.
+"""A work queue that schedules an object's reconcile after an event, at a requested time, or after a failure.
 
 An object is never reconciled twice at the same time, and events for a queued object are merged. Events that
 only report progress are delayed by a second, or longer if many objects make progress. Without the delay, a

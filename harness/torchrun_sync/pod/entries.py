@@ -54,7 +54,8 @@ def check(entries: Sequence[Entry]) -> None:
 
 
 def leaves(path: str, target: str) -> bool:
-    """Return whether a link at `path` leads out of the tree. Absolute and empty targets count as outside."""
+    """Return whether a link at `path` leads out of the tree. A link with an absolute or empty target always
+    does."""
     if not target or target.startswith("/") or "\0" in target:
         return True
     depth = path.count("/")

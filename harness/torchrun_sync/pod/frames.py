@@ -18,7 +18,7 @@ MAX_PAYLOAD = 16 << 20
 
 
 class BadFrame(ValueError):
-    """Raised if the received bytes are not a frame, or if the payload does not match its digest."""
+    """Raised if the received bytes are not a valid frame, or if the payload does not match its digest."""
 
 
 def pack(kind: str, payload: bytes = b"") -> bytes:

@@ -11,9 +11,9 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partially received file content.
+    """The partially received content of a file.
 
-    To compute the digest, bytes received through an earlier connection are read again.
+    To compute the digest, the bytes received through an earlier connection are read again.
     """
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:

@@ -117,7 +117,7 @@ class Store:
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
         """Prepare to receive a tree.
 
-        Return (SHA-256, number of bytes already received) for each missing file content.
+        Return (SHA-256, number of bytes already received) for each file content that the store lacks.
 
         Raises Refused if the entries are invalid or would replace a file in the mount.
         """
@@ -147,9 +147,9 @@ class Store:
         return sorted(missing.items())
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
-        """Return a writer for one file content of the expected tree.
+        """Return a writer for the content of a file in the expected tree.
 
-        Raises Refused if no file of this tree has this content.
+        Raises Refused if no file in this tree has this content.
         """
         if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
             raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
@@ -199,7 +199,7 @@ class Store:
         return ""
 
     def _place(self, entry: Entry, path: str, paths: dict[str, str]) -> None:
-        """Move a received file content to `path`, or copy the content from the current tree."""
+        """Move a file's received content to `path`, or copy the content from the current tree."""
         received = os.path.join(self.incoming, entry["sha256"])
         if os.path.exists(received):
             os.rename(received, path)
@@ -232,9 +232,9 @@ class Store:
         return self.current()
 
     def write_ready(self, text: str) -> None:
-        """Write a text to ROOT/ready.
+        """Write a string to ROOT/ready.
 
-        This ends an init container that waits for the text. If this process runs in that container, it ends
+        This ends an init container that waits for the string. If this process runs in that container, it ends
         too.
         """
         write_text(os.path.join(self.root, "ready"), text)
@@ -255,8 +255,8 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove received contents that are in no tree, and trees that are neither in `needed` nor the
-        working directory of a process."""
+        """Remove received file contents that do not belong to a tree, and trees that are neither in `needed`
+        nor the working directory of a process."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):

@@ -37,8 +37,8 @@ MAX_HEAD = 1 << 28
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, size in bytes) for each distinct file content in a tree, in the order that archives
-    use."""
+    """Return (SHA-256, size in bytes) for the content of each distinct file in a tree, in the order that
+    archives use."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
@@ -83,7 +83,7 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 class ArchiveReader:
     """An archive that is unpacked while it is being read, so that it is never completely in memory.
 
-    The function `read` returns at most as many packed bytes as requested, and b"" at the end.
+    `read(size)` returns at most `size` packed bytes, and b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -97,7 +97,7 @@ class ArchiveReader:
         self.head: dict[str, Any] = json.loads(b"".join(self._read_unpacked(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-        """Yield (SHA-256, size, pieces) of each file content. Unread pieces are skipped."""
+        """Yield (SHA-256, size, pieces) for the content of each file. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
             pieces = self._read_unpacked(size)
             yield sha, size, pieces
@@ -119,7 +119,7 @@ class ArchiveReader:
 
 
 def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
-    """Switch the store to the archive's tree, and write the text `ready`, for which the pod waits, to
+    """Switch the store to the archive's tree. Then write `ready`, the string for which the pod waits, to
     ROOT/ready."""
     head = archive.head
     need = {sha for sha, _ in store.expect(head["entries"])}
@@ -217,7 +217,7 @@ def _read(path: str) -> str:
 def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the packed bytes of an archive in pieces.
 
-    `contents` yields the bytes of the files in the order of contents_of.
+    `contents` yields the bytes of the files in the order of contents_of().
     """
     text = json.dumps(head).encode()
     compressor = zlib.compressobj(6)

@@ -26,14 +26,15 @@ MAX_PATH = 1024
 MAX_LINKS = 40
 """The maximum number of symlinks that are followed in a path, as in the kernel."""
 MAX_HEADER = 1 << 24
-"""The maximum size of a tar header in bytes, because tarfile reads pax headers completely into memory."""
+"""The maximum size of a tar header in bytes. It is limited because tarfile reads pax headers completely into
+memory."""
 PIECE = 1 << 20
 STORE = ".torchrun"
-"""The folder in the workspace that contains the marker for a complete download. Archives must not write to
-it."""
+"""The folder in the workspace that contains the marker file of a complete download. Archives must not write
+to this folder."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
-"""Maps a file suffix to the module whose function `open` reads the archive. An image may lack some of these
-modules."""
+"""Maps a file name's extension to the module whose `open` function reads such an archive. An image may lack
+some of these modules."""
 ARCHIVES = (".zip", *OPENERS)
 
 
@@ -91,7 +92,7 @@ class Workspace:
     def make_folder(self, name: str) -> None:
         if any(part not in ("", ".") for part in name.split("/")):
             self.counted(files=1)
-            self.place(f"{name}/{STORE}")  # creates the folder `name`, but not STORE
+            self.place(f"{name}/{STORE}")  # This creates only the folder `name`, not STORE.
 
     def link(self, name: str, target: str) -> None:
         self.counted(files=1)
@@ -143,7 +144,7 @@ class Workspace:
 def unpack(archive: str, workspace: Workspace) -> None:
     """Unpack an archive.
 
-    Its suffix determines the format. Raises Failed if the archive cannot be unpacked.
+    The extension of its file name determines the format. Raises Failed if the archive cannot be unpacked.
 
     Hard links become copies. Devices, pipes and sockets are refused.
     """
@@ -225,7 +226,7 @@ class _Headers:
     def __init__(self, content: IO[bytes]) -> None:
         self.seek, self.tell, self._content = content.seek, content.tell, content
         self.remaining: int | None = MAX_HEADER
-        """The number of bytes that the headers of the next member may still have. None while a member's
+        """The number of bytes that remain for the headers of the next member, or None while a member's
         content is read."""
 
     def read(self, size: int = -1) -> bytes:

@@ -16,7 +16,7 @@ from harness.workers.own_processes import OwnProcesses
 
 
 class Writer:
-    """A lock on the file ROOT/lock. The kernel releases the lock when the process that holds it exits."""
+    """The lock on the file ROOT/lock. The kernel releases the lock when the process that holds it exits."""
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -147,7 +147,8 @@ class DigestReport(Struct):
     line: Whole
     chain: Digest
     entries: Annotated[list[tuple[Name, Whole, Whole, Digest, Whole, Whole]], Meta(max_length=4000)]
-    """Each entry is [metric, block, points, digest, time of the first point, time of the last point]."""
+    """A list of entries, each of which is [metric, block, number of points, digest, time of the first point,
+    time of the last point]."""
     rank: Whole | None = None
 
 

@@ -63,7 +63,8 @@ def admitted(request: Request) -> bool:
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    A run created later could get that id, and must not receive another job's rows.
+    Otherwise, a run that is created later could get the id from the request, and would receive another job's
+    rows.
     """
     request.scope["state"]["no_run"] = True
 

@@ -19,9 +19,9 @@ from harness.tracker.api import series_types as api_series
 from harness.tracker.api.http import Json
 
 BINARY: Any = bytes
-"""Stands for a request or response body of arbitrary bytes."""
+"""The type of a request or response body that contains arbitrary bytes."""
 TEXT: Any = str
-"""Stands for a response body in plain text."""
+"""The type of a response body that is plain text."""
 CONVERTER = re.compile(r":\w+(?=})")
 """Matches the converter in the path of a Starlette route, such as ":int" in {run_id:int}."""
 ERRORS = {

@@ -1,5 +1,5 @@
-"""Routes under /api/audit/: the audit view that tracker/client/audit.py reads, claims of run ids, and reports
-of digests."""
+"""Routes under /api/audit/: the audit view that tracker/client/audit.py reads, claims on run ids, and digest
+reports."""
 
 from __future__ import annotations
 
@@ -76,8 +76,10 @@ async def release(request: Request) -> Response:
 
 
 async def digests(request: Request) -> Response:
-    """Return the digest reports about the runs in the query parameter `runIds`, in the order in which they
-    were stored."""
+    """Return the digest reports about the runs in the `runIds` query parameter.
+
+    The reports are in the order in which they were stored.
+    """
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     limit = max(1, number(request, "limit", 1000, 10_000))
     found, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
@@ -87,8 +89,8 @@ async def digests(request: Request) -> Response:
 async def report_digests(request: Request) -> Response:
     """Store a process's digest report, and return how many reports from this process are stored.
 
-    A stored report cannot be replaced. A report without entries is not stored: clients send one to find out
-    whether the tracker has this route.
+    A stored report cannot be replaced. A report without entries is not stored. Clients send such a report to
+    find out whether the tracker has this route.
     """
     who = http.sender(request)
     async with body_limits.body(request, reports.MAX_REPORT_BYTES) as text:

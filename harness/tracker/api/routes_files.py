@@ -30,7 +30,8 @@ MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return the values of an announced file for the columns file_name to annotations of the table `files`.
+    """Return the values for an announced file's row in the `files` table, for the columns from file_name to
+    annotations.
 
     Raises Refused 400 if a field is invalid.
     """

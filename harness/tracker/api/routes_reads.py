@@ -76,7 +76,7 @@ async def _notes(request: Request, kind: str, name: str) -> Response:
 async def data(request: Request) -> Response:
     """Return a page of a run's histograms, tables, graphs and strings.
 
-    The field `data` is the text that the client sent.
+    The `data` field contains the string that the client sent.
     """
     run_id, kind = number(request, "runId"), request.query_params.get("dataType")
     page = number(request, "limit", 1000, 10000), number(request, "offset", 0)

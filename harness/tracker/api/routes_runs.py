@@ -23,7 +23,8 @@ MAX_NOTES_LENGTH = 10_000
 
 
 def run_url(base: str, row: sqlite3.Row | Mapping[str, Any]) -> str:
-    """Return the URL of a run's page, in Pluto's format. The client prints the URL's last path segment."""
+    """Return the URL of a run's page, in Pluto's format. The client prints the last path segment of this
+    URL."""
     project = row["projectName"] if isinstance(row, Mapping) else row["project"]
     return f"{base}/o/{ORGANIZATION}/projects/{quote(project, safe='')}/r{row['id']}"
 

@@ -49,15 +49,16 @@ class AuditReader(Protocol):
     source: Literal["embedded", "hosted"]
     names_processes: bool
     """Whether the tracker stores the X-Harness-Process header, which identifies the process that sent a
-    request. Only valid after the runs were read."""
+    request. The value is valid only after the runs have been read."""
     truncated: bool
-    """Whether the tracker returned only some of its rows. Only valid after all rows were read."""
+    """Whether the tracker returned only some of its rows. The value is valid only after all rows have been
+    read."""
 
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
         """Return the runs with this external id, the runs to which this job's processes attached, and the
-        runs with the tracker's own ids in `ids`."""
+        runs whose tracker ids are in `ids`."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return all create and resume requests for these runs, or None if the tracker does not store such
@@ -235,8 +236,8 @@ def collect(
 ) -> TrackerSummary:
     """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    `ids` contains the tracker's own ids of further runs to read. Return a summary with the numbers of runs,
-    attachments, points and writers. If an error occurs, reading stops, and the summary's field `error`
+    `ids` contains the tracker ids of additional runs to read. Return a summary with the numbers of runs,
+    attachments, points and writers. If an error occurs, reading stops, and the summary's `error` field
     contains the message.
     """
     runs = points = 0

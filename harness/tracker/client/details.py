@@ -17,7 +17,7 @@ _ABSENT = (403, 404)
 
 
 def is_tracker_id(word: str) -> bool:
-    """Return whether a word has the form of a run's id in the tracker (17) or of a display id (E2E-17)."""
+    """Return whether a word looks like a tracker's run id (such as 17) or a display id (such as E2E-17)."""
     return word.isascii() and (word.isdecimal() or _DISPLAY_ID.fullmatch(word) is not None)
 
 
@@ -41,8 +41,8 @@ def by_word(client: httpx.Client, word: str, project: str, seconds: float) -> Tr
 
 
 def with_history(client: httpx.Client, run: dict[str, Any], project: str, seconds: float) -> TrackerRun:
-    """Return a run built from the response with its details, and with its status history, which is read
-    here."""
+    """Return a run, built from the details in the response and from the run's status history, which this
+    function reads."""
     history = ask(client, "api/runs/status/history", {"runId": run["id"]}, seconds)
     return TrackerRun(
         run_id=int(run["id"]),

@@ -40,7 +40,7 @@ MAX_RAW_ROWS = 50_000
 
 
 class HostedAudit:
-    """Reads hosted Pluto once two row counts taken `settle_seconds` apart are equal.
+    """Reads hosted Pluto. Rows are read once two row counts taken `settle_seconds` apart are equal.
 
     If `base_url` is empty, Pluto's own API is used.
     """

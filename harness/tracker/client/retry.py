@@ -23,7 +23,7 @@ class _TemporaryError(Exception):
 
 
 class RejectedError(HarnessError):
-    """The tracker, or a proxy in front of the tracker, responded with an error status that a retry would not
+    """Raised if the tracker, or a proxy in front of it, responded with an error status that a retry would not
     change."""
 
     def __init__(self, path: str, response: httpx.Response) -> None:

@@ -108,7 +108,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         at, one = left.pop()
         if isinstance(one, dict) and one:
             name = one.get("name")
-            named = isinstance(name, str) and _is_secret(name)  # such as {"name": "HF_TOKEN", "value": …}
+            # This matches objects such as {"name": "HF_TOKEN", "value": …}.
+            named = isinstance(name, str) and _is_secret(name)
             left += [
                 (f"{at}.{key}" if at else str(key), HIDDEN if named and key == "value" else one[key])
                 for key in reversed(one)

@@ -22,13 +22,13 @@ Found = dict[str, Any]
 LONGEST = 1 << 18
 """The maximum number of characters read from one message."""
 TOTAL, SHORT = 1 << 22, 1 << 11
-"""TOTAL is the maximum number of characters that a page reads from its messages, newest first. From each
-older message, it reads at most SHORT characters."""
+"""A page reads up to TOTAL characters of its messages, newest first, and then at most SHORT characters of
+each older message."""
 MAX_SHOWN_LENGTH = 10_000
 """The maximum number of characters shown per line."""
 _OVERLAP = 1000
-"""The number of characters beyond MAX_SHOWN_LENGTH in which secrets are searched for too, so that a secret at
-the end of the shown part is masked."""
+"""Secrets are also searched for in this many characters beyond MAX_SHOWN_LENGTH, so that a secret at the end
+of the shown part is masked."""
 _HINTS = re2.compile(secret_rules.HINTS.encode())
 _PREFIX = re.compile(r"\[rank\d+\] ")
 

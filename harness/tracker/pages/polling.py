@@ -22,7 +22,7 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 async def curve_data(request: Request, session: Session) -> Response:
-    """Return `{"series": […]}` with a curve for each parameter `series=RUN:NAME`, in the same order.
+    """Return `{"series": […]}` with a curve for each `series=RUN:NAME` parameter, in the same order.
 
     With `axis=time`, the curves contain client times in milliseconds instead of steps. With `fit`, a few
     points that are far from all others are omitted.

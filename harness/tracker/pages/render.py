@@ -50,7 +50,7 @@ def page(template: str, code: int = 200, /, **shown: Any) -> Response:
 
 
 def static(name: str) -> Response:
-    """Return the file `name`: the script, the style sheet or the icon."""
+    """Return the file `name`, which is the script, the style sheet or the icon."""
     body = (resources.files("harness.tracker.pages") / "files" / name).read_bytes()
     return Response(body, 200, {**HEADERS, "Cache-Control": "no-cache"}, STATIC[name])
 
@@ -61,7 +61,7 @@ def figure(value: object) -> str:
 
 
 def moment(text: str | None) -> str:
-    """Return an RFC 3339 time in the form `2026-01-31 12:00:00`, or "" for None."""
+    """Return an RFC 3339 time formatted like `2026-01-31 12:00:00`, or "" for None."""
     return "" if not text else text[:19].replace("T", " ")
 
 

@@ -1,7 +1,7 @@
 """Sessions of the web interface, opened by a key or by `harness tracker open`, and kept in memory.
 
-The browser's cookie contains a random id and not the key. A session ends after 12 hours, at logout, or when
-the tracker restarts. It gives access to the pages, but not to write requests or to paths under /api.
+The browser's cookie contains a random id instead of the key. A session ends after 12 hours, at logout, or
+when the tracker restarts. It gives access to the pages, but not to write requests or to paths under /api.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
 MAX_COUNT = 1e18
-"""The largest count in a histogram that is drawn. A histogram with a larger count is not drawn."""
+"""The maximum count in a histogram. A histogram with a larger count is not drawn."""
 CELLS = (50, 20)
-"""The maximum number of rows, and the maximum number of columns, shown of a logged table."""
+"""The maximum numbers of rows and columns that are shown of a logged table."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:

@@ -59,9 +59,9 @@ class Curve:
 def last(
     db: sqlite3.Connection, run: int, name: str, of: Series = series.deduplicated
 ) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, or None if it has no finite value.
+    """Return the last finite value of a series as (step, value), or None if it has no finite value.
 
-    The function `of` reads the series.
+    `of` is the function that reads the series.
     """
     points = of(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
@@ -106,8 +106,8 @@ def curve(
 ) -> Curve:
     """Return a series between two steps, in at most `buckets` buckets of equal width.
 
-    The function `of` reads the series. With `by_time`, all steps are client times in milliseconds, including
-    `first` and `until`. With `fit`, a few points that are far from all others are omitted.
+    `of` is the function that reads the series. With `by_time`, all steps are client times in milliseconds,
+    including `first` and `until`. With `fit`, a few points that are far from all others are omitted.
     """
     found = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
     older = found.older

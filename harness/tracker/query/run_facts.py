@@ -14,8 +14,8 @@ from harness.tracker.storage.store import Slow
 
 MAX_PATH_LENGTH = 1024
 MAX_PARTS = 64
-"""The maximum number of characters (MAX_PATH_LENGTH) and of dot-separated parts (MAX_PARTS) in a path such as
-config.optim.lr."""
+"""A path such as config.optim.lr has at most MAX_PATH_LENGTH characters and at most MAX_PARTS parts, which
+are separated by dots."""
 COLUMNS = {
     "state": "status",
     "displayName": "name",

@@ -131,7 +131,8 @@ def _column(name: str, how: str, what: Any) -> Test:
             raise Refused(400, f"filter: tags does not support {how}")
         tags = {str(one) for one in _list(what, how)}
         return lambda run: (not tags.isdisjoint(json.loads(run.column("tags")))) == (how in {"$eq", "$in"})
-    if how == "$regex":  # Pluto's search in names treats the pattern as literal text and ignores case.
+    # When Pluto searches in names, it treats the pattern as literal text and ignores case.
+    if how == "$regex":
         part = str(what).lower()
         return lambda run: part in run.column("name").lower()
     if how in ORDER:

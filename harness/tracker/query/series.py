@@ -18,7 +18,7 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""A value whose absolute value is larger might overflow a float when it is squared."""
+"""The square of a value with a larger absolute value might overflow a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
@@ -221,6 +221,7 @@ def aggregate(found: Found, aggregation: str) -> float:
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # On overflow, ** raises OverflowError; * returns inf.
+        # On overflow, ** would raise OverflowError, but * returns inf.
+        "VARIANCE": found["stddev"] * found["stddev"],
     }[aggregation]
     return float(value)

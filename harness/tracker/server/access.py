@@ -23,8 +23,8 @@ from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused, integer
 
 CACHED = 1024
-"""The maximum number of keys whose permissions are cached, and of (permissions, run) pairs whose access is
-cached."""
+"""The maximum number of keys whose permissions are cached, and the maximum number of (permissions, run) pairs
+whose access is cached."""
 
 
 class Who(Flag):
@@ -57,9 +57,9 @@ class Scope(Enum):
     RUN_ID = "runId"
     RUN_IDS = "runIds"
     PROJECT = "projectName"
-    """The query parameter with the name of the project."""
+    """The request has a query parameter with the name of the project."""
     SENDER = "X-Run-Id"
-    """The request header with the run id, which clients send with rows and files."""
+    """The request has a header with the run id, which clients send with rows and files."""
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,12 @@ class Options:
     db: Path
     key: str = field(repr=False)
     public_url: str = ""
-    """Base URL of the links in responses. If empty, the request's Host header is used."""
+    """The base URL of the links in responses. If it is empty, the request's Host header is used."""
     file_limit: int = 64 << 20
     """The maximum size of one file, in bytes."""
     stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS
-    """Seconds without a sign of life until a run is shown as FAILED (run_timeouts.py). 0 means never."""
+    """The number of seconds without a sign of life after which a run is shown as FAILED (run_timeouts.py). 0
+    means never."""
     files_limit: int = 1 << 30
     """The maximum total size of all files, in bytes."""
 
@@ -79,7 +80,7 @@ def build(options: Options) -> Starlette:
         routes=[
             admitted(route)
             for route in (
-                *routes_ingest.routes,  # first: routes are tried in order
+                *routes_ingest.routes,  # Routes are tried in order, so these come first.
                 Route("/healthz", healthz),
                 *routes_runs.routes,
                 *routes_files.routes,

@@ -100,7 +100,7 @@ class Guard:
 
 
 class Straight:
-    """ASGI middleware that passes POST /ingest/metrics directly to its handler `metrics`.
+    """ASGI middleware that passes POST /ingest/metrics requests directly to their handler, `metrics`.
 
     Routing such a request would take as long as parsing 100 points.
     """

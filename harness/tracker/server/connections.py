@@ -16,15 +16,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from harness.tracker.api.request_bodies import WHOLE
 
 HEAD_SECONDS = 20.0
-"""The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
-request's head."""
+"""The maximum number of seconds from the start of a connection, or from a later request's first byte, to the
+end of the request's head."""
 MAX_HEAD_BYTES = 64 << 10
-"""The maximum number of bytes in a request outside its body: the head and the chunk framing."""
+"""The maximum number of bytes in a request that are not part of its body, which are its head and the chunk
+framing."""
 FRAMES = 8
-"""The maximum number of bytes of chunk framing per byte of a request body. A chunk with one byte of data has
-six bytes of framing."""
+"""The maximum number of bytes of chunk framing for each byte of a request body. A chunk with one byte of data
+has six bytes of framing."""
 SPARE = 128
-"""File descriptors reserved for the database, files and threads."""
+"""The number of file descriptors that are reserved for the database, files and threads."""
 
 
 def raise_limit() -> int:
@@ -58,7 +59,7 @@ class Joined:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and len(data) < MAX_HEAD_BYTES:
             self._head = data
-            self._loop.call_soon(self._send)  # Sends a response that has no body.
+            self._loop.call_soon(self._send)  # If the response has no body, this call sends the head.
             return
         self._transport.write(data)
 

@@ -2,8 +2,9 @@
 
 A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
 and a value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
-order, for example if all lines log the same names. On disk, the columns follow one another as little-endian
-64-bit numbers, and `which` as 32-bit numbers. NaN and infinities are stored like other values.
+order, for example if all lines log the same names. On disk, the columns are stored one after another as
+little-endian 64-bit numbers, followed by `which` as 32-bit numbers. NaN and infinities are stored like other
+values.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of a list of metric names in the table `shapes`.
+    """Return the id of a list of metric names in the `shapes` table.
 
     Insert the list if the run does not have it yet.
     """
@@ -147,7 +148,7 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
 
 
 def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
-    """Append to the column `into` the numbers of the column `more` at the indexes in `places`."""
+    """Append the numbers at the indexes `places` in the column `more` to the column `into`."""
     if isinstance(places, range):
         into.extend(more[places.start :: places.step])
     else:

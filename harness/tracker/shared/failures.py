@@ -23,8 +23,8 @@ class Failures:
     def add(self, reason: str, at: str, **of: Any) -> None:
         """Count one request.
 
-        `at` is its time in RFC 3339. Once there are MAX_COMBINATIONS combinations of reason and sender,
-        further combinations are counted together as "other".
+        `at` is the time of the request in RFC 3339 format. Once there are MAX_COMBINATIONS combinations of
+        reason and sender, further combinations are counted together as "other".
         """
         with self._lock:
             key = (reason, *of.values())

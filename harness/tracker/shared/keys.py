@@ -54,7 +54,7 @@ def project_key(key: str, project: str) -> str:
 
 
 def is_sealed(presented: bytes) -> bool:
-    """Return whether a string has the form of a project key or a launch key.
+    """Return whether a string looks like a project key or a launch key.
 
     Such keys are too long to be guessed.
     """

@@ -11,7 +11,7 @@ from harness.tracker.shared.keys import Grant
 
 
 def opens(db: sqlite3.Connection, grant: Grant, run: sqlite3.Row) -> bool:
-    """Return whether a key can access a run, given as a row of the table `runs`."""
+    """Return whether a key can access a run, given as a row of the `runs` table."""
     if grant.project is None:
         return True
     if grant.project != run["project"]:

@@ -17,7 +17,7 @@ WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def now() -> str:
-    """Return the current time as RFC 3339 in UTC with microseconds.
+    """Return the current time in RFC 3339 format, in UTC with microseconds.
 
     harness.core.clock is not used, because the tracker's image does not contain it.
     """
@@ -59,7 +59,7 @@ class Sender:
     """The sender of a request, identified by the request headers and the client address."""
 
     run_id: int
-    """The run id in the header X-Run-Id. As in Pluto's ingest, it is 0 if the header is not a number."""
+    """The run id in the X-Run-Id header. As in Pluto's ingest, it is 0 if the header is not a number."""
     run_header: str | None
     name: str | None
     project: str | None
@@ -67,7 +67,7 @@ class Sender:
     grant: Grant = OWNER
     """The permissions of the API key in the request."""
     process: str | None = None
-    """The value of the header X-Harness-Process, in which the harness's recorder sends the id of its
+    """The value of the X-Harness-Process header, in which the harness's recorder sends the id of its
     process."""
 
     @property

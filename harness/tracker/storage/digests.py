@@ -29,14 +29,14 @@ MAX_RUN_BYTES = 64 << 20
 MAX_ALL_BYTES = 2 << 30
 PAGE_BYTES = 8 << 20
 ROW_BYTES = 300
-"""The size of a row in the table `digests` without its report, in bytes, rounded up."""
+"""The size, in bytes, of a row in the `digests` table without its report, rounded up."""
 MAX_PROCESS, MAX_METRIC, MAX_DIGEST = 64, 1024, 43
-"""The maximum lengths, in characters, of a process's id, of a metric's name, and of a digest in base64."""
+"""The maximum lengths, in characters, of a process id, a metric's name, and a base64-encoded digest."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A digest report in the form in which the recorder sent it."""
+    """A digest report as the recorder sent it."""
 
     process: str
     number: int

@@ -48,7 +48,7 @@ class Points:
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """An ingest line of points in the usual form, in which all values are JSON numbers."""
+    """An ingest line of points in the usual format, in which all values are JSON numbers."""
 
     time: int | float
     step: int | float
@@ -74,7 +74,7 @@ def read_points(body: bytes) -> Points:
 
 
 def _at_once(body: bytes) -> Points | None:
-    """Parse a body with the native parser. Return None if any line is not in the usual form."""
+    """Parse a body with the native parser. Return None if any line is not in the usual format."""
     try:
         lines = [_decode(line) for line in body.split(b"\n") if line]
         # A float raises TypeError here, and `read` then parses all lines instead.

@@ -1,4 +1,5 @@
-"""Migrate a database from an earlier version to the current version, with one transaction per step."""
+"""Migrate a database from an earlier version to the current version, with one transaction per migration
+step."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def migrate(db: sqlite3.Connection, found: int) -> int:
 
 
 def _to_2(db: sqlite3.Connection) -> None:
-    """Add the column `launch` to several tables, and add the tables of writers and claims."""
+    """Add the `launch` column to several tables, and add the tables for writers and claims."""
     _run(db, "ALTER TABLE attachments ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE requests ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE status_events ADD COLUMN launch TEXT")
@@ -57,7 +58,7 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """Add the column `process` to the tables of attachments and writers."""
+    """Add the `process` column to the tables for attachments and writers."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
         return  # `_to_2` created the table with this column.
@@ -68,7 +69,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _to_5(db: sqlite3.Connection) -> None:
-    """Add the tables of digest reports and of their sizes."""
+    """Add the tables for digest reports and their sizes."""
     _run(db, DIGESTS)
 
 

@@ -12,10 +12,11 @@ import sqlite3
 from datetime import UTC, datetime
 
 HEARTBEAT_SECONDS = 150
-"""The timeout after the last sign of life, for a run that has sent heartbeats."""
+"""The number of seconds without a sign of life after which a run that has sent heartbeats is shown as
+FAILED."""
 NEVER_BEAT = 12
-"""The factor by which the timeout is longer for a run that never sent a heartbeat. By default, this timeout
-is 30 minutes."""
+"""For a run that never sent a heartbeat, the timeout is this many times longer, which is 30 minutes by
+default."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW run_states AS SELECT
@@ -35,9 +36,9 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `run_states` of a connection.
+    """Create the `run_states` view in a database connection.
 
-    It contains the runs with their current status and a column `silent`.
+    It contains the runs with their current status and a `silent` column.
 
     `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is silent.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""The permitted numbers of rows per statement. They are few, so that SQLite can cache every prepared
+"""The permitted numbers of rows per statement. There are only a few, so that SQLite can cache every prepared
 statement."""
 
 

@@ -93,7 +93,7 @@ class Proxy(BaseHTTPRequestHandler):
             for part in self._parts(response, address.path):
                 self.wfile.write(part)
                 self.wfile.flush()
-        except (OSError, HTTPException) as error:  # konduktor closed the connection, or VictoriaLogs exited
+        except (OSError, HTTPException) as error:  # konduktor closed the connection, or VictoriaLogs exited.
             self.log_message("%s: %s: %s", address.path, type(error).__name__, error)
         finally:
             connection.close()
