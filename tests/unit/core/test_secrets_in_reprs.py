@@ -30,6 +30,7 @@ NAMES = {
     "Outcome.key": "the name of a combination of versions",
     "Owner.token": "a random name of a lock's owner",
     "Loss.tokens": "a number",
+    "Bucket.tokens": "a number",
     "Stream.tokens": "a text",
     "Examined.tokens": "a number",
     "BestCheckpoint.tokens": "a number",

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-RAISED = re.compile(r'(?:Refused|_refuse)\(\s*"(\w+)"')
+RAISED = re.compile(r'(?:Refused|_reject)\(\s*"(\w+)"')
 
 
 def test_every_refusal_is_in_the_docs() -> None:
