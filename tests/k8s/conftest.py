@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,15 @@ from foreign_jobs import ForeignJobs
 from logged_launch import LoggedLaunch, launch, logging_cluster
 from torchrun_team import Controller, Team
 
+from harness.context import RunContext
+from harness.fixtures.plugin import progress
 from harness.launch import recorder_admission as admission
 from harness.launch import recorder_policy as policy
 from harness.provision.cluster import Ready
 from harness.settings import Settings
+
+CLUSTER = pytest.StashKey[tuple[Ready, Settings]]()
+"""The session's cluster and settings, while tests need the cluster."""
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +34,31 @@ def harness_settings(harness_settings: Settings, request: pytest.FixtureRequest)
         return harness_settings
     name = f"{harness_settings.cluster_name}-{worker}"
     return harness_settings.model_copy(update={"cluster_name": name})
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster: Ready, harness_settings: Settings, request: pytest.FixtureRequest) -> Ready:
+    """Return the session's cluster, and let `pytest_runtest_teardown` find it."""
+    request.config.stash[CLUSTER] = cluster, harness_settings
+    return cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Delete the cluster of `make test` after the last test on it. An idle cluster uses a third of a CPU.
+
+    The session's fixture then has nothing left to delete. A cluster that the user keeps is not deleted.
+    """
+    result = yield
+    more = nextitem is None or nextitem.path.is_relative_to(Path(__file__).parent)
+    stash = item.config.stash
+    if not more and CLUSTER in stash and "smoke or" in item.config.option.markexpr:
+        ready, settings = stash[CLUSTER]
+        ready.cluster.leave(RunContext(settings=settings, progress=progress), ready)
+        del stash[CLUSTER]
+    return result
 
 
 @pytest.fixture
