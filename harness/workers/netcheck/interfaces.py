@@ -112,7 +112,7 @@ def setup_networking(
     *,
     folder: str = INFINIBAND,
 ) -> tuple[dict[str, str], list[str]]:
-    """Set gloo's and NCCL's interface to the interface on the route to `address`, an IP address of rank 0.
+    """Make gloo and NCCL use the interface on the route to `address`, an IP address of rank 0.
 
     Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
     changed, and InfiniBand is never disabled. Raises OSError if there is no route.

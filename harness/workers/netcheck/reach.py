@@ -1,4 +1,4 @@
-"""Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
+"""Open a TCP connection. If this fails, determine the cause from errno and from the ICMP message behind it.
 
 The same errno can have several causes. "No route to host" means a missing route, a missing machine, or a
 firewall that rejects the connection. The ICMP message (RFC 792, 1812, 4443) contains the reason and the
@@ -16,13 +16,13 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout in seconds. It is longer than an ARP or NDP lookup (3 × 1 s), which distinguishes a missing machine
-from a filter."""
+"""Timeout in seconds for connecting. It is longer than an ARP or NDP lookup (3 × 1 s), so that a missing
+machine can be distinguished from a filter."""
 THERE_SECONDS = 0.5
 """Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens, so that a machine that exists responds with a reset."""
+"""The port for this test. Nothing listens there, so a machine that exists responds with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -190,13 +190,13 @@ def _own(address: str) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether a machine with the address exists: it accepts or resets a connection to DISCARD."""
+    """Return whether the machine exists, which means that it accepts or resets a connection to DISCARD."""
     reached = connect_plainly(address, DISCARD)
     return reached in (None, errno.ECONNREFUSED)
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
-    """Connect and disconnect. Return None on success, 0 without a valid response, otherwise the errno."""
+    """Connect and disconnect. Return None on success, 0 for a missing or invalid response, else the errno."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
