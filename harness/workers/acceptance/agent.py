@@ -28,7 +28,7 @@ def connect(host: str, port: int, deadline: float) -> Line | None:
     while time.monotonic() < ends:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # the coordinator has no DNS record yet, or is not listening yet
+        except OSError:  # The coordinator has no DNS record yet, or is not listening yet.
             time.sleep(CONNECT_PAUSE)
     return None
 
@@ -57,7 +57,7 @@ def _serve_trial(line: Line, message: dict[str, Any]) -> None:
 
 
 class Trial:
-    """One trial on this node: starts the node's processes and collects their results."""
+    """One trial on this node. It starts the node's processes and collects their results."""
 
     def __init__(self, line: Line, message: dict[str, Any]) -> None:
         self._line, self._message = line, message

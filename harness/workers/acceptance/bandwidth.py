@@ -19,7 +19,7 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""Maps (device, mode) to the array size in bytes, which is much larger than any cache."""
+"""Maps (device, mode) to the size of the arrays in bytes. It is much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
@@ -103,7 +103,7 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` × the size of `target`, verify its result, and return the check."""
+    """Time a call that moves `times` times the bytes of `target`, verify its result, and return the check."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

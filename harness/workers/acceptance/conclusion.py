@@ -1,4 +1,4 @@
-"""Define the result of a search for bad nodes: bad nodes, bad links, broken boundaries, and unknown nodes."""
+"""Define the conclusion of a search: the bad nodes, bad links, broken boundaries and unknown nodes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .pairs import Pairs
 from .progress import Watch, listed
 
 FREE_SHARE = 0.85
-"""The share of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
+"""The fraction of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
 """A rank is slow if its work takes longer than this multiple of the median time.
@@ -102,7 +102,7 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:  # the first iteration also opens connections
+            if iteration:  # The first iteration also opens connections.
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()
@@ -151,7 +151,7 @@ class Exchanges(OneRank):
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare how long each rank takes for the same work, which requires no communication."""
+        """Compare how long the ranks take for the same work, which requires no communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return

@@ -11,7 +11,7 @@ MIN_NODES = 4
 MOST_NODES = 16
 """Maximum number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
 SLOW = {"cuda": 0.5, "cpu": 0.02}
-"""A pair is slow below this fraction of the median of the faster half of all pairs.
+"""A pair is slow if its bandwidth is below this fraction of the median of the faster half of all pairs.
 
 The fraction is lower for CPUs, because several pods share them.
 """

@@ -12,7 +12,7 @@ from .devices import Device
 
 @dataclass(frozen=True)
 class Span:
-    """The duration of the warm-up and the minimum duration of the measurement, in seconds."""
+    """The warm-up's duration and the measurement's minimum duration, in seconds."""
 
     warm: float
     measure: float
@@ -24,8 +24,8 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""Maps (device, mode) to the durations. A GPU takes seconds to reach the clocks and temperature of real
-work."""
+"""Maps (device, mode) to the durations of a measurement. A GPU takes seconds to reach the clocks and
+temperature of real work."""
 BATCHES = 5
 
 
