@@ -37,14 +37,15 @@ _MODULES = {
 """Maps each module that launches ranks to the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Inherited by
-children."""
+"""Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Child processes
+inherit it."""
 
 
 _inherited: dict[str, str] = {}
 """The environment of the nearest ancestor that has the launch variables, if this process lacks them."""
 _given: dict[str, str] = {}
-"""The launch variables at process start. The program may clear its environment later."""
+"""The launch variables at process start. They are kept because the program may clear its environment
+later."""
 _installed = False
 
 
@@ -159,7 +160,8 @@ _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.distributed.distributed_c10d": (("process_events", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("process_events", "wrap_agent"),),
 }
-"""Maps each module to its wrappers, as (module in this package, function), which are imported when needed."""
+"""Maps each wrapped module to its wrappers. A wrapper is given as (module in this package, function), and
+imported when it is needed."""
 _WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("client_calls", "wrap"),)}
 
 
@@ -241,7 +243,7 @@ def rank_here() -> int | None:
 def variable(name: str) -> str:
     """Return an environment variable or "".
 
-    Launch variables survive if the program clears its environment.
+    Launch variables are available even after the program has cleared its environment.
     """
     return os.environ.get(name) or _given.get(name, "")
 
