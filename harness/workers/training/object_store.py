@@ -60,7 +60,7 @@ class Item:
 
 
 def located(url: str) -> tuple[str, str]:
-    """Return (bucket, prefix) from `s3://BUCKET/PREFIX`, with the prefix's trailing slash removed.
+    """Return the bucket and the prefix in `s3://BUCKET/PREFIX`. A trailing slash is removed.
 
     Raises ValueError if the URL has a different form.
     """
@@ -196,7 +196,8 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str, begun: Future[str]) -> None:
-        """Begin a multipart upload unless `begun` is cancelled, and set its id or the exception."""
+        """Begin a multipart upload unless `begun` is cancelled. Set `begun` to the upload's id or the
+        exception."""
         if not begun.set_running_or_notify_cancel():
             return
         try:
@@ -215,7 +216,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 may respond with status 200 to a request that fails later
+        if code := _code(text):  # S3 may respond with status 200 to a request that fails later.
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
@@ -249,7 +250,7 @@ class Bucket:
         url = f"{self.endpoint}{path}" + (f"?{asked}" if asked else "")
         for left in reversed(range(self.tries)):
             try:
-                # urlsplit raises ValueError for an endpoint that is not a URL
+                # urlsplit raises ValueError for an endpoint that is not a URL.
                 signed = self._signed(method, urlsplit(url).path, asked, body or b"")
                 kind = {} if body is None else {"content-type": "application/octet-stream"}
                 request = urllib.request.Request(  # noqa: S310

@@ -43,7 +43,7 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once per pod, because `kubectl logs job/NAME` shows the log of only one pod."""
+        """Print a line once per pod, because `kubectl logs job/NAME` shows only one pod's log."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
@@ -102,7 +102,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if total != expected:
         raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; expected {expected}")
     if local == 0 and (noted := os.environ.get("TRAINING_MET")):
-        with open(noted, "a") as file:  # training.sh counts how often the ranks joined
+        with open(noted, "a") as file:  # training.sh counts how often the ranks have joined.
             file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
@@ -148,7 +148,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
         with suppress(OSError):
             Path(noted).write_text(f"{reason}\n")
-    atexit._run_exitfuncs()  # callbacks registered by the trackers and a recorder
+    atexit._run_exitfuncs()  # Run the callbacks that the trackers and a recorder have registered.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

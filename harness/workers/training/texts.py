@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from .documents import checked, documents
 
 MEMORY_SHARE = 0.5
-"""Maximum share of the memory limit that the tokens may use. The rest is for the model and PyTorch."""
+"""The maximum fraction of the memory limit that the tokens may use. The model and PyTorch need the rest."""
 PROBLEMS = 20
 """Maximum number of problems that `examine` returns."""
 
