@@ -196,8 +196,7 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str, begun: Future[str]) -> None:
-        """Begin a multipart upload unless `begun` is cancelled. Set `begun` to the upload's id or the
-        exception."""
+        """Begin a multipart upload unless `begun` is cancelled. Set `begun` to its id or an exception."""
         if not begun.set_running_or_notify_cancel():
             return
         try:
