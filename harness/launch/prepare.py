@@ -1,4 +1,4 @@
-"""Prepare a launch: its namespace, LocalQueue, Secrets, API key and environment."""
+"""Prepare a launch: create its namespace, LocalQueue, Secrets and API key, and define its environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepare(
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
     Running jobs of killed harnesses are deleted first. `on_namespace` is called once the namespace exists.
-    Clean-up callbacks are added to `undo`.
+    Cleanup callbacks are added to `undo`.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -61,7 +61,7 @@ def prepare(
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
     rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
-    # Workers read the key from either variable.
+    # Workers may read the key from either of these variables.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
@@ -92,7 +92,7 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # HARNESS_CPU_FREQUENCY is not set on a user's cluster, because a PASS would hide that the job
+            # HARNESS_CPU_FREQUENCY is not set on an existing cluster, because a PASS would hide that the job
             # cannot start there without this variable.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
@@ -185,7 +185,7 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return the tracker's API key, its URL for the ranks, and a function that returns its audit reader."""
+    """Return the tracker's API key, its URL for the ranks, and a function that returns an audit reader."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()

@@ -2,7 +2,7 @@
 
 konduktor runs with its own HOME and config, and without its image check (launch_process.py). It also gets a
 schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a job name
-and exits with 0. Therefore the JobSet is found by the launch's label.
+and exits with 0. Therefore, the harness finds the JobSet by the launch's label.
 """
 
 from __future__ import annotations

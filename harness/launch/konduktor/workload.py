@@ -25,7 +25,7 @@ from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-"""Pod spec fields that determine the pod's node."""
+"""The fields of a pod spec that determine which node a pod is scheduled on."""
 
 
 @dataclass(frozen=True)

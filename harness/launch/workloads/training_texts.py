@@ -32,7 +32,7 @@ def copy_texts(data: Path, destination: Path) -> None:
             hint="free some space, or train on fewer texts",
         )
     if Path(SOURCE) not in wanted:
-        # Otherwise the loss would be compared with the entropy of the replaced texts.
+        # Otherwise, the loss would be compared with the entropy of the replaced texts.
         (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
