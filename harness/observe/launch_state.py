@@ -71,7 +71,7 @@ class LaunchState:
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
-        """Return whether a condition on an object, or on part of it, has lasted for `seconds`.
+        """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
 
         `is_true` is whether the condition is currently true. If it is false, the timer is reset.
         """

@@ -19,7 +19,8 @@ from harness.observe import container_inspection
 
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
-"""If a torchrun agent is still starting after this multiple of the time limit, the rendezvous has failed.
+"""If a torchrun agent is still starting after this multiple of the time limit, the rendezvous counts as
+failed.
 
 The launch's own deadline is later and would only report a timeout.
 """

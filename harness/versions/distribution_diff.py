@@ -59,7 +59,7 @@ def wheel_files(wheel: Path) -> dict[str, bytes]:
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
-    """Return the files in a folder, except bytecode files."""
+    """Return the files in a folder, except for bytecode files."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

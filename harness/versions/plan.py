@@ -26,7 +26,7 @@ class Value:
     """The SPEC as written by the user."""
     candidate: Candidate | None = None
     problem: str = ""
-    """Why the SPEC matches no version. Empty if there is a candidate."""
+    """Why the SPEC matches no version. The string is empty if there is a candidate."""
 
     @property
     def label(self) -> str:
