@@ -92,8 +92,8 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # HARNESS_CPU_FREQUENCY is not set on an existing cluster, because a PASS would hide that the job
-            # cannot start there without this variable.
+            # Without this variable, the job might not start on an existing cluster.
+            # A PASS would hide this, so HARNESS_CPU_FREQUENCY is not set there.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},
@@ -131,8 +131,8 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    # Namespaces are pruned at the end of the launch. Deleting a namespace uses a second of CPU time in the
-    # controllers, which would slow down rank startup.
+    # Namespaces are deleted only at the end of the launch.
+    # Each deletion takes a second of the controllers' CPU time, and would delay the ranks' startup.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)

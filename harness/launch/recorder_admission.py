@@ -135,7 +135,7 @@ def _asks(pod: Object, labelled: set[str]) -> bool:
 def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
     containers = pod["spec"]["containers"]
     if any(map(policy.is_recorded, containers)):
-        return  # The pod's other containers are sidecars.
+        return  # If one container is recorded, the pod's other containers count as sidecars.
     for container in containers:
         why = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
         yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], why)

@@ -87,7 +87,7 @@ class CompletionDetector(LaunchState):
     scalable: bool = False
     """Whether the number of pods can change during the launch."""
     members: int = 0
-    """The expected number of pods."""
+    """The number of pods that the launch is expected to have."""
     container: str = ""
     """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
@@ -98,7 +98,7 @@ class CompletionDetector(LaunchState):
     """The failure recorded by each pod's processes, keyed by pod uid. An entry is removed if ranks are
     restarted."""
     _ranks: set[str] = field(default_factory=set)
-    """The process ids of ranks, as in ProcessEvent.id."""
+    """The ids (ProcessEvent.id) of the processes that are ranks."""
     _steps: dict[str, str] = field(default_factory=dict)
     """The controller action that each launched object is waiting for, keyed by uid."""
 

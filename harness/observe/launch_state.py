@@ -63,7 +63,7 @@ class LaunchState:
         return list(self._objects.get(kind, {}).values())
 
     def running(self) -> list[Object]:
-        """Return the pods that have not ended."""
+        """Return the pods that have neither succeeded nor failed."""
         return [p for p in self.all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def workloads(self) -> list[Object]:

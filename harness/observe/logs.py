@@ -214,7 +214,7 @@ class LogFollower:
         query = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
         response = self.kube.fetch(path, query)
         pending: list[bytes] = []
-        """The beginning of an incomplete line."""
+        """The beginning of a line whose end has not been read yet."""
         known_lines.again()
         try:
             for chunk in response.stream(READ_BYTES):

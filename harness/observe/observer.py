@@ -106,7 +106,7 @@ class LaunchObserver:
         self._end_deadline: Deadline | None = None
         """The deadline for the other pods to end, set when one pod has reported the overall result."""
         self._events: set[str] = set()
-        """The recorded process events, as JSON."""
+        """The process events that have already been recorded, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}

@@ -51,7 +51,7 @@ class Record(BaseModel):
     """The result of one launch, or the reason why a version was skipped."""
 
     version: str
-    """The id of the version."""
+    """The id of the launched or skipped version."""
     result: search.Result
     reason: str = ""
     """Why the version was skipped, or in which different way its launch failed."""
@@ -74,7 +74,7 @@ class Ledger:
         )
 
     def add(self, record: Record) -> None:
-        """Append a record to the file."""
+        """Append a record to the ledger's file."""
         self.records.append(record)
         append_record(self.path, record)
 

@@ -77,7 +77,7 @@ class Outcome(BaseModel):
     """The outcome of a cell's launch."""
 
     key: str
-    """Identifies the job and the cell (`Launcher.key`)."""
+    """The key that identifies the job and the cell (`Launcher.key`)."""
     cell: dict[str, str]
     """Maps each package's name to its version."""
     attempt: int
@@ -156,7 +156,7 @@ class Ledger:
             return sorted((one for one in self.outcomes if one.key == key), key=lambda one: one.attempt)
 
     def add(self, outcome: Outcome) -> None:
-        """Append an outcome to the file."""
+        """Append an outcome to the ledger's file."""
         with self._lock:
             self.outcomes.append(outcome)
             append_record(self.path, outcome)

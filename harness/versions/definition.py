@@ -64,7 +64,7 @@ class Expectation(Rule):
 
     result: Result = "FAIL"
     cause: str | None = None
-    """The expected cause. None means any cause."""
+    """The cause that is expected. None means any cause."""
 
     @field_validator("result")
     @classmethod

@@ -34,9 +34,9 @@ class Changes:
 
     files: tuple[FileChange, ...]
     added: tuple[str, ...]
-    """Requirements that only the second version has."""
+    """Dependencies (Requires-Dist) that only the second version has."""
     removed: tuple[str, ...]
-    """Requirements that only the first version has."""
+    """Dependencies (Requires-Dist) that only the first version has."""
 
 
 def of_wheels(before: Path, after: Path) -> Changes:

@@ -57,8 +57,7 @@ class Matrix:
                 versions=cell.labels,
                 options=[] if cell.problem else cell.cell.options,
                 expected=cell.expected,
-                # A launch without a bundle is repeated, because the package index or Docker may be available
-                # again.
+                # A launch without a bundle is repeated, because the index or Docker may be available again.
                 outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
             )
             for cell, key in zip(plan.cells, self._keys, strict=True)

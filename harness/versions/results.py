@@ -21,7 +21,7 @@ STATUSES: Final[tuple[Status, ...]] = (
     "expected failure",
     "passed",
 )
-"""All statuses, worst first."""
+"""All statuses of a cell, worst first."""
 EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
 """Maps the result of a launch that did not pass to an exit code. A launch whose result is PASS did not pass
 if its process exited with a code other than 0."""

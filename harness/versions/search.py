@@ -294,7 +294,7 @@ class _Posterior:
         )
 
     def interval(self, low: int, high: int) -> _Interval:
-        """Return the interval between two launched positions."""
+        """Return the interval between two positions whose versions were launched."""
         return next(each for each in self._intervals if (each.low, each.high) == (low, high))
 
     def at_most(self, position: int) -> float:

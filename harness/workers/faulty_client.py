@@ -174,7 +174,7 @@ def merged_names() -> int:
 
 
 def boolean() -> int:
-    """Log a boolean instead of a number."""
+    """Log a boolean value instead of a number."""
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 

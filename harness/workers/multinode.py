@@ -167,7 +167,7 @@ def uploaders() -> list[Path]:
 def _handles_sigterm(process: Path) -> bool:
     try:
         (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
-    except OSError:  # The process has ended.
+    except OSError:  # The upload process has already ended.
         return True
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -189,8 +189,8 @@ def main(log: Log = plain_log) -> int:
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports create a million objects that are never freed. Scanning them in each garbage collection and at
-    # interpreter shutdown takes a sixth of a rank's CPU time.
+    # Imports create a million objects that are never freed.
+    # Scanning them in garbage collections and at shutdown takes a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
     # Each attempt of a rank gets its own queue, because two clients that share a queue lose points.

@@ -313,7 +313,7 @@ class Program:
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
             time.sleep(10)
-            self.journal.write("end", how="return", code=0)  # The signal was ignored.
+            self.journal.write("end", how="return", code=0)  # The process ignored the signal.
         if how.startswith("os._exit"):
             os._exit(CODES.get(how, 0))
         if how == "sys.exit text":

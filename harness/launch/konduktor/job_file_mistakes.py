@@ -71,7 +71,7 @@ def mistakes(document: Any) -> Iterator[str]:
 
 
 def _kind(value: Any) -> str:
-    """Return a value's YAML type, for messages."""
+    """Return the name of a value's YAML type, for messages."""
     if value is None:
         return "nothing"
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}

@@ -57,7 +57,7 @@ def _absolute(entry: Object, folder: Path) -> Object:
 
 def _token(kube: Kube) -> str:
     """Return the token from the kubeconfig's credential plugin. Raises HarnessError if there is no token."""
-    keys = kube.configuration.api_key  # Older Kubernetes clients use the key "authorization".
+    keys = kube.configuration.api_key  # Older versions of the Kubernetes client use the key "authorization".
     header = str(keys.get("BearerToken") or keys.get("authorization") or "")
     if not header.startswith("Bearer "):
         raise HarnessError(

@@ -32,7 +32,7 @@ _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$"
 
 
 class KonduktorLauncher:
-    """Submits a job through konduktor, and cancels it."""
+    """Submits a job through konduktor, and can cancel it."""
 
     name = "konduktor"
     kind = "JobSet"

@@ -57,7 +57,7 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
         return
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for name, each in value.items():
-        if str(name).startswith("$"):  # This is a merge directive, such as $patch.
+        if str(name).startswith("$"):  # The key is a merge directive, such as $patch.
             continue
         if name not in kinds:
             near = difflib.get_close_matches(str(name), kinds, n=1)

@@ -179,8 +179,8 @@ class NodesWorkload(DaemonSetWorkload):
         """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
         tested = self._tested(surroundings.kube)
         names = sorted(str(node["metadata"]["name"]) for node in tested)
-        # Nodes are matched by name, because on some clusters the label kubernetes.io/hostname differs from
-        # the node's name. Kubernetes permits only one name per term.
+        # Nodes are matched by name, because the label kubernetes.io/hostname may differ from a node's name.
+        # Kubernetes permits only one name per term.
         terms = [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
         ]

@@ -48,7 +48,7 @@ class Surroundings:
     max_seconds: float
     """The maximum duration of the job in seconds. The cluster itself must enforce it."""
     nodes: int
-    """The expected number of pods."""
+    """The number of pods that the launch is expected to create."""
     begun: object = None
     """The value returned by the context manager from `Workload.begun`."""
     cpu_request: str | None = None
@@ -170,7 +170,7 @@ class Workload(Protocol):
 
     @property
     def secrets(self) -> set[str]:
-        """Return all secret values in the file."""
+        """Return all secret values that the workload's file contains."""
 
     def check(self, settings: Settings) -> None:
         """Raise UsageError if the workload cannot be launched with these settings. Create no objects."""

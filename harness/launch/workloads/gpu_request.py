@@ -19,7 +19,7 @@ _OTHERS = "test them separately: --selector LABEL=VALUE selects nodes"
 
 @dataclass(frozen=True)
 class Request:
-    """The GPUs that each pod requests."""
+    """The GPU resource that each pod requests, and how many of them."""
 
     resource: str
     count: int

@@ -59,7 +59,7 @@ class Volumes:
     one_node: bool
     """Whether all pods must run on one node."""
     ranks: Object
-    """The ranks' pod spec."""
+    """The pod spec of the ranks' pods."""
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:

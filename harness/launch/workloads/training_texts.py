@@ -37,7 +37,7 @@ def copy_texts(data: Path, destination: Path) -> None:
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
         shutil.copyfile(data / path, destination / path)
-        (destination / path).chmod(0o644)  # The ranks run as another user.
+        (destination / path).chmod(0o644)  # The ranks run as a different user and must read the file.
     for split, paths in splits.items():
         try:
             there = [path.relative_to(destination) for path in documents.files(destination, split)]

@@ -44,7 +44,7 @@ class Check:
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The reference value for healthy hardware."""
+    """The value to expect from healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     """The relation that `measured` must have to `limit` for the check to pass."""

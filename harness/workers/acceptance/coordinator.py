@@ -76,8 +76,7 @@ class Coordinator:
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # The nodes that have not responded yet. A group's other nodes start when its first node has sent its
-        # port.
+        # Nodes that have not responded yet. A group's other nodes start once the first one has sent its port.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }

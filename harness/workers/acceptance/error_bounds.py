@@ -28,7 +28,7 @@ class Precision:
     out: str
     """The name of the result's data type in PyTorch."""
     u_sum: float
-    """The relative error of one addition in the sum."""
+    """The relative error of one addition in the sum over K products."""
     u_out: float
     """The bound for the relative error from rounding the result: one epsilon, twice the exact bound."""
     least: float

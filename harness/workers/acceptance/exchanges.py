@@ -102,7 +102,7 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:  # The first iteration also opens connections.
+            if iteration:  # The first iteration is not timed, because it also opens connections.
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()

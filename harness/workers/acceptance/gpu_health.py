@@ -37,7 +37,7 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
 def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks listed in AT_REST for one GPU."""
+    """Yield the checks in AT_REST for one GPU."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),

@@ -72,8 +72,7 @@ def _offered_several_times(
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
             "GPU is offered several times, as time slicing does"
         )
-    # Only the Kubernetes device plugin advertises a GPU several times. It does so equally often for all GPUs
-    # on a node.
+    # Only a Kubernetes device plugin advertises a GPU several times, and it does so for all GPUs on a node.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
     if not in_kubernetes or environ.get(WHOLE) == "1" or assigned >= expected or not visible:
         return None

@@ -63,8 +63,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # The runner and the node share this dictionary, so that the report has its content even after an early
-    # exit.
+    # The runner and the node share this dictionary, so its content is reported even after an early exit.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])

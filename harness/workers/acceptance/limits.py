@@ -46,7 +46,7 @@ class Row:
     kind: Literal["peak", "measured", "limit", "floor"]
     source: str
     ranks: int | None = None
-    """The exact number of ranks. None means any number."""
+    """The exact number of ranks to which the row applies. None means any number."""
     nodes: int | None = None
     payload: int = 0
     """Minimum payload, in bytes, to which the row applies."""
@@ -56,7 +56,7 @@ class Row:
     """The fraction of `value` that a measurement must reach. None means the default for the kind (SHARES)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the row is invalid."""
+        """Raise ValueError if a field of the row is invalid."""
         if self.kind not in SHARES:
             raise ValueError(f"kind must be one of {', '.join(SHARES)}; found {self.kind!r}")
         if self.relation not in RELATIONS:

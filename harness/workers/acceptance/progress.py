@@ -157,7 +157,7 @@ class Watch:
         return int(self._store.add(f"{key}/times", 0)) > 0
 
     def publish(self, name: str, value: Any) -> None:
-        """Store a value for the other ranks."""
+        """Store a value that the other ranks can read with `wait_for`."""
         self._set(f"accept/{name}", value)
 
     def wait_for(self, name: str, seconds: float) -> Any:

@@ -44,7 +44,6 @@ def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]
     of = {node: {pair for pair in pairs if node in pair} for node in nodes}
     guilty = tuple(node for node in nodes if of[node] <= slow)
     left = {pair for pair in slow if not set(pair) & set(guilty)}
-    # Blame a link only if both of its nodes are fast in more than half of their own pairs. Otherwise, a node
-    # is the suspect.
+    # Blame a link only if both of its nodes are fast in most of their pairs. Otherwise, suspect a node.
     links = tuple(sorted(p for p in left if all(len(of[n] & left) * 2 < len(of[n]) for n in p)))
     return Suspicion(guilty, links, tuple(sorted(left - set(links))), usual)

@@ -75,7 +75,7 @@ class Gpu:
     rows_pending: Word = None
     rows_failed: Word = None
     banks_exhausted: Number = None
-    """Number of memory banks without spare rows."""
+    """Number of memory banks that have no spare rows left."""
     pages_retired: Number = None
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
@@ -91,7 +91,7 @@ class Gpu:
     """The current SM clock in MHz."""
     sm_clock_max: Number = None
     reasons: frozenset[str] | NotSupported | None = None
-    """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
+    """The active throttle reasons, such as gpu_idle, sw_power_cap, hw_slowdown or hw_thermal_slowdown."""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
     """Maps each throttle reason whose state cannot be read to the text that nvidia-smi prints instead."""
     recovery: Word = None

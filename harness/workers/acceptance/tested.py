@@ -42,7 +42,7 @@ class Tested:
         """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
-        if good == bad:  # Nothing is known, or the fault is intermittent.
+        if good == bad:  # Either nothing is known about the group, or the fault is intermittent.
             return None
         return "good" if good else "bad"
 

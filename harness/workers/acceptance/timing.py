@@ -24,8 +24,8 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""Maps (device, mode) to the durations of a measurement. A GPU takes seconds to reach the clocks and
-temperature of real work."""
+"""Maps (device, mode) to the durations of warm-up and measurement. A GPU takes seconds to reach the clocks
+and temperature of real work."""
 BATCHES = 5
 
 

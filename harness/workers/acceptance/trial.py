@@ -85,7 +85,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         began = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)
-        if iteration:  # The first iteration also opens connections.
+        if iteration:  # The first iteration is not timed, because it also opens connections.
             times.append(time.perf_counter() - began)
         # float32 sums of integers below 2**24 are exact, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())

@@ -109,7 +109,7 @@ def _scalar(value: Any) -> Sent:
 
 def _no_number(value: Any) -> Sent:
     if type(value).__module__.partition(".")[0] == "pluto":
-        return Sent()  # Files, tables and other Pluto objects are not metrics.
+        return Sent()  # Files, tables and other Pluto objects are not logged as metrics.
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)

@@ -71,7 +71,7 @@ def encode_value(value: float) -> float | str:
 
 
 def decode_value(value: float | str) -> float:
-    """Return the float that `encode_value` encoded."""
+    """Return the float from the JSON value that `encode_value` returned."""
     return float(value)
 
 

@@ -51,7 +51,7 @@ class Diagnosis:
         return {**self._as_dict(), "rows": rows}
 
     def _as_dict(self) -> dict[str, Any]:
-        """Return all fields except `rows`."""
+        """Return the diagnosis as JSON-compatible data, without `rows`."""
         return {
             **vars(self),
             "ranks": list(self.ranks),

@@ -165,7 +165,7 @@ class Server:
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
         self._idle = 0
-        """Number of threads that wait for a connection."""
+        """Number of the server's threads that are waiting for a connection."""
         self._more()
 
     def __enter__(self) -> Server:

@@ -125,8 +125,8 @@ def setup_networking(
         if into.get(name):
             said.append(f"{name}={into[name]} stays unchanged: it was already set")
         elif route is not None and route.interface not in ("", "lo"):
-            # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes the match exact. gloo
-            # expects one exact name.
+            # For NCCL, a name is a prefix, so eth1 also matches eth10. "=" makes the match exact.
+            # gloo expects one exact name.
             done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
             said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
     devices = infiniband(folder)

@@ -84,7 +84,7 @@ class Lookup:
     text: str = ""
     again: float = 0.0
     found: str = ""
-    """The full name for which the record exists."""
+    """The full name under which the DNS record was found."""
     waited: float = 0.0
     """Seconds without an answer from any DNS server, if that is the cause."""
 

@@ -140,7 +140,7 @@ class Probe:
         """Returns for how many seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
-        """The number of seconds until the next attempt."""
+        """How many seconds the probe waits before its next attempt."""
         self._greeted: socket.socket | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
@@ -357,7 +357,7 @@ class Probe:
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str, port: int) -> Cell:
-        """Return the cell for the rank that responded."""
+        """Return a probe's cell for the rank that responded."""
         said = (
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
         )
@@ -395,6 +395,6 @@ class FirstProbe(Probe):
 
 
 class MasterProbe(FirstProbe):
-    """A FirstProbe that does not send full packets."""
+    """A probe of rank 0 like FirstProbe, but without full packets."""
 
     fills = False

@@ -115,8 +115,8 @@ def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
     """Return why a missing response does not prove a failure, or ""."""
     least = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
-        # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on the
-        # busiest node.
+        # If the server answers any rank, the answers show its delay.
+        # Otherwise, it may be on the busiest node.
         rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
         what = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:

@@ -106,7 +106,7 @@ class Reached:
 
 def cause_of(error: OSError) -> str:
     """Return the cause that corresponds to an error from `connect`, `send` or `recv`."""
-    if isinstance(error, socket.timeout):  # Since Python 3.10, this is TimeoutError.
+    if isinstance(error, socket.timeout):  # Since Python 3.10, socket.timeout is an alias of TimeoutError.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 
@@ -122,7 +122,7 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
     try:
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # Not every kernel that runs containers supports this option.
+        with contextlib.suppress(OSError):  # Not every container's kernel supports IP_RECVERR.
             connection.setsockopt(*_RECVERR[family], 1)
         if segment is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
@@ -205,7 +205,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall may also refuse a connection with "port unreachable", even for a machine
-            # that does not exist.
+            # A firewall may send "port unreachable" for a machine that does not exist.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

@@ -89,9 +89,9 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         options[name] = value
     endpoint, backend = options.get("rdzv-endpoint", ""), options.get("rdzv-backend", "static")
     if backend != "static":
-        options.pop("node-rank", None)  # The other backends assign the ranks themselves.
+        options.pop("node-rank", None)  # With any other backend, the rendezvous assigns the node ranks.
     if backend.startswith("etcd"):
-        endpoint = ""  # With etcd, the endpoint is the address of a server, not of rank 0.
+        endpoint = ""  # With etcd, the endpoint is the etcd server's address, not rank 0's.
     elif endpoint:
         options.pop("master-addr", None)
         options.pop("master-port", None)
@@ -129,7 +129,7 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # The quoted string continues on the next line.
+    except ValueError:  # A quoted string in the command continues on the next line.
         words = (match[1] + match[2]).split()
     literal = {
         name: value

@@ -108,7 +108,7 @@ def is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The numbers in the variables. None means that a number is unknown."""
+    """The numbers that the variables contain. None means that a number is unknown."""
 
     nodes: int | None
     per_node: int | None
@@ -130,7 +130,7 @@ class _Reader:
         self._options = options or {}
         self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
         if options is not None and not options:
-            self._torchrun = {}  # An undetected torchrun may have options that override them.
+            self._torchrun = {}  # An undetected torchrun may override these with options.
         if not self._variables.get("MASTER_ADDR"):
             self._variables.update(_torchruns_master(self._variables))
         self._gpus = gpus
@@ -145,7 +145,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor sets 0 GPUs for a single CPU process.
+        per_node = per_node or None  # konduktor sets this to 0 for a single CPU process.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:

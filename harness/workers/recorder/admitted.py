@@ -143,7 +143,7 @@ class Lines:
         """Do nothing, because the settings are in the summary."""
 
     def rounded(self, *_: Any) -> None:
-        """Do nothing, because the digests cover the rounded value."""
+        """Do nothing, because the digests cover the value as rounded by the client."""
 
     def dropped(self, entry: list[Any]) -> None:
         """Do nothing, because the summary contains the account of all values."""
@@ -179,8 +179,7 @@ def process_group() -> dict[str, Any] | None:
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
-        # torch.distributed is being imported, its group is being destroyed, or this PyTorch does not provide
-        # it.
+        # torch.distributed is being imported, its group is being destroyed, or PyTorch lacks it.
         return None
 
 

@@ -428,9 +428,10 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
         recording = recording_here()
         if recording is not None:
-            # The client stores the step in the run object until it queues the point, so another thread could
-            # change it in the meantime. The lock prevents that for steps that the client assigns. If the
-            # caller passed the step, the recorder must detect such a change, not prevent it.
+            # The client stores the step in the run object until it queues the point.
+            # Meanwhile, another thread could change the step.
+            # The lock prevents this for steps that the client assigns.
+            # If the caller passed the step, the recorder must detect such a change, not prevent it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)

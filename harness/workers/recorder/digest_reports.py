@@ -91,7 +91,7 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """The number of entries in `_report`."""
+        """The number of entries in the report `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
         """The number of calls to `add`, and the number of these that an attempt to send all entries has

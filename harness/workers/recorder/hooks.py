@@ -62,8 +62,8 @@ def install() -> None:
     _installed = True
     _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # Exit handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed
-    # now, because the parent process can end before this one.
+    # Exit handlers run in reverse order, so this one is registered early to run late.
+    # `is_rank` is computed now, because the parent process can end before this one.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _wrapped():
         if name in sys.modules:
@@ -102,8 +102,7 @@ def _inherit() -> bool:
     for name in LAUNCH:
         if name in found:
             os.environ.setdefault(name, found[name])
-    # The container's init process sets HARNESS_LOG only after it has started, so its /proc/<pid>/environ
-    # lacks it.
+    # /proc/<pid>/environ lacks HARNESS_LOG, because the container's init sets it only after it has started.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
 

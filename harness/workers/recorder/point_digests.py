@@ -241,7 +241,7 @@ class Digests:
     def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
-        """Number of points in metrics beyond `max_metrics`."""
+        """Number of points in the metrics after the first `max_metrics`, which have no digests."""
         self.dropped = 0
         """Number of entries that were dropped because they were not taken in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics

@@ -123,7 +123,7 @@ def end(how: str, code: int | None, error: str = "") -> None:
     state = _here()
     if not state.started or state.ended:
         return
-    state.ended = how != "exec"  # The process continues if the exec fails.
+    state.ended = how != "exec"  # If the exec fails, the process continues.
     write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
 
 

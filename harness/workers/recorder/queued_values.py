@@ -20,7 +20,7 @@ MAX_ENTRIES = 1000
 """Maximum number of entries for dropped values. There is one per key and reason, and all further values share
 one."""
 METRIC = 0
-"""The value of RecordType.METRIC in pluto.sync.store."""
+"""The value that marks metrics in the client's queue: RecordType.METRIC in pluto.sync.store."""
 NOT_QUEUED = "the client did not queue the value"
 
 

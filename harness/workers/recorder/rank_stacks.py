@@ -108,8 +108,8 @@ class _Registration:
 
     def begin(self) -> None:
         self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
-        # A DataLoader terminates its forked workers with SIGTERM. Their stacks are not those of the rank, so
-        # SIGTERM is blocked until the child has removed the handler.
+        # A DataLoader terminates its forked workers with SIGTERM, but their stacks are not the rank's.
+        # Therefore, SIGTERM is blocked until the child has removed the handler.
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 
     def stay(self) -> None:

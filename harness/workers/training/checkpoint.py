@@ -68,7 +68,7 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Maps the path of each file in the folder to its `size` in bytes and its `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
-    """The losses known at this step, such as `val/loss`."""
+    """The losses that were known at this step, keyed by name, such as `val/loss`."""
     version: int = VERSION
 
     @property

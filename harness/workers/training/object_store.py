@@ -277,7 +277,7 @@ class Bucket:
     def _signed(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         key, secret = self.environment.get(KEY_ID), self.environment.get(SECRET_KEY)
         if not key or not secret:
-            return {}  # Without keys, only a public bucket can be used.
+            return {}  # Without keys, the request is anonymous, so it works only for a public bucket.
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         token = self.environment.get(SESSION_TOKEN)
         content = hashlib.sha256(body).hexdigest() if body else EMPTY

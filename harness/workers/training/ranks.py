@@ -64,7 +64,7 @@ class Ranks:
         return float(total)
 
     def every(self, value: Any) -> list[Any]:
-        """Return all ranks' values, in rank order."""
+        """Return the values of all ranks, in rank order."""
         values: list[Any] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(values, value)
@@ -131,8 +131,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                # Without this file, a node that rejoins later would wait for ranks that have exited
-                # (training.sh).
+                # Without this file, a node that rejoins later would wait for the ended ranks (training.sh).
                 Path(ended).touch()
             if cuda:
                 dist.destroy_process_group()

@@ -141,7 +141,7 @@ class Examined(NamedTuple):
     """The result of checking a split's files."""
 
     tokens: int
-    """The number of tokens with the byte tokenizer."""
+    """The number of tokens in the files if the byte tokenizer is used."""
     problems: list[str]
     """The first problems, each with the file and, for an invalid line, its number."""
     others: int
