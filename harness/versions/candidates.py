@@ -102,7 +102,7 @@ def locked(name: str) -> Candidate:
 def published(package: str, versions: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
     """Return the versions in the index that match version specifiers such as ">=1,<2", oldest first.
 
-    `package` is a normalized name. `newest` limits the number of versions; None means all of them. Raises
+    `package` is a normalized name. `newest` limits the number of versions. None means no limit. Raises
     UsageError if no version matches.
     """
     prereleases = SpecifierSet(versions).prereleases or exact(versions)

@@ -121,7 +121,8 @@ def entries_of(
 ) -> tuple[dict[str, Any], list[list[Any]]]:
     """Return the mapping for one `log` call, and [name, kind, number] for each value in it.
 
-    An entry in `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
+    An entry in `spec` is [name, kind]. For an inner mapping, it is [name, "nested" or "items", the inner
+    mapping's spec].
     """
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []

@@ -106,7 +106,7 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge two configs as konduktor does. `above` takes precedence.
+    """Merge two configs in the way that konduktor does. `above` takes precedence.
 
     Mappings are merged field by field, and the first containers are merged into one. Other lists are
     concatenated.

@@ -51,7 +51,7 @@ class KonduktorWorkload:
         """Return None, because konduktor appends a suffix that makes each job's name unique."""
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the number of nodes in the job file, for each of which konduktor creates one pod."""
+        """Return the number of nodes in the job file. konduktor creates one pod for each node."""
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:

@@ -131,7 +131,7 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Raise UsageError if the launch itself sets one of the variables, replacing the user's value."""
+    """Raise UsageError if the launch itself sets one of the variables, which would override the user's."""
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(reserved)}: the launch sets this variable itself",

@@ -1,6 +1,7 @@
 """Run the agent on one node. It starts the node's processes for each trial that the coordinator requests.
 
-Each trial has its own processes. If they hang or crash, the agent kills them and keeps running.
+Each trial has its own processes. If the processes hang or crash, the agent kills them, and itself keeps
+running.
 """
 
 from __future__ import annotations
@@ -193,6 +194,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst result of this node's processes. If all are ok, return the slowest one."""
+    """Return the worst result of this node's processes. If all of them are ok, return the slowest result."""
     order = ("wrong", "died", "hung", "ok")
     return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

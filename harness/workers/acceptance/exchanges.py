@@ -1,4 +1,4 @@
-"""Run the ddp_tests tests (collectives, stragglers, pairs) on one rank. Rank 0 judges the results."""
+"""Run the tests of ddp_tests (collectives, stragglers and pairs) on one rank. Rank 0 judges the results."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Exchanges(OneRank):
         return wrong, times
 
     def _row(self, exchange: Exchange, results: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Return the report's entry for one size, and the ranks that received wrong elements."""
+        """Return the report's entry for one payload size, and the ranks that received wrong elements."""
         slowest = [max(results[rank]["times"][i] for rank in results) for i in range(self._iterations)]
         middle = median(slowest)
         algbw, busbw = bandwidth(exchange.name, exchange.size, middle, self.ranks)
@@ -171,7 +171,7 @@ class Exchanges(OneRank):
     def _work(self) -> float:
         """Return the duration in seconds of the fastest of 12 matrix products.
 
-        The fastest product is the one that other processes disturb least.
+        That is the product that other processes disturb the least.
         """
         import torch
 

@@ -45,7 +45,7 @@ class Result:
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth in GB/s over the groups of one size, or None if there are too few.
+    """Return the median bus bandwidth of the groups of one size in GB/s, or None if there are too few groups.
 
     Each group counts once, with its best result. For an even number of groups, the higher of the two middle
     values is used, because half of the groups may be slow.

@@ -30,7 +30,7 @@ BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the seconds that one call takes: the median over BATCHES batches of the mean time per batch.
+    """Return the seconds that one call takes: the median, over BATCHES batches, of a batch's mean per call.
 
     A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """

@@ -194,7 +194,7 @@ def _bad(
 ) -> list[Finding]:
     """Return findings for the failed cells in the matrix. `alone` means that only one row is known.
 
-    `slow` is a clause about busy nodes, which may be the reason why a rank is missing.
+    `slow` is a clause about busy nodes, because a rank may be missing for that reason.
     """
     absent, found = set(missing), []
     for cause in CAUSES:
@@ -342,7 +342,7 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return an ok finding for each step passed by all pairs, and an unknown one for each remaining step."""
+    """Return an ok finding for each step that all pairs passed, and an unknown one for each other step."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

@@ -1,9 +1,9 @@
 """Run a check in a container whose job is running or hangs. Used by `harness netcheck RUN`.
 
-The ranks and their addresses come from three sources, of which later ones override earlier ones: the
-environment of the container's first process, the environment of the training's first process (a script may
-export more variables), and torchrun's options. This module prints the ports that are in use on one line, and
-then reads the check's parameters from one line of stdin.
+The ranks and their addresses come from three sources. Later sources override earlier ones: the environment of
+the container's first process, the environment of the training's first process (a script may export more
+variables), and torchrun's options. This module prints the ports that are in use on one line, and then reads
+the check's parameters from one line of stdin.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Probe:
     fills = True
     """Whether the probe also sends full packets."""
     everywhere = False
-    """Whether the peer must respond at all of its name's addresses. Otherwise, one is enough."""
+    """Whether the peer must respond at all addresses of its name. If false, one address is enough."""
 
     def __init__(
         self,

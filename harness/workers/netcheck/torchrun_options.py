@@ -143,7 +143,7 @@ def from_script(text: str) -> dict[str, str]:
     if host := _OWN_HOST.search(match[2]):
         name = "PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"
         literal[name] = host[2]
-        # A script with several torchrun commands may start another one in the pod of rank 0.
+        # A script with several torchrun commands may start a different one in rank 0's pod.
         if len(_IN_SCRIPT.findall(kept)) > 1:
             del literal[name]
     return literal

@@ -62,8 +62,8 @@ class Stream(Recorder):
     ) -> None:
         """Record the points from one `log` call.
 
-        `run` is the index of the run object, in the order of the `init` calls. `same_run` is true if that
-        object logs to the same run as the first one.
+        `run` is the run object's index in the order of the `init` calls. `same_run` is true if that object
+        logs to the same run as the first one.
         """
         if run != self._run:
             self.flush()

@@ -323,6 +323,6 @@ _log: tuple[int, tuple[int, int] | None] | None = None
 
 
 def say(text: str) -> None:
-    """Write one line to the log. Write errors are ignored."""
+    """Write one line to the log, and ignore write errors."""
     with contextlib.suppress(OSError):
         os.write(2, f"[harness] the recorder around Pluto's client {text}\n".encode())

@@ -58,7 +58,7 @@ class Gpt(nn.Module):
     """A GPT that maps token ids (batch, length) to logits (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
-        """Create the model. With `recompute`, the backward pass recomputes activations to save memory."""
+        """Create the model. If `recompute` is true, activations are recomputed to save memory."""
         super().__init__()
         self.shape, self.recompute = shape, recompute
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)

@@ -157,8 +157,8 @@ def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
     Otherwise, the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with different weights than an uninterrupted one. If an operation has no deterministic
-    algorithm, PyTorch raises RuntimeError with its name.
+    resumed run ends with different weights from those of an uninterrupted run. If an operation has no
+    deterministic algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -28,7 +28,7 @@ from .checkpoint import Unusable
 LOCK = ".lock"
 BEAT_SECONDS, STALE_SECONDS, POLL_SECONDS = 1.0, 30.0, 0.2
 _WIDTH = 1024
-"""Size of the file in bytes. Each heartbeat overwrites the whole file in one call."""
+"""Size of the lock file in bytes. Each heartbeat overwrites the whole file in one call."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Convert documents to token sequences.
 
 The documents in a split (documents.py) form one stream, with an end token after each document. The stream is
-cut into disjoint sequences of `context` tokens; each token's target is the next token in the stream. The last
+cut into disjoint sequences of `context` tokens. Each token's target is the next token in the stream. The last
 sequence may be shorter. Each token except the first is thus predicted exactly once.
 """
 

@@ -150,9 +150,8 @@ class Trainer:
         """Accumulate the gradients for this rank's sequences. Return the sum of the losses over their tokens.
 
         `count` is the number of sequences on all ranks. DDP divides gradients by the number of ranks, so each
-        rank's loss is multiplied by that number. The result is the gradient of the mean loss over the batch,
-        however the batch is divided among the ranks. A rank without sequences processes one sequence with
-        weight 0.
+        rank's loss is multiplied by that number. The result is the gradient of the batch's mean loss, however
+        the batch is divided among the ranks. A rank without sequences processes one sequence with weight 0.
         """
         size, total = self.options.micro_batch, 0.0
         parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
