@@ -35,7 +35,7 @@ SINCE = "1.36"
 NAME = "pluto-e2e-harness-recorder"
 """The name of the policy, the ConfigMaps and the volume."""
 RECORD = "pluto-e2e-harness/record"
-"""The label that requests the recorder. Its value is "true" on namespaces, and "true", "env" or "false" on
+"""The label that selects what is recorded. Its value is "true" on namespaces, and "true", "env" or "false" on
 pods."""
 FILES = {"pluto-e2e-harness/recorder": "files"}
 """The label on the ConfigMaps that `harness recorder install` creates."""

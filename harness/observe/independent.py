@@ -1,4 +1,4 @@
-"""Detect when a launch is over whose pods each test their own node.
+"""Detect the end of a launch in which each pod tests its own node.
 
 The pods are independent of each other. If a pod fails, cannot start or loses its node, the harness still
 waits for the other pods.

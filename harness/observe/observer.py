@@ -36,8 +36,7 @@ from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_M
 from harness.workers.netcheck import frames
 
 LOG_SECONDS = 50.0
-"""Time limit in seconds for reading logs to the end. It is longer than a pod's termination grace period (30
-s)."""
+"""Time limit in seconds for reading logs to the end. It exceeds a pod's termination grace period (30 s)."""
 GONE_SECONDS = 600.0
 """After this many seconds without a response, the API server counts as lost.
 

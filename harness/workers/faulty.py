@@ -116,7 +116,7 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach a program to the run that runs without site-packages, and therefore without the recorder."""
+    """Attach a program that runs without site-packages, and therefore without the recorder, to the run."""
     return _attach_apart("-S")
 
 

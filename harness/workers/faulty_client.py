@@ -87,7 +87,7 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """Use the PLUTO_DIR of rank 0 on the same node, so that both ranks share a queue.
+    """Use the PLUTO_DIR of rank 0, which is on the same node, so that both ranks share a queue.
 
     Rank 0's upload process empties the queue and ends when rank 0 finishes. Rows that this rank logs later
     stay in the queue.

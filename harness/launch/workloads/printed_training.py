@@ -150,7 +150,7 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
 
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
-    """Return NNODES's maximum if it is a range, or None if it is a number. Otherwise, raise UsageError."""
+    """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
     least, between, most = nodes.partition(":")
     if not between:
         return None

@@ -33,7 +33,7 @@ class Processes:
     count: int | None
     """The number of ranks, or None if the script computes it or no torchrun command is recognized."""
     wrong: str = ""
-    """The value of --nproc-per-node if torchrun does not accept it, otherwise ""."""
+    """The value given for the number of ranks if torchrun does not accept it, otherwise ""."""
     guess: int = 1
     """The number of ranks, or the best estimate if the number is unknown."""
 

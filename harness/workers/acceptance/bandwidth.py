@@ -103,7 +103,7 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` times the bytes of `target`, verify its result, and return the check."""
+    """Time a call that moves `times` × the size of `target`, verify its result, and return the check."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

@@ -358,7 +358,7 @@ _ERRORS = frozenset(
 
 
 def _word(text: str | None) -> Word:
-    """Return a text without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None for no text."""
+    """Return a text without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None if empty."""
     if text is None or not text.strip():
         return None
     stripped = text.strip()

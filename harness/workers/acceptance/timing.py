@@ -30,7 +30,7 @@ BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the seconds that one call takes: the median, over BATCHES batches, of a batch's mean per call.
+    """Return the time that one call takes in seconds: the median of the mean times of BATCHES batches.
 
     A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """

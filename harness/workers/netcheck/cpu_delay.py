@@ -17,7 +17,7 @@ from typing import Any
 STEP = 0.05
 """How long the thread sleeps each time, in seconds."""
 WINDOW = 10.0
-"""Delays are reported for this many of the most recent seconds."""
+"""The period before the current time over which delays are reported, in seconds."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 

@@ -22,7 +22,8 @@ THERE_SECONDS = 0.5
 """Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""The port for this test. Nothing listens there, so a machine that exists responds with a reset."""
+"""A port on which nothing listens. A machine that exists responds to a connection attempt there with a
+reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",

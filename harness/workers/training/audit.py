@@ -109,7 +109,7 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return `best`'s target, the losses in its manifest and the recomputed loss, or None if it is missing.
+    """Return the target, manifest losses and recomputed loss of `best`, or None if `best` is missing.
 
     If the link and best.txt differ, the target is the worse of the two, because users may read either one.
     """

@@ -5,8 +5,8 @@
 A Markov chain generates train.jsonl and val.jsonl. Its states are letters and an end-of-document state.
 source.json contains two values, in nats per predicted byte:
 
-    entropy   entropy of the chain, which is the loss of the best possible model on infinite data val loss of
-    the chain's own probabilities on val.jsonl, which a model beats only by chance
+    entropy   entropy of the chain, which is the loss of the best possible model on infinite data
+    val       loss of the chain's own probabilities on val.jsonl, which a model beats only by chance
 
 A model needs a context of only one letter, because the next state depends only on the current state.
 """

@@ -94,7 +94,7 @@ def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> No
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
         raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differs[:4])}")
-    model.load_state_dict(weights, strict=False)  # Of weights that share memory, the file contains only one.
+    model.load_state_dict(weights, strict=False)  # Of weights that share memory, the file has only one.
 
 
 def generators() -> dict[str, Any]:
