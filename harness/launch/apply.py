@@ -14,7 +14,7 @@ from harness.settings import Settings
 
 
 def apply(kube: Kube, document: Object) -> Object:
-    """Apply one of a launch's objects, and return it as stored by the API server.
+    """Apply one of a launch's objects, and return the object as stored by the API server.
 
     Raises HarnessError (cause launch.rejected) if the API server refuses the object.
     """
@@ -35,8 +35,8 @@ NAME = "ephemeral-storage"
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
     """Limit the ephemeral storage of each container in the namespace.
 
-    The limit is the user's setting, or else the cluster's default. A limit in a container's own spec takes
-    precedence. The kubelet evicts a pod that exceeds its limit, and reports the limit.
+    The limit comes from the user's setting, or else from the cluster's default. A limit in a container's own
+    spec takes precedence. The kubelet evicts a pod that exceeds its limit, and reports the limit.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
     if amount is not None and parse_quantity(amount):
@@ -46,8 +46,8 @@ def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> N
 def limit_range(namespace: str, amount: str) -> Object:
     """Return a LimitRange that limits ephemeral storage to `amount`.
 
-    The default request is 0, because it would otherwise equal the limit: nodes would look full, and Kueue
-    would need a quota for this resource.
+    The default request is 0, because it would otherwise equal the limit. Nodes would then look full, and
+    Kueue would need a quota for this resource.
     """
     one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
     metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}

@@ -1,4 +1,4 @@
-"""Describe a launch in its bundle before it starts: workload, versions, and conditions for a PASS."""
+"""Describe a launch in its bundle before it starts: workload, versions and the conditions for a PASS."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 
 
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
-    """Return the stack's versions, plus those in the worker image if the workload uses that image."""
+    """Return the versions of the stack and, if the workload uses the worker image, of the packages in it."""
     return {**ready.versions, **(ready.worker.components if workload.uses_worker_image else {})}
 
 

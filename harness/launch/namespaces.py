@@ -1,4 +1,4 @@
-"""Find which launch namespaces on a cluster are in use, and which can be deleted.
+"""Find out which of a cluster's launch namespaces are in use, and which can be deleted.
 
 A launch locks <state>/clusters/<cluster>/launches/<nonce> while it uses its namespace. The kernel releases
 the lock even if the harness is killed, so a namespace without a locked file is a leftover.
@@ -29,7 +29,7 @@ LAUNCHED = (
 )
 """The API versions and kinds of the objects that launches create."""
 KEPT = 3
-"""How many of the newest finished launches keep their namespaces for inspection."""
+"""The number of finished launches, newest first, whose namespaces are kept for inspection."""
 ENDING_SECONDS = 45
 """The timeout in seconds for pods to terminate. Their grace period is 30 s."""
 
@@ -40,7 +40,7 @@ def namespace_of(nonce: str) -> str:
 
 
 class NamespaceLeases:
-    """Leases on the cluster's namespaces that are in use."""
+    """Leases on the launch namespaces that are in use on a cluster."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.
@@ -85,7 +85,7 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete the jobs of killed harnesses, which use quota, and wait until their pods have terminated.
+    """Delete the jobs of killed harnesses, because they use quota, and wait until their pods have terminated.
 
     If this fails, the error is reported and the launch continues.
     """
@@ -123,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return the launched objects of a kind, in the given namespaces, that have not ended."""
+    """Return a kind's launched objects in the given namespaces that have not finished."""
     return [
         item
         for item in launched(kube, kind)

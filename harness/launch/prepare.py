@@ -1,4 +1,4 @@
-"""Prepare a launch: its namespace, LocalQueue, Secrets, API key and environment."""
+"""Prepare a launch: create its namespace, LocalQueue, Secrets and API key, and define its environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepare(
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
     Running jobs of killed harnesses are deleted first. `on_namespace` is called once the namespace exists.
-    Clean-up callbacks are added to `undo`.
+    Cleanup callbacks are added to `undo`.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -61,7 +61,7 @@ def prepare(
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
     rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
-    # Workers read the key from either variable.
+    # Workers may read the key from either of these variables.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
@@ -92,8 +92,8 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # HARNESS_CPU_FREQUENCY is not set on a user's cluster, because a PASS would hide that the job
-            # cannot start there without this variable.
+            # Without this variable, the job might not start on an existing cluster.
+            # A PASS would hide this, so HARNESS_CPU_FREQUENCY is not set there.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},
@@ -131,8 +131,8 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    # Namespaces are pruned at the end of the launch. Deleting a namespace uses a second of CPU time in the
-    # controllers, which would slow down rank startup.
+    # Namespaces are deleted only at the end of the launch.
+    # Each deletion takes a second of the controllers' CPU time, and would delay the ranks' startup.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
@@ -185,7 +185,7 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return the tracker's API key, its URL for the ranks, and a function that returns its audit reader."""
+    """Return the tracker's API key, its URL for the ranks, and a function that returns an audit reader."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()

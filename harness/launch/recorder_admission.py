@@ -19,7 +19,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A container without the recorder, and the reason."""
+    """A container that is not recorded, and the reason for that."""
 
     namespace: str
     pod: str
@@ -35,11 +35,11 @@ class Status:
     with_files: list[str] = field(default_factory=list)
     """Namespaces that contain the recorder's files."""
     outdated: list[str] = field(default_factory=list)
-    """Namespaces in `with_files` whose files are of another version."""
+    """Namespaces in `with_files` whose files are from a different version."""
     without_files: list[str] = field(default_factory=list)
     """Namespaces that have labels or pods for the recorder, but lack its files."""
     recorded: int = 0
-    """The number of running or waiting containers with the recorder."""
+    """The number of running or waiting containers that have the recorder."""
     unrecorded: list[Unrecorded] = field(default_factory=list)
 
     @property
@@ -49,7 +49,7 @@ class Status:
 
 
 def require(kube: Kube) -> None:
-    """Raise UsageError if the cluster's version does not serve the policy."""
+    """Raise UsageError if the cluster's Kubernetes version does not serve the policy's API."""
     try:
         kube.resource(policy.API, policy.POLICY)
     except NOT_SERVED:
@@ -135,7 +135,7 @@ def _asks(pod: Object, labelled: set[str]) -> bool:
 def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
     containers = pod["spec"]["containers"]
     if any(map(policy.is_recorded, containers)):
-        return  # The pod's other containers are sidecars.
+        return  # If one container is recorded, the pod's other containers count as sidecars.
     for container in containers:
         why = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
         yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], why)

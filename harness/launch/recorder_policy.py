@@ -31,17 +31,19 @@ API, POLICY, BINDING = (
     "MutatingAdmissionPolicyBinding",
 )
 SINCE = "1.36"
-"""The Kubernetes version that first serves the kind in API version v1."""
+"""The first Kubernetes version that serves MutatingAdmissionPolicy in API version v1."""
 NAME = "pluto-e2e-harness-recorder"
 """The name of the policy, the ConfigMaps and the volume."""
 RECORD = "pluto-e2e-harness/record"
-"""The label for namespaces ("true") and for pods ("true", "env", "false")."""
+"""The label that selects what is recorded. Its value is "true" on namespaces, and "true", "env" or "false" on
+pods."""
 FILES = {"pluto-e2e-harness/recorder": "files"}
 """The label on the ConfigMaps that `harness recorder install` creates."""
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
 WAY = "way"
-"""Prefix of the policy variables that state how each container is recorded. The container's index follows."""
+"""The prefix of the policy variables that state how each container is recorded. The container's index follows
+it."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -147,7 +149,7 @@ def _binding(name: str, namespaces: Object, pods: Object) -> Object:
 
 
 def _text(value: str) -> str:
-    """Return a text as a CEL string literal."""
+    """Return a string as a CEL string literal."""
     return json.dumps(value)
 
 
@@ -171,7 +173,8 @@ _NONCE = (
     f" : has({_OWNERS}) && {_OWNERS}.exists(o, has(o.controller) && o.controller)"
     f' ? string({_OWNERS}.filter(o, has(o.controller) && o.controller)[0].uid) : ""'
 )
-"""The UID of the JobSet or the controller. A bare pod has neither, and its own UID is not known yet."""
+"""The CEL expression for the UID of a pod's JobSet or controller. A bare pod has neither, and its own UID is
+not known yet."""
 
 
 def _way(at: int) -> str:
@@ -249,7 +252,7 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return a CEL list with the patch that creates an empty list at `path`, if the pod lacks `field`.
+    """Return a CEL list with the patch that creates an empty list at `path` if the pod does not have `field`.
 
     If the pod has the field, the CEL list is empty.
     """
@@ -299,7 +302,7 @@ def _no_way(pod: Object, container: Object) -> str:
 
 
 def snippet() -> dict[str, Any]:
-    """Return the part of a pod template that adds the recorder without the policy."""
+    """Return the snippet of a pod template that adds the recorder without the policy."""
     env = [
         {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": MODE, "value": ADMITTED},

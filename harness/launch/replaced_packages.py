@@ -1,4 +1,4 @@
-"""Launch with packages that the user replaces (`--replace`): konduktor, controllers, and worker packages."""
+"""Launch with packages that the user replaces (`--replace`): konduktor, controllers and worker packages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Packages:
     """The replaced controllers (JobSet, Kueue). The cluster is created with these versions."""
 
     def applied(self, ready: Ready, context: RecordedContext) -> Ready:
-        """Load the changed worker image into the nodes. Return `ready` with this image and these versions."""
+        """Load the changed worker image into the nodes. Return `ready` with this image and its versions."""
         if self.worker is not None:
             with context.writer.stage("image with replaced packages"):
                 worker = replaced_image.with_change(ready.worker, self.worker, context)
@@ -54,7 +54,7 @@ def check(workload: Workload, settings: Settings) -> None:
 
 
 def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
-    """Return the packages in settings.replace that this workload's launch cannot use, with the reason."""
+    """Return the packages in settings.replace that this workload's launch cannot use, with the reasons."""
     problems: dict[str, UsageError] = {}
     packages = [name for name in settings.replace if name not in (KONDUKTOR, *CONTROLLERS)]
     if settings.kubeconfig is not None:

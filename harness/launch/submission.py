@@ -39,7 +39,7 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Submit the workload and return its object. If a webhook was briefly unavailable, retry once.
+        """Submit the workload, and return its object. If a webhook was briefly unavailable, retry once.
 
         Raises HarnessError. If a controller or its API is the reason, the error has that controller's cause.
         """
@@ -82,7 +82,7 @@ class Launching:
         self.writer.text(UPLOAD, document)
 
     def collect_tracker(self) -> None:
-        """Record this launch's runs and points from the tracker, or the error if it does not respond."""
+        """Record the launch's runs and points in the tracker, or an error if the tracker does not respond."""
         launch = self.writer.current.launch
         try:
             summary = collect(

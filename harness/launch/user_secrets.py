@@ -27,13 +27,14 @@ _EXPECTED = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of th
 
 @dataclass(frozen=True)
 class Wanted:
-    """A Secret that the user requests. Its value comes from the cluster or from an environment variable."""
+    """A Secret that the user requests. Its values come from the cluster or an environment variable."""
 
     name: str
     namespace: str | None = None
     """The Secret's namespace. None means the namespace of the kubeconfig's context."""
     variable: str | None = None
-    """The environment variable with the value. None means that the value is in a Secret in the cluster."""
+    """The environment variable that contains the value. None means that the value is in a Secret in the
+    cluster."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,6 @@ def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)
-    from harness.launch.workloads.loader import of_manifest  # A job file does not need this import.
+    from harness.launch.workloads.loader import of_manifest  # Job files do not need this import.
 
     return of_manifest(documents, str(path))

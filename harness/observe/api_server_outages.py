@@ -1,6 +1,7 @@
 """Periodically check whether the API server responds.
 
-Watches cannot show this, because a hanging server sends as few events as a cluster in which nothing changes.
+Watches cannot show this, because a hanging server sends no events, and neither does a cluster in which
+nothing changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ANSWER_SECONDS = 5.0
 class Heartbeat:
     """Sends a request every EVERY_SECONDS until stopped.
 
-    `on_gap` is called for each period without a response when the period ends or `stop` is called.
+    `on_gap` is called for each period without a response, once the period ends or `stop` is called.
     """
 
     def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:

@@ -54,7 +54,7 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""How many seconds a condition must last before the launch counts as over. Transient conditions pass sooner.
+"""How many seconds each condition must last before it counts. Transient conditions pass sooner. Examples:
 
 - image: An image cannot be pulled. This is less than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and retries will not help.
@@ -68,12 +68,12 @@ GRACE = {
 - masked: A pod exited with 0 although its ranks had failed, and other pods are still running.
 """
 INIT_RESTARTS = 3
-"""The number of restarts after which a failing init container counts as permanently failed."""
+"""After this many restarts, a failing init container counts as permanently failed."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 _SYSTEM = "system:serviceaccount:kube-system"
 _ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-controller"}
-"""The service account of the Kubernetes controller that creates the pods for each kind."""
+"""Maps each kind to the service account of the Kubernetes controller that creates its pods."""
 
 
 @dataclass
@@ -82,11 +82,12 @@ class CompletionDetector(LaunchState):
 
     kind: str = "JobSet"
     keep_alive: bool = False
-    """Whether containers are kept alive after their command has ended. If so, `exited` must be called."""
+    """Whether containers are kept alive after their command has ended. If so, `exited` must be called for
+    each command."""
     scalable: bool = False
     """Whether the number of pods can change during the launch."""
     members: int = 0
-    """The expected number of pods."""
+    """The number of pods that the launch is expected to have."""
     container: str = ""
     """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
@@ -94,9 +95,10 @@ class CompletionDetector(LaunchState):
     hopeless: set[str] = field(default_factory=set)
     """Controller actions that the API server refuses because of a policy, quota or webhook."""
     failed: dict[str, str] = field(default_factory=dict)
-    """The failure recorded by each pod's processes, keyed by pod uid. Removed if ranks are restarted."""
+    """The failure recorded by each pod's processes, keyed by pod uid. An entry is removed if ranks are
+    restarted."""
     _ranks: set[str] = field(default_factory=set)
-    """The process ids of ranks, as in ProcessEvent.id."""
+    """The ids (ProcessEvent.id) of the processes that are ranks."""
     _steps: dict[str, str] = field(default_factory=dict)
     """The controller action that each launched object is waiting for, keyed by uid."""
 
@@ -208,7 +210,7 @@ class CompletionDetector(LaunchState):
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if every rank's command has ended, or if one failed long enough ago."""
+        """Return a sentence if every rank's command has ended, or if one of them failed long enough ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -299,7 +301,7 @@ class CompletionDetector(LaunchState):
         """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
-            return None  # The control plane does not run as pods.
+            return None  # In this cluster, the control plane does not run as pods.
         ready = {name for name, part in parts.items() if true(part, "Ready")}
         for pod in self.all("pod"):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
@@ -397,7 +399,7 @@ class CompletionDetector(LaunchState):
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
         """Return an overdue controller action and the launched object, or None if no action is overdue.
 
-        With `at_once`, any action that the object is waiting for counts as overdue.
+        If `at_once` is true, any action that the object is waiting for counts as overdue.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -411,7 +413,7 @@ class CompletionDetector(LaunchState):
         pods = self.all("pod")
         if ended_as(item):
             return None
-        # Kueue suspends JobSets and Jobs. A StatefulSet's pods are created with a scheduling gate.
+        # Kueue suspends JobSets and Jobs. It holds back a StatefulSet's pods with a scheduling gate instead.
         if (item.get("spec") or {}).get("suspend") is True or (pods and all(map(gated, pods))):
             return self._of_kueue(item)
         if self.launched != "jobset":

@@ -33,9 +33,10 @@ RESOLVE_SECONDS = 6
 ASK_SECONDS = 10
 LOOK_SECONDS = 30
 MAX_OUTPUT = 16 << 20
-"""The maximum output of a script in bytes. A container's own `bash` can print anything."""
+"""The maximum size of a script's output in bytes. A container's own `bash` can print anything."""
 LONG = 300
-"""The maximum length of a recorded command-line argument. Longer arguments are scripts and settings."""
+"""The maximum length of a recorded command-line argument in characters. Longer arguments are scripts and
+settings."""
 _LOOK = (
     OWN_PROCESSES
     + """declare -A was parent
@@ -65,8 +66,8 @@ def inspect_pods(
 ) -> list[RendezvousSnapshot]:
     """Inspect the container named `container` in every pod, in parallel. Return one snapshot per pod.
 
-    In pods without such a container, the first container is inspected. With `network`, the address of the
-    rendezvous is also resolved and probed, which takes a few more seconds.
+    In pods without such a container, the first container is inspected. If `network` is true, the rendezvous
+    address is also resolved and probed, which takes a few more seconds.
 
     A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
     if the API server is frozen.

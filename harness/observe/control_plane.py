@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FIRST_SECONDS, MAX_SECONDS = 3.0, 30.0
-"""Seconds without a response until the provider is queried first, and the maximum interval between queries.
+"""The provider is first queried after FIRST_SECONDS without a response, and then at intervals of at most
+MAX_SECONDS.
 
-The intervals increase from the first value to the second one.
+The intervals increase from FIRST_SECONDS to MAX_SECONDS.
 """
 STOPPED_SECONDS = 60.0
 """After this many seconds without a response, a stopped control plane counts as lost.
@@ -28,8 +29,8 @@ def _nothing() -> str | None:
 class ControlPlane:
     """The control plane of a cluster, as its provider sees it.
 
-    `deleted` and `stopped` query the provider. They return a sentence if the cluster was deleted or its
-    control plane is stopped, and otherwise None.
+    `deleted` and `stopped` query the provider. Each returns a sentence if the cluster was deleted or its
+    control plane is stopped, respectively, and otherwise None.
     """
 
     deleted: Callable[[], str | None] = _nothing

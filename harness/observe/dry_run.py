@@ -23,7 +23,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
-"""Suffix for object names in dry runs, so that they do not refer to existing objects."""
+"""The suffix of object names in dry runs, so that they are not the names of existing objects."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
 
@@ -33,7 +33,7 @@ class Awaited:
     """The next action that a controller must take."""
 
     text: str
-    """A phrase for the state before the action, for example "the StatefulSet has no pods"."""
+    """A clause that describes the state before the action, for example "the StatefulSet has no pods"."""
     of: Object
     """The object for which the controller must take the action."""
     creates: Literal["Workload", "Job", "Pod"] | None = None

@@ -1,7 +1,7 @@
-"""Detect when a launch whose pods each test their own node is over.
+"""Detect the end of a launch in which each pod tests its own node.
 
-The pods are independent: if a pod fails, cannot start or loses its node, the harness still waits for the
-other pods.
+The pods are independent of each other. If a pod fails, cannot start or loses its node, the harness still
+waits for the other pods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""How many pods a node's kubelet must reject before the node counts as unable to run the pod."""
+"""A node counts as unable to run its pod once its kubelet has rejected this many pods."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class IndependentPods(CompletionDetector):
     """Processes all watch events. The launch is over when every command has ended or can never end."""
 
     rejected: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Maps each node to the pods that its kubelet rejected, as a mapping from pod uid to message.
+    """The pods that each node's kubelet rejected. Maps node name and pod uid to the kubelet's message.
 
     The DaemonSet controller replaces rejected pods.
     """

@@ -9,7 +9,7 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """The position up to which a log has been read: the newest timestamp, and the number of lines with it."""
+    """The position up to which a log was read: the newest timestamp, and the number of lines that have it."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0

@@ -63,7 +63,7 @@ class LaunchState:
         return list(self._objects.get(kind, {}).values())
 
     def running(self) -> list[Object]:
-        """Return the pods that have not ended."""
+        """Return the pods that have neither succeeded nor failed."""
         return [p for p in self.all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def workloads(self) -> list[Object]:
@@ -71,7 +71,7 @@ class LaunchState:
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
-        """Return whether a condition on an object, or on part of it, has lasted for `seconds`.
+        """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
 
         `is_true` is whether the condition is currently true. If it is false, the timer is reset.
         """

@@ -29,7 +29,7 @@ from harness.observe.known_lines import KnownLines
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
 """The initial and the maximum delay between retries, in seconds.
 
-Each delay is 1.5 times the previous one, to limit the load on the API server. With three retries per second,
+Each delay is 1.5 times the previous one, to limit the load on the API server. At three retries per second,
 256 pods without logs caused 22 000 requests.
 """
 MAX_RETRIES = 20
@@ -38,12 +38,13 @@ MAX_RETRIES = 20
 A kubelet that is restarting on a busy machine is unavailable for many seconds.
 """
 BEHIND_SECONDS = 3.0
-"""A thread still reading a log this many seconds after the container has ended counts as behind."""
+"""A thread that is still reading a log this many seconds after the container has ended counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
-"""Seconds after which `finish` probes the kubelets whose logs are still being read."""
+"""After this many seconds, `finish` probes the kubelets whose logs are still being read."""
 PROBE_SECONDS = 35.0
-"""Timeout for a probe. The API server waits 30 s for a kubelet that does not accept its connection."""
+"""Timeout for a probe in seconds. The API server waits 30 s for a kubelet that does not accept its
+connection."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class LogFollower:
         query = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
         response = self.kube.fetch(path, query)
         pending: list[bytes] = []
-        """The beginning of an incomplete line."""
+        """The beginning of a line whose end has not been read yet."""
         known_lines.again()
         try:
             for chunk in response.stream(READ_BYTES):

@@ -36,7 +36,7 @@ from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_M
 from harness.workers.netcheck import frames
 
 LOG_SECONDS = 50.0
-"""Time limit for reading logs to the end. It is longer than a pod's termination grace period (30 s)."""
+"""Time limit in seconds for reading logs to the end. It exceeds a pod's termination grace period (30 s)."""
 GONE_SECONDS = 600.0
 """After this many seconds without a response, the API server counts as lost.
 
@@ -49,8 +49,8 @@ TELL_SECONDS = 15.0
 """How many seconds the other pods have to end after one pod has reported the final netcheck or collective
 test result."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
-"""For a job with many pods, the seconds between progress lines (MANY_SECONDS) and between checks of whether
-the launch is over (PAUSE_SECONDS)."""
+"""For a job with many pods, progress lines are at least MANY_SECONDS apart, and checks of whether the launch
+is over are at least PAUSE_SECONDS apart."""
 SHOWN_BYTES = 64 * 1024
 """The maximum number of bytes per log chunk passed to a listener. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -99,13 +99,13 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._doubted = ""
-        """The overdue controller action for which the last dry runs were sent."""
+        """The overdue controller action for which dry runs were last sent."""
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None
         """The deadline for the other pods to end, set when one pod has reported the overall result."""
         self._events: set[str] = set()
-        """The recorded process events, as JSON."""
+        """The process events that have already been recorded, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -179,7 +179,7 @@ class LaunchObserver:
         progress(f"over: {reason}")
 
     def _take_size(self, progress: Progress) -> None:
-        """Record the expected number of nodes if the launched object was scaled."""
+        """Record the new expected number of nodes if the launched object was scaled."""
         expected, members = self._writer.current.expected, self.completion.members
         if not self.completion.scalable or expected is None or members == expected.num_nodes:
             return
@@ -206,7 +206,7 @@ class LaunchObserver:
                 self.completion.hopeless.add(self._doubted)
 
     def _inspect_late(self) -> None:
-        """Inspect the containers that have not ended, because a process may be hanging. Done only once."""
+        """Inspect the containers that have not ended, because a process may be hanging. Do this only once."""
         if not self._looked:
             self._looked = True
             self._inspect(at_end=True)

@@ -19,7 +19,8 @@ from harness.observe import container_inspection
 
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
-"""If a torchrun agent is still starting after this multiple of the time limit, the rendezvous has failed.
+"""If a torchrun agent is still starting after this multiple of the time limit, the rendezvous counts as
+failed.
 
 The launch's own deadline is later and would only report a timeout.
 """
@@ -71,7 +72,7 @@ class RendezvousMonitor:
         return self._reason
 
     def _judge(self, snapshots: list[RendezvousSnapshot]) -> None:
-        """Evaluate the snapshots. A busy torchrun agent is still starting and is inspected again later."""
+        """Evaluate the snapshots. If a busy torchrun agent is still starting, inspect it again later."""
         waiting = torchrun_processes.without_ranks(snapshots)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS

@@ -28,8 +28,8 @@ _REFUSED = (401, 403, 404, 405)
 """HTTP statuses after which a list or watch request is not retried, because it would fail again."""
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 _RECORDED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-"""The metadata fields recorded for metadata-only kinds. Annotations are omitted, because an annotation can
-contain the whole object."""
+"""The metadata fields that are recorded for metadata-only kinds. Annotations are omitted, because an
+annotation can contain the whole object."""
 
 
 class Watcher:
@@ -104,7 +104,7 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # Later refusals do not count, because the API server refuses some requests after a restart.
+                # Later rejections do not count. After a restart, the API server rejects some requests.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")

@@ -1,1 +1,1 @@
-"""Launch a job with many versions of konduktor, the Pluto client and other packages."""
+"""Launch a job with different versions of konduktor, the Pluto client and other packages."""

@@ -40,8 +40,8 @@ def bisect(
 ) -> Result:
     """Search for the first bad version, and write result.json and report.md into the search's folder.
 
-    In GitHub Actions, the report is also appended to the job summary.
-    Raises UsageError for bad input, before anything is created, and HarnessError if it is interrupted.
+    In GitHub Actions, the report is also appended to the workflow's job summary. Raises UsageError for bad
+    input, before anything is created, and HarnessError if it is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
         raise UsageError(
@@ -84,7 +84,7 @@ def bisect(
 
 
 def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
-    """Return all versions between the ends, from the file of an earlier process or from the package index."""
+    """Return all versions between the two ends, from an earlier process's file or from the package index."""
     try:
         found = tuple(Version(**each) for each in json.loads(file.read_text()))
         return replace(ends, versions=found)

@@ -29,7 +29,7 @@ from harness.versions.bisect_result import Changed, Changes, Result, Side
 _MAX_FILES: Final = 40
 _MAX_SUSPECTS: Final = 20
 _ABSOLUTE: Final = re.compile(r"(?P<before>(?:[^=/]*=)?(?:git\+file://)?)/.*?(?P<name>[^/]*)")
-"""An absolute path in an argument of a command, either on its own or in the SPEC of --replace."""
+"""Matches an absolute path in a command's argument, either on its own or in the SPEC of --replace."""
 _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto")
 
 

@@ -36,7 +36,7 @@ class Side(BaseModel):
     bundle: str | None = None
     versions: dict[str, str] = {}
     launches: int = 0
-    """How many launches of the version had this result."""
+    """How many of the version's launches had this verdict and cause."""
     launches_in_all: int = 0
     """How many times the version was launched."""
 
@@ -47,7 +47,8 @@ class Changed(BaseModel):
     name: str
     before: int | None = None
     after: int | None = None
-    """`before` and `after` are sizes in bytes, or for commits the numbers of deleted and added lines."""
+    """`before` and `after` are sizes in bytes. For commits, they are the numbers of deleted and added
+    lines."""
 
 
 class Changes(BaseModel):
@@ -67,13 +68,13 @@ class Result(BaseModel):
     package: str
     ending: Ending
     fix: bool
-    """Whether the search was for the version that fixed the failure."""
+    """Whether the search was for the version that fixed the failure, not for the one that introduced it."""
     cause: str | None
     """The verdict and cause of the failure, or the cause given by the user."""
     bad: Side | None = None
-    """The first bad version. With `fix`, the last one."""
+    """The first bad version. If `fix` is true, the last one."""
     good: Side | None = None
-    """The last good version. With `fix`, the first one."""
+    """The last good version. If `fix` is true, the first one."""
     suspects: list[str] = []
     """The labels of the versions that may be the first bad version."""
     error: float = 0.0

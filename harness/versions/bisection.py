@@ -6,7 +6,8 @@ FOLDER/cells/         the launches (harness/versions/cell.py)
 FOLDER/result.json    the result
 FOLDER/report.md      a report for the project that maintains the package
 
-The same command continues an interrupted search, because the folder's name depends on the question.
+The same command continues an interrupted search, because the folder's name is derived from the search's
+parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from harness.versions.ordered import Version, Versions, check_index, prepared
 from harness.versions.search import End, Launch, Next
 
 ANY: Final = "any"
-"""The value of --cause with which every verdict other than PASS is bad."""
+"""The value of --cause that makes every verdict other than PASS count as bad."""
 _MAX_WITHOUT_VERDICT: Final = 2
 
 
@@ -50,10 +51,10 @@ class Record(BaseModel):
     """The result of one launch, or the reason why a version was skipped."""
 
     version: str
-    """The id of the version."""
+    """The id of the launched or skipped version."""
     result: search.Result
     reason: str = ""
-    """Why the version was skipped, or how else it failed."""
+    """Why the version was skipped, or in which different way its launch failed."""
     outcome: Outcome | None = None
 
     @property
@@ -73,7 +74,7 @@ class Ledger:
         )
 
     def add(self, record: Record) -> None:
-        """Append a record to the file."""
+        """Append a record to the ledger's file."""
         self.records.append(record)
         append_record(self.path, record)
 
@@ -156,7 +157,7 @@ class Bisection:
         )
 
     def _judge(self, found: Next, pool: ThreadPoolExecutor, cluster: ExitStack) -> None:
-        """Launch one version, and meanwhile prepare the versions that may be launched next."""
+        """Launch a version. Meanwhile, prepare the versions that may be launched next."""
         version = self.versions.versions[found.position]
         self._context.progress(f"{self._purpose(found)}: {self.versions.package} {version.label}")
         try:
@@ -222,7 +223,7 @@ def failure(outcome: Outcome) -> str:
 def classified(version: str, outcome: Outcome, cause: str | None) -> Record:
     """Return the record of a launch: "good" for PASS, and "bad" for the failure being searched for.
 
-    `cause` is a cause, a verdict with a cause, ANY, or None to match every failure.
+    `cause` is a cause, a verdict with a cause, or ANY. None matches every failure.
     """
     if outcome.result == "not installable":
         return Record(version=version, result="skip", reason=outcome.explanation, outcome=outcome)

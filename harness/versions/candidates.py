@@ -39,10 +39,10 @@ from harness.provision.source import versions as source_versions
 from harness.settings import load as load_settings
 
 LOCKED: Final = "locked"
-"""The SPEC for the version in the lock file."""
+"""The SPEC that selects the version in the lock file."""
 _CACHE: Final = ["--offline"]
 _NO_SOLUTION: Final = 1
-"""uv's exit code if no version matches. If the index cannot be reached, the exit code is 2."""
+"""uv's exit code if no version matches. If uv cannot reach the index, its exit code is 2."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def identity(self) -> str:
-        """Return a text that identifies the candidate's contents."""
+        """Return a string that identifies the candidate's contents."""
         return f"{self.package} {self.version} {self.digest}".rstrip()
 
 
@@ -102,7 +102,7 @@ def locked(name: str) -> Candidate:
 def published(package: str, versions: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
     """Return the versions in the index that match version specifiers such as ">=1,<2", oldest first.
 
-    `package` is a normalized name. `newest` limits the number of versions; None means all of them. Raises
+    `package` is a normalized name. `newest` limits the number of versions. None means no limit. Raises
     UsageError if no version matches.
     """
     prereleases = SpecifierSet(versions).prereleases or exact(versions)
@@ -165,7 +165,7 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
     while True:
         found = _resolved(package, [versions, *below], [*options, *source])
         if found is None and source == _CACHE:
-            source = []  # Only the index proves that there is no older version. The cache may be incomplete.
+            source = []  # Only the index can prove that no older version exists.
             continue
         if found is None:
             return

@@ -39,7 +39,7 @@ from harness.versions.candidates import Candidate
 Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
 Model = TypeVar("Model", bound=BaseModel)
 AFTER_WAIT_SECONDS: Final = 1200.0
-"""Maximum duration of a launch in addition to `wait_seconds`, to build and install packages."""
+"""In addition to `wait_seconds`, a launch may take this many seconds to build and install packages."""
 _BAD_USAGE: Final = 64
 _SETTINGS: Final = ("workers", "kubernetes", "kubeconfig", "context", "scripts", "recorder", "netcheck")
 _MAX_NAME: Final = 100
@@ -64,7 +64,7 @@ class Cell:
 
     @property
     def controllers(self) -> dict[str, str]:
-        """Return the entries of `replace` that require their own cluster: JobSet and Kueue."""
+        """Return the entries of `replace` that require a separate cluster, which are JobSet and Kueue."""
         return {name: spec for name, spec in self.replace.items() if name in CONTROLLERS}
 
     @property
@@ -77,9 +77,9 @@ class Outcome(BaseModel):
     """The outcome of a cell's launch."""
 
     key: str
-    """Identifies the job and the cell (`Launcher.key`)."""
+    """The key that identifies the job and the cell (`Launcher.key`)."""
     cell: dict[str, str]
-    """Maps each package name to the version."""
+    """Maps each package's name to its version."""
     attempt: int
     """The number of the cell's launch, starting at 1."""
     result: Result
@@ -156,7 +156,7 @@ class Ledger:
             return sorted((one for one in self.outcomes if one.key == key), key=lambda one: one.attempt)
 
     def add(self, outcome: Outcome) -> None:
-        """Append an outcome to the file."""
+        """Append an outcome to the ledger's file."""
         with self._lock:
             self.outcomes.append(outcome)
             append_record(self.path, outcome)
@@ -297,7 +297,7 @@ class Launcher:
 
 
 def _facts(job: Path, settings: Settings) -> list[str]:
-    """Return everything other than the versions on which the outcome of a launch depends."""
+    """Return everything on which the outcome of a launch depends, except for the package versions."""
     files = [read_bytes(job, "job file"), WORKER.lock.read_bytes(), LOCK.read_bytes()]
     used = settings.model_dump(mode="json", include={*_SETTINGS, "replace", "expect"})
     return [*(hashlib.sha256(data).hexdigest() for data in files), json.dumps(used, sort_keys=True)]
@@ -319,7 +319,7 @@ def _sentence(stderr: str) -> str:
 
 
 def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
-    """Return the outcome, completed with the data in the launch's bundle.
+    """Return the outcome, supplemented with the data in the launch's bundle.
 
     The verdict counts only if the harness ended by itself, and the launch used the cell's package versions.
     """

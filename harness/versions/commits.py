@@ -1,8 +1,8 @@
 """List the commits between two refs in a local Git repository, oldest first.
 
 The list follows first parents, so it contains the branch's own commits and merges, in the order in which they
-were added. Commits from merged branches are left out: they may lack changes that older commits on the branch
-contain, so their results cannot be ordered. To search within a merge, search its second parent.
+were added. Commits from merged branches are left out, because they may lack changes that older commits on the
+branch contain. Their results therefore cannot be ordered. To search within a merge, search its second parent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
 
 
 def _from(sha: str, listed: list[Commit]) -> list[Commit]:
-    """Return the listed commits, starting with `sha`, or [] if it is not listed."""
+    """Return the listed commits from `sha` on, or [] if `sha` is not listed."""
     places = [place for place, each in enumerate(listed) if each.sha == sha]
     return listed[places[0] :] if places else []
 

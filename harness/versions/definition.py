@@ -64,7 +64,7 @@ class Expectation(Rule):
 
     result: Result = "FAIL"
     cause: str | None = None
-    """The expected cause. None means any cause."""
+    """The cause that is expected. None means any cause."""
 
     @field_validator("result")
     @classmethod
@@ -113,7 +113,7 @@ def read(
 ) -> Definition:
     """Return the definition in a file, overridden by the options that are not None. Raises UsageError.
 
-    `vary` contains texts of the form NAME=SPEC,SPEC. `lists` maps package names to the same SPEC lists. Both
+    `vary` contains strings of the form NAME=SPEC,SPEC. `lists` maps package names to lists of SPECs. Both
     replace the package's versions in the file.
     """
     document = {} if file is None else yaml_document(file, "matrix file", hint=HINT) or {}

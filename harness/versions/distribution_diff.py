@@ -34,9 +34,9 @@ class Changes:
 
     files: tuple[FileChange, ...]
     added: tuple[str, ...]
-    """Requirements that only the second version has."""
+    """Dependencies (Requires-Dist) that only the second version has."""
     removed: tuple[str, ...]
-    """Requirements that only the first version has."""
+    """Dependencies (Requires-Dist) that only the first version has."""
 
 
 def of_wheels(before: Path, after: Path) -> Changes:
@@ -59,7 +59,7 @@ def wheel_files(wheel: Path) -> dict[str, bytes]:
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
-    """Return the files in a folder, except bytecode files."""
+    """Return the files in a folder, except for bytecode files."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -57,8 +57,7 @@ class Matrix:
                 versions=cell.labels,
                 options=[] if cell.problem else cell.cell.options,
                 expected=cell.expected,
-                # A launch without a bundle is repeated, because the package index or Docker may be available
-                # again.
+                # A launch without a bundle is repeated, because the index or Docker may be available again.
                 outcomes=[outcome for outcome in self._ledger.of(key) if outcome.bundle],
             )
             for cell, key in zip(plan.cells, self._keys, strict=True)
@@ -67,10 +66,10 @@ class Matrix:
     def run(self) -> Document:
         """Launch all cells that have no result yet, and return the results.
 
-        Before a cluster is created, its first cells are checked in order until the packages of one can be
-        installed, so that no cluster is created if none can. A version of JobSet or Kueue that does not work
-        affects only its own cells. If the process is interrupted, the launches in progress are stopped. All
-        finished launches are already in the ledger.
+        Before a cluster is created, its cells are checked in order until one is found whose packages can be
+        installed. If there is no such cell, the cluster is not created. A version of JobSet or Kueue that
+        does not work affects only its own cells. If the process is interrupted, the launches in progress are
+        stopped. All finished launches are already in the ledger.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock", self._refuse):

@@ -34,7 +34,7 @@ MAX_COLUMNS: Final = 8
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a matrix with two packages, by row and column."""
+    """The cells of a matrix with two packages, arranged in rows and columns."""
 
     row_package: str
     column_package: str

@@ -57,12 +57,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a package in search order. The last one is bad."""
+    """The versions of a package in search order. The last version is bad."""
 
     package: str
     versions: tuple[Version, ...]
     good_known: bool
-    """Whether the first version should be good."""
+    """Whether the user expects the first version to be good."""
     fix: bool = False
     """Whether the good version is newer than the bad one, so that the search finds the fix."""
     repository: Path | None = None
@@ -111,8 +111,8 @@ def with_versions_between(ends: Versions, context: RunContext) -> Versions:
 
 
 def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield adjacent builds of one release, such as 1.0.dev20260601 and 1.0.dev2026053101, whose dates are in
-    the opposite order. Releases are not compared, because 1.0.1 can be newer than 2.0.
+    """Yield pairs of adjacent builds of a release, such as 1.0.dev20260601 and 1.0.dev2026053101, whose dates
+    are in the opposite order. Releases are not compared, because 1.0.1 can be newer than 2.0.
     """
     for one, other in pairwise(versions):
         builds = Parsed(one.id).is_devrelease and Parsed(other.id).is_devrelease
@@ -129,7 +129,7 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
         for each in listed
     )
     for each in found[:1]:
-        parse(name, each.spec)  # The repository's path may not be valid in --replace.
+        parse(name, each.spec)  # The repository's path might not be valid in --replace.
     fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
     return Versions(package, found, good is not None, fix, root)
 

@@ -26,7 +26,7 @@ class Value:
     """The SPEC as written by the user."""
     candidate: Candidate | None = None
     problem: str = ""
-    """Why the SPEC matches no version. Empty if there is a candidate."""
+    """Why the SPEC matches no version. The string is empty if there is a candidate."""
 
     @property
     def label(self) -> str:
@@ -147,7 +147,7 @@ def _matches(spec: str, value: Value | None) -> bool:
             return bool(one.digest) and parse(value.package, value.requested).spec == wanted.spec
     except UsageError:
         return False
-    # Before packaging 26.1, >1.dev1 does not contain 1.dev2+local.
+    # In versions of `packaging` before 26.1, >1.dev1 does not contain 1.dev2+local.
     version = one.version if "+" in wanted.versions else Version(one.version).public
     # A checkout with version 1.0 is not the published version 1.0.
     return not one.digest and version in SpecifierSet(wanted.versions, prereleases=True)

@@ -46,7 +46,7 @@ _CTRF: Final[dict[Status, ctrf.Status]] = {
 
 
 def write(document: Document) -> None:
-    """Write all files into the matrix's folder, and in GitHub Actions the job summary and annotations."""
+    """Write all files into the matrix's folder and, in GitHub Actions, the job summary and annotations."""
     folder = Path(document.folder)
     replace_file(folder / JSON, document.model_dump_json(indent=2) + "\n")
     summary = as_markdown(document)
@@ -194,7 +194,7 @@ def github_annotations(document: Document) -> Iterator[str]:
 
 
 def as_html(document: Document) -> str:
-    """Return the HTML page. It contains no scripts, and does not load anything."""
+    """Return the HTML page. It contains no scripts and loads no other files."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -21,9 +21,10 @@ STATUSES: Final[tuple[Status, ...]] = (
     "expected failure",
     "passed",
 )
-"""All statuses, worst first."""
+"""All statuses of a cell, worst first."""
 EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
-"""Exit codes for unexpected results. For an unexpected PASS, the launch itself ended with another code."""
+"""Maps the result of a launch that did not pass to an exit code. A launch whose result is PASS did not pass
+if its process exited with a code other than 0."""
 WORST: Final = (1, 2, 64)
 """Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (a cell was not launched)."""
 
@@ -57,7 +58,7 @@ class CellResult(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def exit_code(self) -> int:
-        """Return the cell's contribution to the exit code: 0 if it is flaky or ended as expected."""
+        """Return the cell's contribution to the exit code: 0 unless the cell failed or was not launched."""
         if self.status == "not run":
             return 2
         if self.status != "failed":
@@ -71,7 +72,7 @@ class CellResult(BaseModel):
         return bad[-1] if bad else self.outcomes[-1] if self.outcomes else None
 
     def is_expected(self, outcome: Outcome) -> bool:
-        """Return whether a launch is a PASS, or has the expected result and cause."""
+        """Return whether a launch has the expected result and cause. Without a rule, it must pass."""
         if self.expected is None:
             return outcome.passed
         same_cause = self.expected.cause in (None, outcome.cause)
@@ -122,7 +123,7 @@ class Document(BaseModel):
     """Maps the name of each excluded cell to the reason."""
     notes: list[str] = []
     replace: dict[str, str] = {}
-    """Maps the names of other components that were replaced in all cells to their SPECs."""
+    """Maps each component that is not varied but was replaced in all cells to its SPEC."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -142,7 +143,7 @@ class Document(BaseModel):
         """Return commands that search for the versions in which the failures began, without duplicates.
 
         A search needs a passed cell that differs from the failed cell only in the version of one package.
-        There are no versions to search between two checkouts.
+        Between two checkouts, there are no versions to search.
         """
         found: dict[tuple[str, str, str, str], list[str]] = {}
         passed = [cell for cell in self.cells if cell.status == "passed"]

@@ -33,16 +33,17 @@ BAD_RATES: Final[Mapping[float, float]] = {
     0.995: 0.76,
     **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
 }
-"""Maps the probability that a launch of a bad version shows the failure to its weight. Three of four failures
-occur in every launch, and the others in 25 to 95 % of the launches."""
+"""The model's probabilities that a launch of a bad version shows the failure, each with its weight. Three of
+four failures occur in every launch, and the others in 25 to 95 % of the launches."""
 GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
-"""Maps the probability that a launch of a good version shows the same failure to its weight."""
+"""The model's probabilities that a launch of a good version shows the same failure, each with its weight."""
 END_LAUNCHES: Final = 3
-"""How many times a version at an end is launched if it does not have the expected result."""
+"""How many times the version at either end of the list is launched if it does not have the expected
+result."""
 MAX_END_SKIPS: Final = 5
 """Maximum number of versions at the bad end that may be skipped before the search gives up."""
 MAX_OTHER: Final = 2
-"""How many times a version is launched if it fails in a different way."""
+"""How many times a version is launched if it fails in a way other than the failure being searched for."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class _Seen:
         return new or [each for each in self._again if low < each < high]
 
     def skipped_below(self, position: int) -> int:
-        """Return the number of versions below a position that cannot be judged."""
+        """Return how many of the versions before a position cannot be judged."""
         return sum(each < position for each in self._skipped)
 
     def is_skipped(self, position: int) -> bool:
@@ -206,7 +207,7 @@ def _narrowed(seen: _Seen, max_error: float) -> Next | End:
 
 
 def _doubtful(seen: _Seen, posterior: _Posterior, best: _Interval) -> int:
-    """Return the version whose next launch is expected to leave the lowest entropy in the answer.
+    """Return the version whose launch is expected to leave the least uncertainty (entropy) in the answer.
 
     The candidates are the last good and the first bad version. If results contradict each other, the version
     whose state is least certain is also a candidate.
@@ -258,19 +259,19 @@ def _middle(seen: _Seen, positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class _Interval:
-    """The positions from `low` + 1 to `high`.
+    """The positions from `low` + 1 to `high`, one of which may be the position of the first bad version.
 
-    The launches do not show which of these positions is that of the first bad version.
+    The launches do not show which of them it is.
     """
 
     low: int
     high: int
     mass: float
-    """The probability that the first bad version is one of them."""
+    """The probability that the first bad version is at one of these positions."""
 
 
 class _Posterior:
-    """The probability of each position of the first bad version, given the launches.
+    """For each position, the probability that the first bad version is there, given the launches.
 
     The position `count` means that no version is bad.
     """
@@ -293,7 +294,7 @@ class _Posterior:
         )
 
     def interval(self, low: int, high: int) -> _Interval:
-        """Return the interval between two launched positions."""
+        """Return the interval between two positions whose versions were launched."""
         return next(each for each in self._intervals if (each.low, each.high) == (low, high))
 
     def at_most(self, position: int) -> float:

@@ -24,7 +24,7 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Register a function that runs the worker with a fault. Only the faulty rank calls it."""
+    """Register a function that runs the worker with a fault. Only the faulty rank calls the function."""
     FAULTS[run.__name__] = run
     return run
 
@@ -48,9 +48,9 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, and at STEP log `change(metric, metrics)` instead of `metrics`.
+    """Run the worker, but at STEP, log `change(metric, metrics)` instead of `metrics`.
 
-    `metric` is the name of the rank's own loss.
+    `metric` is the name of the metric for the rank's own loss.
     """
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
@@ -87,7 +87,7 @@ def wrong_value() -> int:
 # -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit with code 3 without clean-up, so that output captured by the client is lost."""
+    """Exit with code 3 without cleanup, so that output captured by the client is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -97,7 +97,7 @@ def exit3() -> int:
 
 
 def _attach_apart(*options: str) -> int:
-    """Run the worker. At STEP, start a program with a clean environment that attaches to the same run."""
+    """Run the worker. At STEP, start a program that has a clean environment and attaches to the same run."""
     program = (
         "import os, sys\n"
         f"sys.path += {sys.path!r}\n"
@@ -116,13 +116,13 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach a program that runs without site-packages, and therefore without the recorder."""
+    """Attach a program that runs without site-packages, and therefore without the recorder, to the run."""
     return _attach_apart("-S")
 
 
 @fault
 def os_exit() -> int:
-    """Exit with code 0 at STEP, without clean-up."""
+    """Exit with code 0 at STEP, without cleanup."""
     return at_step(STEP, lambda: os._exit(0))
 
 
@@ -195,7 +195,7 @@ def hang_at_step() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """Log everything, then stay alive because of a thread that never exits."""
+    """Log everything, but then stay alive because of a thread that never exits."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code

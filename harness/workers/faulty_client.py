@@ -67,7 +67,7 @@ def noop_mode() -> int:
 
 
 def without_uploads() -> int:
-    """Log to the client's queue on disk, without an upload process."""
+    """Log to the client's queue on disk, but without an upload process."""
     return _made_with(sync_process_enabled=False)
 
 
@@ -147,7 +147,7 @@ def visitor() -> int:
 
 
 def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
-    """Run the worker, and apply `change` to each metric name and value that it records and logs."""
+    """Run the worker, but apply `change` to each metric name and value before it is recorded and logged."""
     record = multinode.Recorder.record
 
     def recorded(self: Any, metric: str, step: int, value: float) -> None:
@@ -174,12 +174,12 @@ def merged_names() -> int:
 
 
 def boolean() -> int:
-    """Log a boolean instead of a number."""
+    """Log a boolean value instead of a number."""
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 
 def _beside(more: Callable[[int], dict[str, Any]]) -> int:
-    """Run the worker, and pass additional values to `run.log` that are not recorded as ground truth."""
+    """Run the worker, but also pass values to `run.log` that are not recorded as ground truth."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
@@ -203,7 +203,7 @@ def only_none() -> int:
 
 
 def numpy_step() -> int:
-    """Log with NumPy integers as steps, as if the step counter were stored in a NumPy array."""
+    """Use NumPy integers as steps, as if the step counter were stored in a NumPy array."""
     import numpy
 
     return int(
@@ -260,7 +260,7 @@ def second_init() -> int:
 
 
 def clock_back() -> int:
-    """Log a corrected value with a timestamp one hour earlier, as if the clock had been set back."""
+    """Log a corrected value with a timestamp that is one hour earlier, as if the clock had been set back."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         earlier = time.time() - 3600

@@ -31,14 +31,15 @@ MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
 """Number of metrics that each rank logs per step in addition to the usual three, for jobs with many
 points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
-"""The device for training. Without a GPU, a rank fails with `cuda`, and trains on the CPU with `auto`."""
+"""The device for training. Without a GPU, a rank fails if this is `cuda`, and trains on the CPU if it is
+`auto`."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""Maximum number of seconds that a rank can go without progress. A rank that is waiting for other ranks gets
-1.5 times as long, so that the stalled rank exits first and writes its stacks to the log.
+"""A rank that makes no progress for this many seconds exits. A rank that is waiting for other ranks gets 1.5
+times as long, so that the stalled rank exits first and writes its stacks to the log.
 """
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
-"""A function that logs one step's metrics to the tracker, called with (run, metrics, step)."""
+"""A function that logs one step's metrics to the tracker. Its arguments are (run, metrics, step)."""
 
 
 def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
@@ -143,7 +144,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until this rank's Pluto upload process has ended.
 
     With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container exited
-    before that, the last rows would be lost.
+    earlier, the last rows would be lost.
     """
     deadline = time.monotonic() + seconds
     while uploaders():
@@ -166,7 +167,7 @@ def uploaders() -> list[Path]:
 def _handles_sigterm(process: Path) -> bool:
     try:
         (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
-    except OSError:  # The process has ended.
+    except OSError:  # The upload process has already ended.
         return True
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -188,8 +189,8 @@ def main(log: Log = plain_log) -> int:
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports create a million objects that are never freed. Scanning them during each garbage collection and
-    # at interpreter shutdown took a sixth of a rank's CPU time.
+    # Imports create a million objects that are never freed.
+    # Scanning them in garbage collections and at shutdown takes a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
     # Each attempt of a rank gets its own queue, because two clients that share a queue lose points.

@@ -16,15 +16,15 @@ PROC = Path("/proc")
 class OwnProcesses:
     """The container in which this process runs. `proc` is the mount point of the proc filesystem.
 
-    Each call reads the cgroups again, because they change when a hierarchy is mounted or the container is
-    moved to a different cgroup.
+    Each call reads the cgroups again, because they change if a hierarchy is mounted or the container is moved
+    to a different cgroup.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc, self._told_apart = proc, True
         at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            self._told_apart = False  # The cgroups do not distinguish the containers.
+            self._told_apart = False  # The cgroup does not distinguish this container from others.
 
     def has(self, pid: int) -> bool:
         """Return whether a process belongs to the container. Returns False if the process has ended."""

@@ -32,9 +32,9 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""The exit code for each way in which a program can end with a failure."""
+"""Maps each way in which a program can fail to its exit code."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Prefixes of the variables that remain in a clean environment, because the client needs them."""
+"""Variables with these prefixes remain in a clean environment, because the client needs them."""
 
 
 class OnlyItems:
@@ -69,7 +69,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and a list of the numbers in it, with None for each non-number."""
+    """Return a value of the given kind, and a list of the numbers in it, with None for anything else."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -121,7 +121,8 @@ def entries_of(
 ) -> tuple[dict[str, Any], list[list[Any]]]:
     """Return the mapping for one `log` call, and [name, kind, number] for each value in it.
 
-    An entry in `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
+    An entry in `spec` is [name, kind]. For an inner mapping, it is [name, "nested" or "items", the inner
+    mapping's spec].
     """
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []
@@ -138,7 +139,7 @@ def entries_of(
 
 
 def encoded(number: float | None) -> float | str | None:
-    """Return a value that JSON can represent: non-finite numbers become strings."""
+    """Return the value in a form that JSON can represent. Non-finite numbers become strings."""
     return number if number is None or math.isfinite(number) else str(number)
 
 
@@ -157,7 +158,7 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 def step_of(kind: str, step: int) -> Any:
     """Return `step` as a value of the given kind.
 
-    For "none", the result is None, and the client assigns the step.
+    If the kind is "none", return None, so that the client assigns the step.
     """
     import numpy
 
@@ -305,7 +306,7 @@ class Program:
 
     # # -- ending the process ------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names.
+        """End the process in the way that `how` specifies.
 
         Return normally if the script should run to its last line.
         """
@@ -313,7 +314,7 @@ class Program:
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
             time.sleep(10)
-            self.journal.write("end", how="return", code=0)  # The signal was ignored.
+            self.journal.write("end", how="return", code=0)  # The process ignored the signal.
         if how.startswith("os._exit"):
             os._exit(CODES.get(how, 0))
         if how == "sys.exit text":

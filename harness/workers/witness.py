@@ -4,9 +4,8 @@
 
 BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
 harness), or the name of a fault in faulty.py or faulty_client.py, which then occurs on rank RANK. The files
-are in a folder that is mounted from the node. Only the harness's oracle reads them
-(harness/faults/random/oracle.py). Each line is the JSON list [rank, metric, step, value], and is written
-before the client receives the value.
+are in a folder mounted from the node. Only the harness's oracle reads them (harness/faults/random/oracle.py).
+Each line is the JSON list [rank, metric, step, value], and is written before the client receives the value.
 """
 
 from __future__ import annotations

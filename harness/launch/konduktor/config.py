@@ -30,7 +30,7 @@ class Submission:
     nonce: str
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
-    """The environment variables that ranks read from Secrets. Each name maps to (Secret, key)."""
+    """The environment variables that ranks read from Secrets. Maps each variable's name to (Secret, key)."""
     cpu_request: str | None = None
     """Each pod's CPU request, which replaces the job's CPU request. The CPU limit does not change."""
     users: Object = field(default_factory=dict)
@@ -106,7 +106,7 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge two configs as konduktor does. `above` takes precedence.
+    """Merge two configs in the way that konduktor does. `above` takes precedence.
 
     Mappings are merged field by field, and the first containers are merged into one. Other lists are
     concatenated.

@@ -45,12 +45,12 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
         "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
         "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
     }
-    # The library `requests` would use these variables instead of the kubeconfig's certificate authority.
+    # The library `requests` would use these variables instead of the certificate authority in the kubeconfig.
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
 
 
 def _namespace(kube: Kube, wanted: str | None) -> str:
-    """Return `wanted` if set, else the newest launch's namespace, or "default" if there is no launch."""
+    """Return `wanted` if it is set, else the newest launch's namespace, or "default" without a launch."""
     if wanted is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"

@@ -39,7 +39,7 @@ class JobFile:
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Return the job file that a YAML document contains.
+        """Return the job file in a YAML text.
 
         Raises UsageError for mistakes, or for several documents.
         """
@@ -90,7 +90,7 @@ class JobFile:
 
     @property
     def has_rank_count(self) -> bool:
-        """Return whether the number of ranks is known from the file."""
+        """Return whether the number of ranks can be determined from the file."""
         return self._processes.count is not None
 
     @property

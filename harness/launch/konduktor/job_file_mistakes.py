@@ -2,7 +2,7 @@
 
 For most of these mistakes, konduktor itself prints a traceback. It silently accepts some values that later
 fail in the cluster (names longer than 40 characters, `A_b`) or have no effect (`setup`, `experimental`). The
-fields are from konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
+fields are those of konduktor-nightly 0.1.0.dev20261027031956 (utils/schemas.py, resource.py, task.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def mistakes(document: Any) -> Iterator[str]:
 
 
 def _kind(value: Any) -> str:
-    """Return a value's YAML type, for messages."""
+    """Return the name of a value's YAML type, for messages."""
     if value is None:
         return "nothing"
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}

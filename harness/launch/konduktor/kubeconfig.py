@@ -1,7 +1,7 @@
-"""Build a launcher's kubeconfig, which is self-contained, with one context and the launch's namespace.
+"""Build a self-contained kubeconfig for a launcher, with one context and the launch's namespace.
 
 A launcher runs in another folder with its own HOME, so paths are made absolute. If the user's kubeconfig gets
-its token from a credential plugin (as on clouds), the launcher's kubeconfig contains this token.
+its token from a credential plugin, as on most clouds, the launcher's kubeconfig contains this token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _PROGRAMS = ("exec", "auth-provider")
 def for_launch(kube: Kube, namespace: str) -> Object:
     """Return the kubeconfig for a launch.
 
-    Raises HarnessError (cause cluster.kubeconfig) if the user's file has no such context, cluster or user.
+    Raises HarnessError (cause cluster.kubeconfig) if the context, its cluster or its user is missing from the
+    user's file.
     """
     document = document_of(kube.kubeconfig)
     wanted = str(kube.context or document.get("current-context"))
@@ -56,7 +57,7 @@ def _absolute(entry: Object, folder: Path) -> Object:
 
 def _token(kube: Kube) -> str:
     """Return the token from the kubeconfig's credential plugin. Raises HarnessError if there is no token."""
-    keys = kube.configuration.api_key  # Older Kubernetes clients use the key "authorization".
+    keys = kube.configuration.api_key  # Older versions of the Kubernetes client use the key "authorization".
     header = str(keys.get("BearerToken") or keys.get("authorization") or "")
     if not header.startswith("Bearer "):
         raise HarnessError(

@@ -36,7 +36,8 @@ LIBRARIES = (
     "filelock",
     "dotenv",
 )
-"""Libraries that konduktor imports. Its own modules are not listed, because they read files on import."""
+"""Libraries that konduktor imports, and that its process imports early. konduktor's own modules are not
+listed, because they read files on import."""
 _WAITING = """
 import contextlib, gc, importlib, json, runpy, sys
 gc.disable()
@@ -91,11 +92,12 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder to which the Kubernetes client writes the client key, which remains if it is killed."""
+        """The folder to which the Kubernetes client writes the client key. If that process is killed, the key
+        remains there."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
-        (schemas / "podspec.json").write_text("{}")  # Otherwise konduktor downloads the schema.
+        (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads the schema.
         self._until = ExitStack()
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 

@@ -2,7 +2,7 @@
 
 konduktor runs with its own HOME and config, and without its image check (launch_process.py). It also gets a
 schema file, so that it does not download one. Even if the JobSet CRD is missing, konduktor prints a job name
-and exits with 0. Therefore the JobSet is found by the launch's label.
+and exits with 0. Therefore, the harness finds the JobSet by the launch's label.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$"
 
 
 class KonduktorLauncher:
-    """Submits a job through konduktor, and cancels it."""
+    """Submits a job through konduktor, and can cancel it."""
 
     name = "konduktor"
     kind = "JobSet"

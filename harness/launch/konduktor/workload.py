@@ -25,7 +25,7 @@ from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-"""Pod spec fields that determine the pod's node."""
+"""The fields of a pod spec that determine which node a pod is scheduled on."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class KonduktorWorkload:
         """Return None, because konduktor appends a suffix that makes each job's name unique."""
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the number of nodes in the job file, for each of which konduktor creates one pod."""
+        """Return the number of nodes in the job file. konduktor creates one pod for each node."""
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:

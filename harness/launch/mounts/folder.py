@@ -12,7 +12,7 @@ from harness.core.kubernetes import Object
 
 @dataclass(frozen=True)
 class MountedFolder:
-    """A folder in the container. `sources` maps each path in the folder to a local file."""
+    """A folder to mount in a container. `sources` maps each path in the folder to a local file."""
 
     name: str
     """The name of the ConfigMap and the volume."""
@@ -35,7 +35,7 @@ class MountedFolder:
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Split the folder's files into folders whose ConfigMaps each have at most `most` bytes of JSON.
+        """Split the folder into folders whose ConfigMaps each have at most `most` bytes of JSON.
 
         `kubectl apply` stores a copy of each object in an annotation, which is limited to 262144 bytes.
         """

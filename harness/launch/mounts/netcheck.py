@@ -1,6 +1,6 @@
 """Mount netcheck into the ranks' containers (harness/workers/netcheck).
 
-The launch's ConfigMap contains the files and a script that runs them (files/netcheck.sh). Therefore netcheck
+The launch's ConfigMap contains the files and a script that runs them (files/netcheck.sh). Therefore, netcheck
 works in any image with a shell and Python 3.9 or later. With `harness run --netcheck`, the init runs netcheck
 before the command. netcheck_job.py launches a job that runs only netcheck.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
-"""The mount path, which is repeated in files/netcheck.yaml, files/worker_init.sh and files/konduktor_init.sh.
+"""The path at which netcheck is mounted. It is repeated in files/netcheck.yaml, files/worker_init.sh and
+files/konduktor_init.sh.
 
 If netcheck fails, the init does not start the command, and the container exits with code 90.
 """

@@ -1,8 +1,8 @@
-"""Build the file that `harness netcheck --print-module` prints: all of netcheck as a single Python module.
+"""Build the file that `harness netcheck --print-module` prints: all of netcheck in a single Python module.
 
 The file contains the source of each netcheck module as a string, and imports it from that string as a
-submodule. Therefore the file works under any name and in any package. Run as a script, it does the same as
-`python -m netcheck`.
+submodule. Therefore, the file works under any name and in any package. If it is run as a script, it does the
+same as `python -m netcheck`.
 """
 
 from __future__ import annotations

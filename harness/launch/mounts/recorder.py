@@ -14,7 +14,8 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/recorder"
-"""The mount path, which is repeated in files/init_processes.sh and torchrun_job.py."""
+"""The path at which the recorder is mounted. It is repeated in files/init_processes.sh and
+torchrun_job.py."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
 _FILES = Path(__file__).parents[1] / "files"

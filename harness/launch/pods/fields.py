@@ -16,15 +16,15 @@ from harness.core.limits import shown
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a string", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
-"""Suffixes of the paths of string fields that also accept numbers."""
+"""String fields whose paths end in one of these suffixes also accept numbers."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
     """Yield each problem, with its path, in a value whose type in the Kubernetes client is `kind`.
 
-    With `newer`, unknown fields are accepted unless they resemble a known field, because the cluster may be
-    newer than the client.
+    If `newer` is true, unknown fields are accepted unless they resemble a known field, because the cluster
+    may be newer than the client.
     """
     if kind.startswith("List["):
         if not isinstance(value, list):
@@ -57,7 +57,7 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
         return
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for name, each in value.items():
-        if str(name).startswith("$"):  # a merge directive, e.g. $patch
+        if str(name).startswith("$"):  # The key is a merge directive, such as $patch.
             continue
         if name not in kinds:
             near = difflib.get_close_matches(str(name), kinds, n=1)

@@ -1,6 +1,6 @@
 """Merge a user's file into a pod template with `kubectl patch --type strategic`.
 
-kubectl merges locally, without a cluster, and uses the merge keys of Kubernetes for lists. Tolerations are an
+kubectl merges locally, without a cluster, and uses Kubernetes's merge keys for lists. Tolerations are an
 exception: Kubernetes would replace the list, but here the file's tolerations are added to it. The file can
 change only values on which the launch does not depend.
 """
@@ -25,9 +25,10 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Fields that identify an item of a list in a pod, such as a container's name."""
+"""Fields that identify an item in one of a pod's lists, such as a container's name."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths that the file can change. It can also change containers' requests and limits, except for GPUs."""
+"""Paths of values that the file can change. It can also change containers' requests and limits, except for
+GPUs."""
 
 
 def check(file: Path, container: str) -> None:

@@ -18,7 +18,7 @@ _CLASSES = {
     "priorityClassName": ("scheduling.k8s.io/v1", "PriorityClass"),
     "runtimeClassName": ("node.k8s.io/v1", "RuntimeClass"),
 }
-"""The pod fields that name a cluster-scoped object, with the object's API version and kind."""
+"""Maps each pod field that names a cluster-scoped object to the object's API version and kind."""
 
 
 def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:

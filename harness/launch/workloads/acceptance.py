@@ -1,4 +1,4 @@
-"""Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet that tests collectives.
+"""Launch the acceptance tests, as a DaemonSet that tests each node or a StatefulSet that tests collectives.
 
 The launch's ConfigMaps contain the tests (harness/workers/acceptance), so any image with PyTorch can run
 them.
@@ -37,7 +37,7 @@ from harness.workers.acceptance.limits import MAX_BYTES, Limits
 FOLDER = "/opt/harness/acceptance"
 PORT = 29500
 MAX_CONFIG_MAP = 120_000
-"""The maximum size of a ConfigMap in bytes.
+"""The maximum size of a ConfigMap with the tests, in bytes.
 
 `kubectl apply` stores a copy of the ConfigMap in an annotation, whose limit is more than twice this size.
 """
@@ -67,9 +67,10 @@ _LABELLED = {
         )
     ),
 }
-"""Labels of GPU nodes, from GPU feature discovery, node feature discovery, GKE, EKS and AKS.
+"""Labels that identify GPU nodes. They are set by GPU feature discovery, node feature discovery, GKE, EKS or
+AKS.
 
-If values are listed, a node with any other value has no GPU.
+If a label has a list of values here, a node with any other value has no GPU. Otherwise, any value counts.
 """
 _GPU_NODES = [
     {
@@ -97,15 +98,15 @@ class AcceptanceSpec:
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's limits file. Its limits override those in the package."""
+    """The user's limits file. Its limits take precedence over those in the package."""
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs on a node."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels that select the nodes to test."""
     busbw_limit: float | None = None
-    """The minimum bus bandwidth, in GB/s, of each group of nodes in a search.
+    """The minimum bus bandwidth of each group of nodes in a search, in GB/s.
 
-    With None, groups of the same size are compared.
+    If this is None, groups of the same size are compared with each other.
     """
 
     def __post_init__(self) -> None:
@@ -134,10 +135,10 @@ class AcceptanceSpec:
 
 @dataclass(frozen=True)
 class NodesWorkload(DaemonSetWorkload):
-    """A DaemonSet whose pods test their nodes once."""
+    """A DaemonSet whose pods each test their node once."""
 
     every_gpu: bool = False
-    """Whether each pod requests all GPUs on its node. Their number comes from the cluster."""
+    """Whether each pod requests all GPUs on its node. The number of GPUs is read from the cluster."""
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
@@ -178,8 +179,8 @@ class NodesWorkload(DaemonSetWorkload):
         """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
         tested = self._tested(surroundings.kube)
         names = sorted(str(node["metadata"]["name"]) for node in tested)
-        # Match by name, because on some clusters the label kubernetes.io/hostname differs from the node's
-        # name. Kubernetes permits only one name per term.
+        # Nodes are matched by name, because the label kubernetes.io/hostname may differ from a node's name.
+        # Kubernetes permits only one name per term.
         terms = [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
         ]
@@ -308,7 +309,7 @@ def _remove_probe(pod: Object) -> None:
 
 
 class _Plain(yaml.SafeDumper):
-    """A dumper that repeats equal values instead of writing YAML aliases."""
+    """A YAML dumper that writes equal values repeatedly instead of using aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

@@ -2,7 +2,7 @@
 
 A workload is the content of its file. `Surroundings` contains what a launch adds to it: the namespace, the
 worker image, environment variables, references to Secrets, and scripts that differ from those in the image.
-Everything after `submit` (watches, logs, evidence, judges, report, faults) is the same for all kinds.
+Everything after `submit` (watches, logs, evidence, judges, report and faults) is the same for all kinds.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Surroundings:
     image: str
     envs: Mapping[str, str]
     secret_env: Mapping[str, tuple[str, str]]
-    """The environment variables that ranks read from Secrets. Each name maps to (Secret, key)."""
+    """The environment variables that ranks read from Secrets. Maps each variable's name to (Secret, key)."""
     max_seconds: float
-    """The maximum duration of the job in seconds, which the cluster itself must enforce."""
+    """The maximum duration of the job in seconds. The cluster itself must enforce it."""
     nodes: int
-    """The expected number of pods."""
+    """The number of pods that the launch is expected to create."""
     begun: object = None
     """The value returned by the context manager from `Workload.begun`."""
     cpu_request: str | None = None
@@ -64,7 +64,8 @@ class Surroundings:
     shared_folder: SharedFolder | None = None
     """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False
-    """Whether netcheck is mounted, to be run by the init or an exec (harness/launch/mounts/netcheck.py)."""
+    """Whether netcheck is mounted, so that the init or an exec can run it
+    (harness/launch/mounts/netcheck.py)."""
 
 
 class Workload(Protocol):
@@ -72,7 +73,7 @@ class Workload(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name in the file. The launched object may have another name."""
+        """Return the workload's name in its file. The launched object may have a different name."""
 
     @property
     def kind(self) -> str:
@@ -116,11 +117,11 @@ class Workload(Protocol):
 
     @property
     def per_node(self) -> int:
-        """Return the number of ranks in each pod, or an estimate if it is not known from the file."""
+        """Return the number of ranks in each pod, or an estimate if the file does not determine it."""
 
     @property
     def has_rank_count(self) -> bool:
-        """Return whether the number of ranks in each pod is known from the file."""
+        """Return whether the number of ranks in each pod can be determined from the file."""
 
     @property
     def queue(self) -> str | None:
@@ -169,7 +170,7 @@ class Workload(Protocol):
 
     @property
     def secrets(self) -> set[str]:
-        """Return all secret values in the file."""
+        """Return all secret values that the workload's file contains."""
 
     def check(self, settings: Settings) -> None:
         """Raise UsageError if the workload cannot be launched with these settings. Create no objects."""

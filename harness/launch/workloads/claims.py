@@ -1,8 +1,8 @@
 """Create the volumes of a training, and the claims (PersistentVolumeClaims) that its pods mount.
 
-On a harness cluster, the volumes are folders that all nodes share with this machine. On a user's cluster, a
-storage class provides them, or they are the volumes of the user's existing claims. The pods write only to the
-user's volume for outputs.
+On a harness cluster, the volumes are folders that all nodes share with this machine. On an existing cluster,
+a storage class provides them, or they are the volumes of the user's existing claims. The pods write only to
+the user's volume for outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.provision.controllers.queues import MANAGED
 
 DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
-"""Maps each claim's name to its mount path."""
+"""Maps the name of each claim that a training uses to its mount path."""
 SIZE = "10Gi"
 MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
 _CLASS = ("storage.k8s.io/v1", "StorageClass")
@@ -29,13 +29,13 @@ _CLASS = ("storage.k8s.io/v1", "StorageClass")
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder in the pods, with the claim that is mounted there."""
+    """A folder in the pods, and the claim whose volume is mounted there."""
 
     claim: str
     path: str
     read_only: bool = False
     folder: str = ""
-    """The folder in the volume to mount. An empty string means the whole volume."""
+    """The folder in the volume that is mounted. An empty string means the whole volume."""
     optional: bool = False
     """Whether the mount is omitted if the claim does not exist."""
 
@@ -154,7 +154,7 @@ def _instead(mount: Mount, theirs: str) -> str:
 
 
 def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount that `writers` pods write to. Raises UsageError if there is none."""
+    """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)
@@ -176,7 +176,7 @@ def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
 
 
 def on_one_node(claims: Iterable[Claimed]) -> bool:
-    """Return whether all pods must run on one node, because a volume cannot be attached to several nodes."""
+    """Return whether all pods must run on one node, because a volume can be attached to only one node."""
     return any(one.mode == ONE_NODE for one in claims)
 
 

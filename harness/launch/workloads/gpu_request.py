@@ -1,4 +1,4 @@
-"""Determine how many GPUs each acceptance pod requests, and refuse nodes that cannot be tested together.
+"""Determine how many GPUs each acceptance pod requests. Reject nodes that cannot be tested together.
 
 A DaemonSet has one pod template, so all its pods request the same resource and the same number.
 """
@@ -19,7 +19,7 @@ _OTHERS = "test them separately: --selector LABEL=VALUE selects nodes"
 
 @dataclass(frozen=True)
 class Request:
-    """The GPUs that each pod requests."""
+    """The GPU resource that each pod requests, and how many of them."""
 
     resource: str
     count: int
@@ -30,10 +30,11 @@ class Request:
 def of(nodes: Sequence[Object], requested: int | None) -> Request:
     """Return each pod's GPU request. `requested` is the user's number, or None for all GPUs on a node.
 
-    If GPUs are shared, each pod requests only one, because two requests may be given the same GPU.
+    If GPUs are shared, each pod requests only one, because a pod that requests two may get the same GPU
+    twice.
 
-    Raises UsageError with the name of each node that cannot be tested, or that cannot be tested together with
-    the others.
+    Raises UsageError with the names of the nodes that cannot be tested, or cannot be tested together with the
+    others.
     """
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:

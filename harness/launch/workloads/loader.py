@@ -30,7 +30,7 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""(annotation, value, workload class) for each kind of workload that does not run a training."""
+"""The annotation and value that mark each kind of workload without a training, and the workload's class."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:

@@ -1,7 +1,7 @@
 """Check the types and lengths of the manifest fields that the harness reads.
 
-In the pod template, the types of all fields are checked (pods/fields.py). The other fields of the manifest
-are left to the API server.
+In the pod template, the types of all fields are checked (pods/fields.py). The API server checks the
+manifest's other fields.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
         fields = set()
         for each in islice(error.errors(include_url=False), 10 * MAX_PROBLEMS):
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
-            if field not in fields:  # pydantic reports one error per type of a union.
+            if field not in fields:  # pydantic reports one error for each type in a union.
                 fields.add(field)
                 # The value of an environment variable may be a secret.
                 value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"

@@ -22,7 +22,7 @@ class NetcheckJob(IndexedJobWorkload):
 def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
     """Return the Job in files/netcheck.yaml with `nodes` pods. The default image is the worker image.
 
-    With `bandwidth`, netcheck also measures the bandwidth between each pair of pods.
+    If `bandwidth` is true, netcheck also measures the bandwidth between each pair of pods.
     """
     service, document = yaml.safe_load_all(_SOURCE.read_text())
     spec = document["spec"]

@@ -54,7 +54,7 @@ def take_image(spec: Object, image: str) -> None:
 
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
-    """An object with a pod template. `other_objects` contains the other objects in its file."""
+    """A workload whose object has a pod template. `other_objects` contains the other objects in its file."""
 
     document: Object
     other_objects: tuple[Object, ...]
@@ -116,7 +116,7 @@ class PlainWorkload(ABC):
 
     @property
     def first_host(self) -> str | None:
-        """Return the DNS name of the first pod, or None if the pods have no DNS names."""
+        """Return the first pod's DNS name, or None if the pods have no DNS names."""
         return None
 
     @property

@@ -26,7 +26,7 @@ from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
 TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
-"""Variables that users cannot set, because a launch or a setting sets them (harness.launch.prepare)."""
+"""Users cannot set these variables, because a launch or a setting sets them (harness.launch.prepare)."""
 W = TypeVar("W", bound=PlainWorkload)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -131,7 +131,7 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Raise UsageError if the launch itself sets one of the variables, replacing the user's value."""
+    """Raise UsageError if the launch itself sets one of the variables, which would override the user's."""
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(reserved)}: the launch sets this variable itself",

@@ -1,6 +1,6 @@
-"""Launch, with `harness run`, a training from manifests that `harness train --print-manifests` printed.
+"""Launch a training with `harness run` from manifests that `harness train --print-manifests` printed.
 
-The user can edit the manifests before the launch. Therefore the launch reads all settings from the objects:
+The user can edit the manifests before the launch. Therefore, the launch reads all settings from the objects:
 the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
 """
 
@@ -38,7 +38,7 @@ _RUN = ("--run-name", "--run")
 
 @dataclass(frozen=True)
 class PrintedTraining(Training):
-    """The base class for trainings from printed manifests. The pods determine the volumes."""
+    """The base class for trainings from printed manifests. The pod template determines the volumes."""
 
     @property
     def mounts(self) -> tuple[claims.Mount, ...]:
@@ -68,7 +68,7 @@ class PrintedTraining(Training):
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if a claim is not in the file and the file does not name a namespace with it."""
+        """Raise UsageError if the file contains neither a mounted claim nor that claim's namespace."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create (those not in the file), and the pods' mounts."""
+        """Return the claims and volumes to create, without those in the file, and the pods' mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -150,7 +150,7 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
 
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
-    """Return the maximum if NNODES is a range, or None if it is a single number. Raises UsageError."""
+    """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
     least, between, most = nodes.partition(":")
     if not between:
         return None

@@ -17,7 +17,7 @@ _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
-"""Words that can precede a command's name."""
+"""Words that can precede a command's name in a script."""
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
@@ -28,12 +28,12 @@ COMPUTED = (*OF_DEVICES, "cpu", "xpu")
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of ranks on each node, according to a script."""
+    """The number of ranks on each node, as determined from a script."""
 
     count: int | None
     """The number of ranks, or None if the script computes it or no torchrun command is recognized."""
     wrong: str = ""
-    """The option's value if torchrun does not accept it, otherwise ""."""
+    """The value given for the number of ranks if torchrun does not accept it, otherwise ""."""
     guess: int = 1
     """The number of ranks, or the best estimate if the number is unknown."""
 
@@ -57,7 +57,7 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
     if not values:
         return Processes(None)
     if len(set(values)) > 1:
-        return Processes(None)  # It is unknown which torchrun runs the training.
+        return Processes(None)  # It is unknown which of the torchruns runs the training.
     text = values[0]
     if text is None or (text in COMPUTED and not (text in OF_DEVICES and gpus)):
         return Processes(None)

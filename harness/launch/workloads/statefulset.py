@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """A StatefulSet. Its containers outlive their command, or else the kubelet would restart them."""
+    """A StatefulSet. Its containers outlive their command, as the kubelet would otherwise restart them."""
 
     kind: ClassVar[str] = "StatefulSet"
     keep_alive: ClassVar[bool] = True

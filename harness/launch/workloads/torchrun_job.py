@@ -39,7 +39,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 _Spec = TypeVar("_Spec", bound=BaseModel)
 OTHER_KINDS = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
 CREATE_SECONDS = 60.0
-"""The timeout in seconds for the controller to create the JobSet, which normally takes about 1 s."""
+"""How many seconds the controller has to create the JobSet, which normally takes about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   read -r harness_shell _ </proc/self/stat  # process 1 may be another container's
@@ -51,12 +51,13 @@ if [ "$HARNESS_NETCHECK" = before ]; then
   case $checked in 0 | 3) ;; *) exit 90 ;; esac
 fi
 """
-"""Commands that run before the job's own setupCommand, as files/worker_init.sh does for other workloads."""
+"""Commands that run before the job's own setupCommand. For other workloads, files/worker_init.sh does the
+same."""
 
 
 @dataclass(frozen=True)
 class TorchrunJobWorkload(PlainWorkload):
-    """A TorchrunJob with its TorchrunQueue. `document` is the job; `other_objects` contains the queue."""
+    """A TorchrunJob with its TorchrunQueue. `document` is the job, and `other_objects` contains the queue."""
 
     kind: ClassVar[str] = "JobSet"
     keep_alive: ClassVar[bool] = False
@@ -141,11 +142,11 @@ class TorchrunJobWorkload(PlainWorkload):
         return {name: value for name, value in super().envs.items() if not RESERVED.fullmatch(name)}
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Build the controller's image and return it. On a user's cluster, return no image."""
+        """Build the controller's image and return it. On an existing cluster, return no image."""
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller on a harness cluster, or check that a user's cluster has it.
+        """Install the controller on a harness cluster, or check that an existing cluster has it.
 
         The CRDs must exist before TorchrunJobs can be watched.
         """
@@ -259,7 +260,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
 
 class _Wrong(Exception):
-    """Raised for a mistake in a manifest."""
+    """Raised for a mistake in a TorchrunJob's manifest."""
 
 
 def _valid(model: type[_Spec], document: Object) -> _Spec:

@@ -47,7 +47,7 @@ GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 MOST_REPLICAS = 64
-"""The default maximum number of nodes in a printed StatefulSet."""
+"""The maximum number of nodes to which a printed StatefulSet can be scaled by default."""
 _FILES = Path(__file__).parents[1] / "files"
 
 
@@ -77,7 +77,7 @@ class Training:
             claims.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
         if existing and spec.data is not None:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
-        if not spec.secrets:  # Otherwise, a Secret in the cluster can contain the keys.
+        if not spec.secrets:  # Otherwise, a Secret in the cluster may contain the keys.
             for option, url in spec.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
         spec.examine_data()
@@ -322,7 +322,7 @@ def check_tracking(envs: Mapping[str, str]) -> None:
 
 
 def check_gloo(envs: Mapping[str, str]) -> None:
-    """Raise UsageError if the variable for gloo, the CPU backend, does not name a valid interface."""
+    """Raise UsageError if gloo's variable GLOO_SOCKET_IFNAME does not name a valid interface."""
     if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
         raise UsageError(
             f"{GLOO}: {why}", hint="omit it: gloo uses the interface that has the pod's IP address"
@@ -371,7 +371,7 @@ def manifests(
     env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
     pod_security.harden(
         template["spec"],
-        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # the user owns the claims
+        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # The user owns the claims.
         read_only=printed.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
@@ -387,7 +387,7 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Complete a pod spec of either kind: command, environment, volumes, GPUs, and spread over nodes."""
+    """Complete a pod spec of either kind: command, environment, volumes, GPUs and spread over nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -437,7 +437,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity that makes the scheduler place all of a training's pods on one node."""
+    """Add an affinity with which the scheduler places all of a training's pods on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     pod_affinity = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     pod_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

@@ -29,18 +29,18 @@ from harness.provision.images import scripts
 SERVED_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0
 PLACED = ("tolerations", "nodeSelector", "securityContext", "priorityClassName", "imagePullSecrets")
-"""Fields that are copied from the ranks' pod spec."""
+"""Fields that are copied from the ranks' pod spec to the helper pod."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A helper pod's command, with its timeouts."""
+    """A helper pod's command, and its timeouts."""
 
     name: str
     """The name of the pod. The container's name is the part after the last hyphen."""
     words: Sequence[str]
     does: str
-    """A description for messages, e.g. "the audit of the checkpoints"."""
+    """A description of the command for messages, such as "the audit of the checkpoints"."""
     start_seconds: float
     """The timeout in seconds until the container runs, including scheduling and the image pull."""
     seconds: float
@@ -53,13 +53,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Volumes:
-    """The ranks' volumes, and the placement of their pods."""
+    """The volumes of the ranks' pods, and where these pods run."""
 
     mounts: Sequence[claims.Mount]
     one_node: bool
     """Whether all pods must run on one node."""
     ranks: Object
-    """The ranks' pod spec."""
+    """The pod spec of the ranks' pods."""
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:

@@ -24,9 +24,9 @@ SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3
 MEMORY = "8Gi"
 """The default memory limit of pods that train on CPUs."""
 GENERATED_TEXTS = "harness-texts"
-"""The folder for generated texts on the output volume, if there is no separate volume for texts."""
+"""The folder on the output volume for generated texts, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
-"""The trainer's options that the launch sets, with their names in the parsed arguments."""
+"""The trainer's options that the launch itself sets, with their names in the parsed arguments."""
 
 
 class _Refusing(argparse.ArgumentParser):
@@ -52,7 +52,7 @@ class TrainingSpec:
     memory: str | None = None
     """The memory limit of each pod, as a quantity. None means 8Gi on CPUs, and no limit with GPUs."""
     restarts: int = 3
-    """The permitted number of restarts per rank, for any reason."""
+    """The number of times that each rank may restart, for any reason."""
     rdzv: Literal["c10d", "etcd"] = "c10d"
     """The rendezvous backend: c10d on node 0, or an etcd, which survives the loss of any node."""
     rdzv_endpoint: str | None = None
@@ -85,10 +85,11 @@ class TrainingSpec:
     reach: float | None = None
     """How far the lowest validation loss may exceed the texts' known entropy.
 
-    This is a fraction of the entropy. None means no limit.
+    The value is a fraction of the entropy. None means no limit.
     """
     same_as: tuple[str, str] | None = None
-    """A bundle, and the digest of its final weights, which this training's final weights must match."""
+    """The name of a bundle, and the digest of its final weights. This training's final weights must have the
+    same digest."""
     upload: str | None = None
     """s3://BUCKET/PREFIX to which the run is uploaded after the training."""
     resume_from: str | None = None

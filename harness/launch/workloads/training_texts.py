@@ -32,12 +32,12 @@ def copy_texts(data: Path, destination: Path) -> None:
             hint="free some space, or train on fewer texts",
         )
     if Path(SOURCE) not in wanted:
-        # Otherwise the loss would be compared with the entropy of the replaced texts.
+        # Otherwise, the loss would be compared with the entropy of the replaced texts.
         (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
         shutil.copyfile(data / path, destination / path)
-        (destination / path).chmod(0o644)  # The ranks run as another user.
+        (destination / path).chmod(0o644)  # The ranks run as a different user and must read the file.
     for split, paths in splits.items():
         try:
             there = [path.relative_to(destination) for path in documents.files(destination, split)]

@@ -40,7 +40,7 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""The timeout of a transfer in seconds. Transfers with a stalled connection fail much earlier."""
+"""Timeout in seconds for a transfer. A transfer whose connection stalls fails much earlier."""
 Keys = Mapping[str, str]
 """Maps the environment variables that AWS tools read to their values, which include secrets."""
 Option = Literal["--upload", "--resume-from"]
@@ -76,7 +76,7 @@ def keys_of(
 
 
 def credentials(keys: Keys) -> list[str]:
-    """Return the values that the redactor must remove: all except the endpoint and region (PLACE)."""
+    """Return the values that the redactor must remove. These are all but the endpoint and region (PLACE)."""
     return [value for name, value in keys.items() if name not in PLACE]
 
 
@@ -177,7 +177,7 @@ def _encoded(keys: Keys) -> dict[str, str]:
 
 
 def _forget(kube: Kube, pod: str, namespace: str) -> None:
-    """Delete the Secret with the S3 keys, and the pod. Ignore errors: both are deleted with the namespace."""
+    """Delete the Secret with the S3 keys, and the pod. Ignore errors, as both end with the namespace."""
     for kind, name in (("Secret", TRANSFER_SECRET), ("Pod", pod)):
         with suppress(ApiException, HTTPError, HarnessError):
             kube.delete("v1", kind, name, namespace)

@@ -1,6 +1,7 @@
 """Run the agent on one node. It starts the node's processes for each trial that the coordinator requests.
 
-Each trial has its own processes. If they hang or crash, the agent kills them and keeps running.
+Each trial has its own processes. If the processes hang or crash, the agent kills them, and itself keeps
+running.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def connect(host: str, port: int, deadline: float) -> Line | None:
     while time.monotonic() < ends:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # the coordinator has no DNS record yet, or is not listening yet
+        except OSError:  # The coordinator has no DNS record yet, or is not listening yet.
             time.sleep(CONNECT_PAUSE)
     return None
 
@@ -57,7 +58,7 @@ def _serve_trial(line: Line, message: dict[str, Any]) -> None:
 
 
 class Trial:
-    """One trial on this node: starts the node's processes and collects their results."""
+    """One trial on this node. It starts the node's processes and collects their results."""
 
     def __init__(self, line: Line, message: dict[str, Any]) -> None:
         self._line, self._message = line, message
@@ -193,6 +194,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst result of this node's processes. If all are ok, return the slowest one."""
+    """Return the worst result of this node's processes. If all of them are ok, return the slowest result."""
     order = ("wrong", "died", "hung", "ok")
     return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

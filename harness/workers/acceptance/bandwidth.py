@@ -19,7 +19,7 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""Maps (device, mode) to the array size in bytes, which is much larger than any cache."""
+"""Maps (device, mode) to the size of the arrays in bytes. It is much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 

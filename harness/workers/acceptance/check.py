@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
-"""The version of the format of this package's reports."""
+"""The format version of this package's reports."""
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 _WORST_FIRST: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
@@ -32,7 +32,7 @@ class Check:
     tag: str
     verdict: Verdict
     text: str
-    """The observation in one sentence, with the measurement and its unit."""
+    """What was observed, in one sentence that contains the measurement and its unit."""
     cause: str | None = None
     """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
     gpu: str | None = None
@@ -44,10 +44,10 @@ class Check:
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The reference value for healthy hardware."""
+    """The value to expect from healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
-    """The check passes if `measured` has this relation to `limit`."""
+    """The relation that `measured` must have to `limit` for the check to pass."""
     limit_kind: str | None = None
     """The kind of value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
     limit_source: str | None = None

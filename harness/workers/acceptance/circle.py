@@ -14,7 +14,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     turning = even - 1
     scheduled = []
     for turn in range(turning):
-        pairs = [(turn, turning)]  # the last position is fixed; with an odd number of nodes, it is empty
+        pairs = [(turn, turning)]  # The last position is fixed. If the number of nodes is odd, it is empty.
         for distance in range(1, even // 2):
             pairs.append(((turn + distance) % turning, (turn - distance) % turning))
         scheduled.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < count))

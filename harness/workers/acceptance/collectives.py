@@ -16,15 +16,15 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""Maps (device, mode) to the sizes of a rank's largest buffer, in float32 elements. limits.toml contains
-limits for sizes from 2²⁸ to 2³² elements."""
+"""Maps (device, mode) to the sizes that are tested: the number of float32 elements in a rank's largest
+buffer. limits.toml contains limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
 detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Number of payload-sized buffers, and number of buffers with PART int64 elements, that each rank has."""
+"""Each rank has BUFFERS payload-sized buffers, and PARTS buffers of PART int64 elements."""
 WEIGHTS = 16
 """The ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
 
@@ -76,7 +76,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield a buffer's indices in order, in chunks of PART, as int64 (float32 is inexact above 2²⁴)."""
+    """Yield a buffer's indices in ascending order, in int64 chunks of PART (float32 is inexact above 2²⁴)."""
     import torch
 
     whole = buffer.numel()
@@ -112,7 +112,7 @@ class Exchange:
         got = self.each if name == "reduce_scatter" else whole
         self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
-        """Whether the collective is emulated with other collectives because the backend lacks it."""
+        """Whether other collectives emulate this one because the backend lacks it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -122,7 +122,7 @@ class Exchange:
             self.sent[place[0] : place[-1] + 1] = place % PERIOD * weight(self.rank) + iteration
 
     def run(self) -> None:
-        """Run the collective. On CPUs it is synchronous; with CUDA, the caller must synchronize."""
+        """Run the collective. On CPUs, the call is synchronous. With CUDA, the caller must synchronize."""
         import torch.distributed as dist
 
         calls: dict[str, Callable[[], object]] = {
@@ -137,7 +137,7 @@ class Exchange:
 
     @property
     def root(self) -> int:
-        """Return the rank that broadcasts. It changes in each iteration."""
+        """Return the rank that broadcasts in this iteration. Each iteration has a different one."""
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:
@@ -166,7 +166,7 @@ class Exchange:
     def _has(self, run: Callable[[], object]) -> bool:
         """Run a collective, and return whether the backend supports it.
 
-        Some gloo versions lack some collectives.
+        Not every gloo version has all collectives.
         """
         if self.built:
             return False

@@ -13,7 +13,7 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """Raised if this PyTorch is too old for a test. The message names the feature and required version."""
+    """Raised if this PyTorch is too old for a test. The message names the feature and the version."""
 
 
 def lacks(what: str, version: str) -> LackingError:

@@ -1,4 +1,4 @@
-"""Define the result of a search for bad nodes: bad nodes, bad links, broken boundaries, and unknown nodes."""
+"""Define the conclusion of a search: the bad nodes, bad links, broken boundaries and unknown nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .tested import Group
 
 @dataclass(frozen=True)
 class Accused:
-    """A node that fails with known-good witnesses."""
+    """A node that is reported as bad, because it fails together with known-good nodes (its witnesses)."""
 
     node: int
     witnesses: Group
-    """Good nodes with which this node failed."""
+    """The good nodes together with which this node failed."""
     reason: str
 
 
@@ -61,7 +61,7 @@ class Conclusion:
         return not (self.accused or self.links or self.boundaries or self.unknown)
 
     def explains(self, group: Group) -> bool:
-        """Return whether this conclusion implies that the group fails."""
+        """Return whether this conclusion implies that a group of nodes fails."""
         nodes = set(group)
         return (
             any(accused.node in nodes for accused in self.accused)

@@ -15,7 +15,7 @@ from .outcome import Result
 from .tested import Group
 
 GRACE = 15.0
-"""Seconds after a trial's deadline within which agents must kill hung processes and respond."""
+"""After a trial's deadline, agents have this many seconds to kill hung processes and respond."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """Timeout in seconds for a trial's processes to join, and then again for their data exchange."""
+    """A trial's processes have this many seconds to join, and then as many seconds to exchange data."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -76,7 +76,7 @@ class Coordinator:
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Nodes that have not responded yet. When a group's first node has sent its port, the others start.
+        # Nodes that have not responded yet. A group's other nodes start once the first one has sent its port.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
@@ -92,7 +92,7 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # a late response from an earlier round
+                continue  # This is a late response from an earlier round.
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):

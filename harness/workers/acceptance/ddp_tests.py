@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # if this rank failed, torchrun would stop rank 0 before it reports
+        if rank:  # If this rank exited with an error, torchrun would stop rank 0 before it reports.
             return 0
         emitter.say(wrong)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
@@ -73,7 +73,7 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        # When a rank has died, torchrun sends SIGTERM, but the other ranks must still report which one died.
+        # When a rank dies, torchrun sends SIGTERM to the others, but they must still report which rank died.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
         cuda = self.device.kind == "cuda"
@@ -91,7 +91,7 @@ class Rank:
             self._exchanges.all()
         except Exception as error:
             self._conclude(f"{type(error).__name__}: {error}"[:300])
-            time.sleep(60)  # Another thread already writes the report, and exits the process.
+            time.sleep(60)  # Another thread is already writing the report, and then exits the process.
         code = self._report() if self.rank == 0 else self._await_report()
         self._watch.stop()
         return code
@@ -131,7 +131,7 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """Exit the process. The lowest rank that is alive first reports which ranks are to blame."""
+        """Exit the process. The lowest rank that is still alive first reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
@@ -153,7 +153,7 @@ class Rank:
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.publish("reported", True)
-        time.sleep(2.0)  # This process may host the store, from which the other ranks still read.
+        time.sleep(2.0)  # This process may host the store, and the other ranks may still be reading from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
         """Return which ranks are to blame, and the lowest rank that is alive. That rank writes the report.

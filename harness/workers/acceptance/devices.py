@@ -100,7 +100,7 @@ def closed_devices(folder: Path = Path("/dev")) -> list[Path]:
 
 
 def calm() -> None:
-    """Limit PyTorch to one CPU thread. On a busy machine, several threads may wait minutes for each other."""
+    """Limit PyTorch to one CPU thread. On a busy machine, threads may wait for each other for minutes."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Print each check immediately, and write a report at the end, for people, the harness and Kubernetes.
+"""Print each check immediately, and write reports for people, the harness and Kubernetes at the end.
 
 [COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a log line for each check
 @accept1 …                                      the check as a frame, which the harness trusts (frames.py),
@@ -36,7 +36,7 @@ TERMINATION_BYTES = 3500
 class Emitter:
     """Collects the checks for one report. Thread-safe.
 
-    If `framed` is true, this process prints frames. Only one rank does so.
+    If `framed` is true, this process prints frames, which only one rank does.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
 
 
 def finite(value: Any) -> Any:
-    """Return the value for JSON, with None instead of NaN and infinite floats."""
+    """Return the value with NaN and infinite floats replaced by None, because JSON does not have them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -166,7 +166,7 @@ def one_line(text: str) -> str:
 
 
 def _print(line: str) -> None:
-    """Print a line in one write, because several ranks share stdout. Errors are ignored if it is closed."""
+    """Print a line in one write, because several ranks share stdout. If stdout is closed, do nothing."""
     try:
         sys.stdout.write(one_line(line) + "\n")
         sys.stdout.flush()

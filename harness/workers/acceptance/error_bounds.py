@@ -28,9 +28,9 @@ class Precision:
     out: str
     """The name of the result's data type in PyTorch."""
     u_sum: float
-    """The relative error of one addition in the sum."""
+    """The relative error of one addition in the sum over K products."""
     u_out: float
-    """Bound on the relative error from rounding the result: one epsilon, which is twice the exact bound."""
+    """The bound for the relative error from rounding the result: one epsilon, twice the exact bound."""
     least: float
     """Smallest positive normal number of the result's data type."""
 
@@ -56,7 +56,7 @@ def factor(precision: Precision, k: int) -> float:
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:
-    """Return the precisions that a device supports. tf32 needs Ampere, fp8 Ada; CPUs have neither."""
+    """Return a device's precisions. tf32 needs Ampere, fp8 needs Ada, and CPUs have neither."""
     if kind == "cpu":
         left_out = {"tf32", "fp8"}
     else:

@@ -1,4 +1,4 @@
-"""Run the ddp_tests tests (collectives, stragglers, pairs) on one rank. Rank 0 judges the results."""
+"""Run the tests of ddp_tests (collectives, stragglers and pairs) on one rank. Rank 0 judges the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pairs import Pairs
 from .progress import Watch, listed
 
 FREE_SHARE = 0.85
-"""The share of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
+"""The fraction of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
 """A rank is slow if its work takes longer than this multiple of the median time.
@@ -102,14 +102,14 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:  # the first iteration also opens connections
+            if iteration:  # The first iteration is not timed, because it also opens connections.
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()
         return wrong, times
 
     def _row(self, exchange: Exchange, results: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Return the report's entry for one size, and the ranks that received wrong elements."""
+        """Return the report's entry for one payload size, and the ranks that received wrong elements."""
         slowest = [max(results[rank]["times"][i] for rank in results) for i in range(self._iterations)]
         middle = median(slowest)
         algbw, busbw = bandwidth(exchange.name, exchange.size, middle, self.ranks)
@@ -151,7 +151,7 @@ class Exchanges(OneRank):
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare how long each rank takes for the same work, which requires no communication."""
+        """Compare how long the ranks take for the same work, which requires no communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return
@@ -171,7 +171,7 @@ class Exchanges(OneRank):
     def _work(self) -> float:
         """Return the duration in seconds of the fastest of 12 matrix products.
 
-        The fastest product is the one that other processes disturb least.
+        That is the product that other processes disturb the least.
         """
         import torch
 

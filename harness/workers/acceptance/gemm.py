@@ -18,8 +18,8 @@ from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
-"""Maps each kind of device to (M, N, K) for the product that is compared with a float64 reference on the
-CPU."""
+"""Maps each kind of device to the dimensions (M, N, K) of the product that is compared with a float64
+reference on the CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
 """Maps each kind of device to the size M = N = K of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
@@ -85,7 +85,7 @@ def digests(device: Device) -> list[str]:
 
 @contextmanager
 def exactly(precision: Precision) -> Iterator[None]:
-    """Within the block, compute matrix products in exactly this precision, never in a lower one."""
+    """Compute matrix products in exactly this precision within the block, never in a lower one."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in names}
@@ -127,9 +127,9 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
 
         return product
     one = torch.ones((), device=a.device)
-    columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order
+    columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order.
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    # Older versions of PyTorch return a tuple.
+    # PyTorch versions before 2.5 return a tuple.
     if isinstance(torch._scaled_mm(a, columns, **options), tuple):
         raise lacks("fp8 product that returns only the result", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)

@@ -16,7 +16,7 @@ ID, TAG = "env.gpus", "ENV"
 def count(
     devices: Sequence[Device], reading: Reading, expected: int | None, shared: Sharing | None = None
 ) -> Check:
-    """Return the check of the number of GPUs.
+    """Return the check for the number of GPUs.
 
     If a GPU is missing because it is shared or split by MIG, the node is not to blame, and the verdict is
     UNKNOWN.

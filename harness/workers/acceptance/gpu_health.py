@@ -1,4 +1,4 @@
-"""Judge the GPU state that nvidia-smi reports: memory errors, links, clocks, MIG, persistence mode.
+"""Judge the GPU state that nvidia-smi reports: memory errors, links, clocks, MIG and persistence mode.
 
 Most of the state does not depend on load (`at_rest`). The clocks and the PCIe generation drop while a GPU is
 idle, so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the
@@ -37,7 +37,7 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
 def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks listed in AT_REST for one GPU."""
+    """Yield the checks in AT_REST for one GPU."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
@@ -61,7 +61,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
 
 
 def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks of remapped rows, or retired pages on a GPU that cannot remap rows."""
+    """Yield the checks for remapped memory rows, or for retired pages if the GPU cannot remap rows."""
     family, cause = "env.remapped_rows", "gpu.remapped_rows"
     pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
     if pages:
@@ -96,7 +96,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
 
 
 def not_reported(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield an UNKNOWN check for each id, for a GPU that nvidia-smi did not report."""
+    """Yield an UNKNOWN check for each check id. The GPU is missing from nvidia-smi's output."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
 
@@ -160,7 +160,7 @@ def _count(
     /,
     **where: Unpack[Where],
 ) -> Check:
-    """Judge a counter against the limit for the check `limited`."""
+    """Judge a counter against the limit of the check `limited`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **where)
     row = limits.row(model=gpu.name, check=limited)

@@ -14,14 +14,14 @@ from .devices import Device
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0
-"""Seconds after which the clocks and the PCIe link have reached their state under load."""
+"""After this many seconds of load, the clocks and the PCIe link have reached their loaded state."""
 _START_SECONDS = 60.0
 _PRODUCTS = 16
 
 
 @contextlib.contextmanager
 def busy(devices: Sequence[Device]) -> Iterator[None]:
-    """Keep every device busy with matrix products within the block. Raises RuntimeError if a device fails."""
+    """Keep every device busy with matrix products in the block. Raises RuntimeError if a device fails."""
     stop, failed = threading.Event(), []
     running = [threading.Event() for _ in devices]
 

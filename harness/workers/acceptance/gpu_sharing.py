@@ -22,14 +22,14 @@ UNPROVED = frozenset(
         *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that prove nothing on shared GPUs, because sharing affects the speed and number of GPUs."""
+"""Causes that are not judged on shared GPUs, because sharing also affects the speed and number of GPUs."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
 """Environment variable that is set to 1 by the launch if all tested nodes' labels prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
-"""Other processes use a GPU if, before the tests, its memory use exceeds both this fraction and this number
-of bytes. An idle driver uses less."""
+"""If a GPU's memory use before the tests exceeds both this fraction and this number of bytes, other processes
+use the GPU. An idle driver uses less."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _offered_several_times(
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
             "GPU is offered several times, as time slicing does"
         )
-    # Only Kubernetes offers a GPU several times. All GPUs on a node are then offered equally often.
+    # Only a Kubernetes device plugin advertises a GPU several times, and it does so for all GPUs on a node.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
     if not in_kubernetes or environ.get(WHOLE) == "1" or assigned >= expected or not visible:
         return None

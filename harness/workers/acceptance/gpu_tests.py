@@ -17,8 +17,8 @@ from .node import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Maps each mode to the deadline for the tests in seconds. The pod's deadline must be later, otherwise the
-report is lost."""
+"""Maps each mode to the tests' deadline in seconds. The pod's deadline must be later, otherwise the report is
+lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # Runner and node share this dictionary, so the report contains what was collected before an early exit.
+    # The runner and the node share this dictionary, so its content is reported even after an early exit.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])

@@ -1,4 +1,4 @@
-"""Define the steps of a search over many nodes: halve failed groups, join good groups, pair remaining nodes.
+"""Define the steps of a search: halve failed groups, join good groups, and pair the remaining nodes.
 
 Each step is a generator that yields rounds of tests (tested.py). Only search.py decides which nodes are bad.
 """
@@ -45,10 +45,10 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Merge good groups that pass together. No two of the returned groups pass together.
+    """Merge good groups that pass together, and return the merged groups. No two of these pass together.
 
-    If all groups pass together, a single test is enough. Otherwise, merge each half of the groups, then the
-    results.
+    If all groups pass together, a single test is enough. Otherwise, merge the groups within each half of the
+    list, then merge the results.
     """
     if len(parts) < 2:
         return list(parts)
@@ -76,7 +76,7 @@ def meet(
 ) -> Search[dict[int, dict[int, str]]]:
     """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
-    Return the witnesses of each node, with their outcomes.
+    Return each node's witnesses and the outcome with each of them.
     """
     met: dict[int, dict[int, str]] = {node: {} for node in nodes}
     most = min(most, len(witnesses))
@@ -95,10 +95,10 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
-    """Find partners for nodes, and return good pairs. No two pairs share a node.
+    """Find a partner for each node, and return the good pairs. No two of them share a node.
 
     If all nodes pass together, return them as one group. Otherwise, test pairs in rounds until every node has
-    a partner, or until no pair has been good for `hopeless` rounds.
+    passed in a pair. Give up if no pair was good in the first `hopeless` rounds.
     """
     if len(nodes) < 2:
         return []

@@ -24,7 +24,7 @@ _GIB = 2**30
 
 
 class _Timex(ctypes.Structure):
-    """Linux's struct timex (adjtimex(2)): the fields that are read, and padding for the rest."""
+    """Linux's struct timex (adjtimex(2)). It has the fields that are read, and padding for the others."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -103,7 +103,7 @@ def clock() -> Check:
 
 
 def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge the clock. `answer` is adjtimex's return value, `error` the maximum error in seconds."""
+    """Judge the clock. `answer` is adjtimex's return value, and `error` is the maximum error in seconds."""
     id, now = "env.clock", time.time()
     if now < built - 86400:
         words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"

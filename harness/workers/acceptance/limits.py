@@ -29,13 +29,14 @@ share of a peak is so low because no real load reaches the peak.
 MAX_BYTES = 128 << 10
 """Maximum size of a limits file in bytes, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""A measurement that passes but is within this fraction of its limit gets a WARN, as in Azure NHC."""
+"""A measurement that passes, but differs from its limit by less than this fraction, gets a WARN, as in Azure
+NHC."""
 RELATIONS = (">=", "<=", "==")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row in limits.toml. `value` is the source's value; `limit` is the value to reach."""
+    """A row in limits.toml. `value` is the source's value, and `limit` is the value to reach."""
 
     model: str
     """Case-insensitive pattern for the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
@@ -45,17 +46,17 @@ class Row:
     kind: Literal["peak", "measured", "limit", "floor"]
     source: str
     ranks: int | None = None
-    """The exact number of ranks. None means any number."""
+    """The exact number of ranks to which the row applies. None means any number."""
     nodes: int | None = None
     payload: int = 0
     """Minimum payload, in bytes, to which the row applies."""
     algorithm: str | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     share: float | None = None
-    """The fraction of `value` that passes. None means the default for the kind (SHARES)."""
+    """The fraction of `value` that a measurement must reach. None means the default for the kind (SHARES)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the row is invalid."""
+        """Raise ValueError if a field of the row is invalid."""
         if self.kind not in SHARES:
             raise ValueError(f"kind must be one of {', '.join(SHARES)}; found {self.kind!r}")
         if self.relation not in RELATIONS:
@@ -197,7 +198,7 @@ def _origin(row: Row) -> str:
 
 def _read(path: Path) -> list[Row]:
     """Return the rows in a file. Raises OSError if it cannot be read, and ValueError if it is invalid."""
-    if path.exists() and not path.is_file():  # reading a pipe or a device might block forever
+    if path.exists() and not path.is_file():  # Reading a pipe or a device might block forever.
         raise ValueError(f"{path.name} is not a regular file")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -205,7 +206,7 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES} bytes")
     try:
         document = toml(data.decode())
-    except ValueError as error:  # including UnicodeDecodeError and TOMLDecodeError
+    except ValueError as error:  # This includes UnicodeDecodeError and TOMLDecodeError.
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     found = document.get("row")
     if not isinstance(found, list) or set(document) != {"row"}:

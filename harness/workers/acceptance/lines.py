@@ -23,7 +23,7 @@ class Line:
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
         self.own: str = connection.getsockname()[0]
-        """The connection's local IP address, at which the peer reaches this host."""
+        """The connection's local IP address. The peer can reach this host at this address."""
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return False if the connection is broken."""

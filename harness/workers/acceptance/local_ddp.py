@@ -39,11 +39,11 @@ _KNOWN = {field.name for field in fields(Check)}
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun exited. `code` is None if torchrun exceeded its time limit and was stopped."""
+    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
 
     code: int | None
     lines: tuple[str, ...]
-    """The last lines in torchrun's output."""
+    """The last lines of torchrun's output."""
 
 
 class LocalDdp:
@@ -114,7 +114,7 @@ class LocalDdp:
             for line in process.stdout or ():
                 last.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
-                # ddp_tests' verdict is not final: this process prints its own [RESULT] line at the end.
+                # ddp_tests' verdict is not final. This process prints its own [RESULT] line at the end.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
@@ -122,7 +122,7 @@ class LocalDdp:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return torchrun's environment, without the job's variables in the pod, and with an empty nonce.
+    """Return the environment for torchrun, without the pod's job variables and with an empty nonce.
 
     The empty nonce prevents ddp_tests from printing frames, because this process prints a frame for each of
     its checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from an ancestor

@@ -1,4 +1,4 @@
-"""Define the tests for one node: the steps that its devices need, in order."""
+"""Define the tests for one node as an ordered list of steps."""
 
 from __future__ import annotations
 

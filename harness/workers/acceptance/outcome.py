@@ -12,11 +12,12 @@ from .tested import Group, Outcome
 FIGURES = 4
 """Minimum number of groups of the same size for which their median is meaningful."""
 SHARE = 0.67
-"""Fraction of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
+"""A group is slow if its bandwidth is below this fraction of the median. nccl-tests calls 1.5 times the usual
+time slow."""
 CPU_SHARE = 0.02
-"""The value of SHARE for CPUs. It is lower because other processes use them too.
+"""The fraction that is used instead of SHARE on CPUs. It is lower because other processes use the CPUs too.
 
-Trials on healthy nodes went down to 0.14 of the median.
+Trials on healthy nodes were as slow as 0.14 of the median.
 """
 _BAD = ("wrong", "died", "hung")
 
@@ -44,7 +45,7 @@ class Result:
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth in GB/s over the groups of one size, or None if there are too few.
+    """Return the median bus bandwidth of the groups of one size in GB/s, or None if there are too few groups.
 
     Each group counts once, with its best result. For an even number of groups, the higher of the two middle
     values is used, because half of the groups may be slow.

@@ -32,7 +32,7 @@ class Pairs(OneRank):
         self.rows: list[dict[str, Any]] = []
 
     def all(self) -> None:
-        """Exchange data between each pair of nodes, in rounds in which no two pairs share a node."""
+        """Exchange data between every pair of nodes, in rounds. Within a round, no two pairs share a node."""
         if not 1 < self._nodes <= MOST_NODES:
             return
         mine: dict[str, Any] = {}

@@ -36,7 +36,7 @@ class Position:
     beat: int = 0
     error: str = ""
     where: str = ""
-    """The Python function that the main thread is executing, and its file."""
+    """The Python function that the main thread is executing, and the file that contains it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Diagnosis:
 
 
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
-    """Return which ranks are to blame. `before` and `now` are all positions, read GONE_SECONDS apart.
+    """Return which ranks are to blame. `before` and `now` contain all positions, read GONE_SECONDS apart.
 
     If ranks are gone, they are blamed. Otherwise, ranks that are behind are blamed, because the other ranks
     are waiting for them.
@@ -82,7 +82,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is executing a different function than on most ranks.
+    """Return the ranks whose main thread is executing a different function from that on most ranks.
 
     All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
     majority, no ranks are returned.
@@ -157,7 +157,7 @@ class Watch:
         return int(self._store.add(f"{key}/times", 0)) > 0
 
     def publish(self, name: str, value: Any) -> None:
-        """Store a value for the other ranks."""
+        """Store a value that the other ranks can read with `wait_for`."""
         self._set(f"accept/{name}", value)
 
     def wait_for(self, name: str, seconds: float) -> Any:
@@ -179,7 +179,7 @@ class Watch:
             beats += 1
             here = self._position
             position = asdict(replace(here, beat=beats, where=self._where()))
-            with suppress(RuntimeError):  # Even if the store is down, a hang must be detected.
+            with suppress(RuntimeError):  # A hang must be detected even if the store is down.
                 self._set(f"accept/at/{self._rank}", position)
             if time.monotonic() - self._moved > self._seconds:
                 threading.Thread(target=self._hung, name="hung", daemon=True).start()

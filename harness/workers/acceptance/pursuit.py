@@ -13,8 +13,9 @@ def challenge(
 ) -> Search[dict[int, Group]]:
     """Return the partners with which each candidate failed, keyed by candidate.
 
-    Each candidate is tested with `needed` partners. If it fails with one of them, it is tested with up to
-    `needed` more, until it has failed with `needed` partners, because not all of these can be bad.
+    Each candidate is tested with `needed` partners. If the candidate fails with one of them, it is tested
+    with up to `needed` more, until it has failed with `needed` partners. Not all of these partners can be
+    bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:

@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that are created only after the previous sections have run, because they use the results."""
+    """Steps that are created only after the previous sections, because they depend on those results."""
 
     id: str
     tag: str
@@ -102,7 +102,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Within the block, watch for signals and the deadline in a separate thread.
+        """Watch for signals and the deadline in a separate thread while the block runs.
 
         A GPU call may block the main thread. The interpreter writes each signal number to a pipe, even while
         the main thread is blocked.

@@ -2,7 +2,7 @@
 
     python -m acceptance.screen --nodes N --node-rank K --master HOST [--local GPUS]
 
-The pod with node rank 0 is the coordinator. It tests groups of nodes, several groups at the same time;
+The pod with node rank 0 is the coordinator. It tests groups of nodes, several groups at the same time.
 search.py chooses the groups. With up to 16 nodes, it tests every pair. Each trial has its own process group,
 so a hang or a crash affects only that trial. The coordinator writes the report to
 REPORT_DIR/screen/ddp_tests_result.json.

@@ -20,7 +20,7 @@ class Screening:
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
         self._ready: dict[Group, Result] = {}
-        """Results of pairs that were tested before the search requested them."""
+        """The results of pairs that were tested before the search requested them."""
         self._good: set[int] = set()
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
@@ -107,7 +107,7 @@ def checks(
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
-    """Return the bandwidth check. It is UNKNOWN without results, or with neither a limit nor a median."""
+    """Return the bandwidth check. It is UNKNOWN if there are no results, or neither a limit nor a median."""
     figures = [result for result in coordinator.results if result.busbw is not None]
     text = "no group gave a result"
     if figures:
@@ -151,7 +151,7 @@ def rows(screening: Screening) -> list[dict[str, Any]]:
 
 
 def named(nodes: Sequence[int]) -> str:
-    """Return node numbers as text, with ranges as first–last."""
+    """Return node numbers as text. Consecutive numbers are written as a range, first–last."""
     runs: list[list[int]] = []
     for node in sorted(nodes):
         if runs and node == runs[-1][-1] + 1:

@@ -39,9 +39,9 @@ HOPELESS = 8
 CANDIDATES = 32
 """Maximum number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""Upper limit for the default `bound`. Pairing that many suspects with each other takes as many rounds."""
+"""Upper limit for the default `bound`. Testing every pair of n suspects takes about n rounds."""
 SAMPLE = 4
-"""Number of pairs that are tested to distinguish a broken boundary from a bad link."""
+"""How many pairs are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6

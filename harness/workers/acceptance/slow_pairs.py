@@ -11,7 +11,7 @@ MIN_NODES = 4
 MOST_NODES = 16
 """Maximum number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
 SLOW = {"cuda": 0.5, "cpu": 0.02}
-"""A pair is slow below this fraction of the median of the faster half of all pairs.
+"""A pair is slow if its bandwidth is below this fraction of the median of the faster half of all pairs.
 
 The fraction is lower for CPUs, because several pods share them.
 """
@@ -44,7 +44,6 @@ def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]
     of = {node: {pair for pair in pairs if node in pair} for node in nodes}
     guilty = tuple(node for node in nodes if of[node] <= slow)
     left = {pair for pair in slow if not set(pair) & set(guilty)}
-    # Blame a link only if both of its nodes are fast in more than half of their own pairs. Otherwise, a node
-    # is the suspect.
+    # Blame a link only if both of its nodes are fast in most of their pairs. Otherwise, suspect a node.
     links = tuple(sorted(p for p in left if all(len(of[n] & left) * 2 < len(of[n]) for n in p)))
     return Suspicion(guilty, links, tuple(sorted(left - set(links))), usual)

@@ -28,7 +28,7 @@ class Unreadable(str):
 Number = Union[float, NotSupported, Unreadable, None]
 Word = Optional[str]
 Bus = tuple[int, int, int, int]
-"""A GPU's PCIe domain, bus, device and function."""
+"""A GPU's PCIe address: domain, bus, device and function."""
 _NOT_SUPPORTED_WORDS = ("n/a", "not supported", "not active on this gpu")
 _DEPRECATED = "requested functionality has been deprecated"
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:x|%|[A-Za-z/]+|bank\(s\))?")
@@ -37,13 +37,13 @@ _STATES = {word.lower(): word for word in ("Enabled", "Disabled", "Yes", "No")}
 _ACTIVE = {"active": True, "not active": False}
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
-"""Names of the error counters. Ampere has one counter; Hopper and later have two."""
+"""Names of the error counters. Ampere has one counter, and Hopper and later have two."""
 _ROOT = "nvidia_smi_log"
 _GPU = re.compile(r"<gpu(?: [^<>]*)?>.*?</gpu>", re.DOTALL)
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not permit."""
 _LIST_TAGS = ("processes", "supported_clocks", "accounted_processes", "vgpu_software_licensed_product")
-"""XML elements that do not describe a GPU's state."""
+"""XML elements that are ignored because they do not describe a GPU's state."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,23 @@ class Gpu:
     rows_pending: Word = None
     rows_failed: Word = None
     banks_exhausted: Number = None
-    """Number of memory banks without spare rows."""
+    """Number of memory banks that have no spare rows left."""
     pages_retired: Number = None
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """Maps each field for a pending or impossible memory repair to Yes, or to its text if that is neither Yes
-    nor No."""
+    """The fields that report a pending or impossible memory repair, with their text: Yes, or a text other
+    than Yes and No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
     pcie_width: Number = None
     pcie_width_max: Number = None
     sm_clock: Number = None
-    """Current clock in MHz."""
+    """The current SM clock in MHz."""
     sm_clock_max: Number = None
     reasons: frozenset[str] | NotSupported | None = None
-    """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
+    """The active throttle reasons, such as gpu_idle, sw_power_cap, hw_slowdown or hw_thermal_slowdown."""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
     """Maps each throttle reason whose state cannot be read to the text that nvidia-smi prints instead."""
     recovery: Word = None
@@ -104,7 +104,7 @@ class Gpu:
     """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
     Resources."""
     fabric_health: Mapping[str, str] = field(default_factory=dict)
-    """Maps each field of the fabric's health, such as bandwidth, to its text, such as Full or Degraded."""
+    """Maps each health field of the fabric, such as bandwidth, to its text, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Maps the path of a field to the NVML error that nvidia-smi prints instead of a value."""
 
@@ -123,7 +123,7 @@ class Smi:
     attached: int | None = None
     """Number of GPUs according to the driver."""
     damage: str = ""
-    """Why only part of the document could be parsed, or ""."""
+    """Why only part of the document could be parsed, or "" if all of it was parsed."""
 
 
 def parse(text: str, code: int = 0) -> Smi | None:
@@ -164,7 +164,7 @@ def parse(text: str, code: int = 0) -> Smi | None:
 
 
 def notes(text: str) -> list[str]:
-    """Return the lines in a text that are neither empty nor the beginning of an XML document."""
+    """Return the lines that are neither empty nor the beginning of an XML document."""
     lines = (line.strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line and not line.startswith(("<?xml", "<!DOCTYPE"))))
 
@@ -195,7 +195,7 @@ def parse_links(text: str) -> dict[str, list[float]]:
 
 
 def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
-    """Return a document with the complete GPUs from a damaged one, and the text that could not be parsed."""
+    """Return a document with a damaged document's complete GPUs, and the text that could not be parsed."""
     root = ElementTree.Element(_ROOT)
     for tag in ("driver_version", "cuda_version", "attached_gpus"):
         if found := re.search(f"<{tag}>([^<]*)</{tag}>", text):
@@ -392,7 +392,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the sum of the counters over the GPU's lifetime, or since the driver was loaded if larger.
+    """Return the larger sum of the counters: over the GPU's lifetime, or since the driver was loaded.
 
     GPUs before Turing have different counters (`old`). For those, only errors since the driver was loaded
     count, because the pages with older errors have been retired.

@@ -1,4 +1,4 @@
-"""Judge nvidia-smi's exit code, and the warnings, errors and lost GPUs that it prints besides the values.
+"""Judge nvidia-smi's exit code, and the warnings, errors and lost GPUs that it reports besides the values.
 
 nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
 exit code. Scripts that read only the values overlook this. All functions are pure.
@@ -35,7 +35,7 @@ _CODES = {
     14: ("gpu.inforom", "the infoROM of a GPU is corrupted"),
     15: ("gpu.lost", "a GPU has fallen off the bus, or is not accessible"),
 }
-"""Maps nvidia-smi's exit codes to (cause, meaning according to nvidia-smi's manual)."""
+"""Maps each of nvidia-smi's exit codes to a cause and the code's meaning in nvidia-smi's manual."""
 _RECOVERED = ("none", "n/a")
 _CONNECTED = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")
@@ -121,7 +121,7 @@ def fabric_problem(smi: Smi | None) -> str | None:
 
 
 def _of_node(smi: Smi, left: Sequence[str]) -> Check:
-    """Return the check of the whole output. `left` contains the lines that do not belong to a tested GPU."""
+    """Return the check of the output as a whole. `left` are the lines that do not concern a tested GPU."""
     known = [(cause, note) for note in left if (cause := cause_of(note)) is not None]
     if known:
         cause = known[0][0]
@@ -180,7 +180,7 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
 
 
 def _fabric_faults(gpu: Gpu) -> Iterator[str]:
-    """Yield what is wrong with the NVLink fabric of a GPU whose registration is complete."""
+    """Yield the problems in the NVLink fabric of a GPU whose registration is complete."""
     status = gpu.fabric_status or ""
     if (gpu.fabric or "").lower() == "completed" and status.lower() not in _REGISTERED:
         yield f"the registration with the NVLink fabric ended with {status}"

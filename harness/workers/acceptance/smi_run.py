@@ -51,7 +51,7 @@ def read(seconds: float = SECONDS) -> Reading:
         text, code = ask("-q", "-x", seconds=seconds)
     except FileNotFoundError as error:
         return Reading(None, str(error))
-    except OSError as error:  # including TimeoutError, which is a failure of the driver
+    except OSError as error:  # This includes TimeoutError. A timeout means that the driver failed.
         return Reading(None, str(error), failed=True)
     parsed = smi.parse(text, code)
     if parsed is None:

@@ -25,7 +25,7 @@ class Exhausted(Exception):
 
 @dataclass
 class Tested:
-    """The outcomes so far. A group is good after `repeats` good tests, and bad after one bad test."""
+    """All outcomes so far. A group is good after `repeats` good tests, and bad after one bad test."""
 
     repeats: int
     budget: int
@@ -42,7 +42,7 @@ class Tested:
         """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
-        if good == bad:  # nothing is known, or the fault is intermittent
+        if good == bad:  # Either nothing is known about the group, or the fault is intermittent.
             return None
         return "good" if good else "bad"
 
@@ -60,7 +60,7 @@ class Tested:
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
-        """Record one outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
+        """Record an outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
         self.outcomes.append((group, outcome))
         if outcome == "bad":
             self._counted[group] = 0

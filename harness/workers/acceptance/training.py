@@ -18,7 +18,7 @@ CLASSES = 4
 CHANCE = math.log(CLASSES)
 """The loss of a model that guesses uniformly."""
 SHARE = 0.5
-"""Fraction of CHANCE that the loss on unseen data must not exceed."""
+"""The loss on unseen data must not exceed this fraction of CHANCE."""
 STEPS = {"quick": 150, "full": 600}
 BATCH = 256
 FEATURES = 8
@@ -104,7 +104,7 @@ def _loss(model: Any, data: tuple[Any, Any]) -> float:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Allow only deterministic algorithms in PyTorch within the block."""
+    """Let PyTorch use only deterministic algorithms while the block runs."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

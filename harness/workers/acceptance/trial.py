@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     timeout = timedelta(seconds=options.timeout)
     first = options.rank == 0
-    # By default, the store uses libuv, which some PyTorch builds lack.
+    # The store uses libuv by default, but some PyTorch builds lack it.
     store = dist.TCPStore(
         "0.0.0.0" if first else options.host,  # noqa: S104 - the pods of the job must reach it
         0 if first else options.port,
@@ -85,7 +85,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         began = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)
-        if iteration:  # the first iteration also opens connections
+        if iteration:  # The first iteration is not timed, because it also opens connections.
             times.append(time.perf_counter() - began)
         # float32 sums of integers below 2**24 are exact, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())

@@ -1,9 +1,9 @@
 """Predict how the Pluto client (pluto-ml 0.0.29) renames metrics, and changes or drops values.
 
 The rules are derived from the client's code: `get_char` (util.py), `_log_via_sync` and
-`_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values
-or shorten metric names. A test compares these rules with the installed client. This module uses only the
-standard library.
+`_process_log_item_sync` (op.py), and `upload_metrics_batch` (sync/process.py). The client does not sample
+values or shorten metric names. A test compares these rules with the installed client. This module uses only
+the standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Sent:
     """What the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
-    """The numbers in the logged value as doubles, in order. Only the last one remains in the run."""
+    """The numbers in the logged value as doubles, in order. Only the last of them remains in the run."""
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
@@ -35,7 +35,7 @@ class Sent:
 
 
 def sent_name(name: str) -> str:
-    """Return the metric name that the client sends: `-` replaces all but printable ASCII characters."""
+    """Return the name that the client sends, in which `-` replaces all but printable ASCII characters."""
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 
@@ -67,7 +67,7 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client sends for a list. It logs the items in order, so the last number is kept."""
+    """Return what the client sends for a list. Items are logged in order, so the last number is kept."""
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -76,7 +76,7 @@ def _list(items: list[Any]) -> Sent:
         if one.kept:
             values += one.values
         elif one.values and hasattr(item, "item"):
-            values = []  # The item replaces the numbers before it, and the uploader drops it.
+            values = []  # This item replaces the numbers before it, but the uploader drops it.
     if len(values) > 1:
         reasons.append(f"of the {len(values)} numbers in a list, the client keeps only the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
@@ -109,7 +109,7 @@ def _scalar(value: Any) -> Sent:
 
 def _no_number(value: Any) -> Sent:
     if type(value).__module__.partition(".")[0] == "pluto":
-        return Sent()  # Files, tables and other Pluto objects are not metrics.
+        return Sent()  # Files, tables and other Pluto objects are not logged as metrics.
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)
@@ -129,7 +129,7 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why a step and all values logged with it do not reach the run, or "" if the step is valid."""
+    """Return why values logged with this step do not reach the run, or "" if the step is valid."""
     if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"

@@ -16,7 +16,7 @@ from . import client_rules
 
 METRIC = 0
 SENT = 2
-"""METRIC and SENT are the values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
+"""The values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store, as stored in the queue."""
 Ranges = list[list[int]]
 
 

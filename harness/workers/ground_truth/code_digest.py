@@ -32,14 +32,15 @@ from typing import Any
 
 Fact = list[str]
 PLACES = tuple(dict.fromkeys(["/workspace", os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]))
-"""The folder with the harness's files in the worker image, and the folder that contains this package."""
+"""The folders whose files are reported: the one with the harness's files in the worker image, and the one
+that contains this package."""
 IMAGE = "/etc/pluto-e2e-harness.image"
 """The file that contains the worker image's tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
 """Maximum number and total size of the files that are read in PLACES. Imported files are always read."""
 LONGEST = 400
-"""Maximum length of a name or value in characters, so that a fact fits into a frame even when escaped."""
+"""Maximum length of a name or value in characters, so that a fact fits into a frame even if it is escaped."""
 _PYC_HEADER = 16
 
 
@@ -52,7 +53,7 @@ class Files:
         self._first = {path: (_state(path), _sha256(path)) for path in self._listed()}
 
     def facts(self, last: bool = False) -> Iterator[Fact]:
-        """Yield the facts about the files. With `last`, omit files that were never imported."""
+        """Yield the facts about the files. If `last` is true, omit files that were never imported."""
         ran = dict(self._ran())
         now = {path: _sha256(path) for path in ran}
         for path, (state, digest) in self._first.items():
@@ -138,7 +139,7 @@ def _stale(path: str, cached: str) -> bool:
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
-        return False  # If the bytecode is not usable, Python has compiled the source.
+        return False  # If the bytecode was not usable, Python has compiled the source instead.
 
 
 def _taken(head: bytes, path: str, source: bytes) -> bool:
@@ -208,7 +209,7 @@ def _client() -> Iterator[Fact]:
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
         wanted = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
-        # Python runs .pth files at startup. Users may delete one to prevent that.
+        # Python runs .pth files at startup. Users may delete such a file to prevent that.
         if digests[path] != wanted and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:

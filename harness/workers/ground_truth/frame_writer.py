@@ -28,10 +28,11 @@ from .kept_rows import KeptRows
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
-"""Rate limit (rows per second) and burst size below which each row is written immediately in its own frame,
-so that no row is lost if the process is killed. A rank that logs faster writes several rows per frame."""
+"""The rate limit (rows per second) and the burst size. Up to these limits, each row is written immediately in
+its own frame, so that no row is lost if the process is killed. A rank that logs faster writes several rows
+per frame."""
 MAX_WARNINGS = 200
-"""Maximum number of warnings. There is at most one per metric and reason."""
+"""Maximum number of warnings in the log. There is at most one per metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
 """Duplicates of the original stdout and stderr. They remain valid after a redirection, and child processes do
 not inherit them."""
@@ -86,7 +87,7 @@ class Recorder:
         try:
             facts = code_digest.facts(last)
         except Exception as error:
-            # Training must continue even if the code cannot be identified. The checks read this reason.
+            # Training must continue even if the code cannot be identified. The checks report this reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._reports_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
@@ -135,7 +136,7 @@ class Recorder:
         )
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """Record what the Pluto client queued and sent (client_state.py).
+        """Record what the Pluto client has queued and sent (client_state.py).
 
         Omit data that is too long for a frame.
         """
@@ -277,7 +278,7 @@ class Recorder:
                 del items[:take]
             except ValueError:
                 if take == 1:
-                    del items[:1]  # Otherwise this item would block all later ones.
+                    del items[:1]  # Otherwise, this item would block all later items.
                     raise
                 take //= 2
 

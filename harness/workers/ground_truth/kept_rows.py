@@ -1,4 +1,4 @@
-"""Determine which rows of a metric Pluto keeps: for each step, the row with the latest time.
+"""Determine which of a metric's rows Pluto keeps. For each step, this is the row with the latest time.
 
 If several rows for a step have the same time, Pluto keeps the one that was logged last. So if a rank's steps
 go back or repeat, later rows replace earlier ones. Beyond the ground truth's row limit, only the rows that
@@ -18,7 +18,7 @@ class KeptRows:
     def __init__(self) -> None:
         self._steps, self._values, self._times = array("q"), array("d"), array("q")
         self.ascending = True
-        """Whether every step was higher than the previous one."""
+        """Whether each step so far was higher than the previous one."""
         self.known = True
         """False if a row was omitted because its step does not fit into 64 bits."""
 

@@ -1,4 +1,4 @@
-"""Encode and decode ground truth: authenticated lines on a rank's stdout that record what it logged.
+"""Encode and decode ground truth: authenticated lines on a rank's stdout that record what the rank logged.
 
 This module uses only the standard library, because ranks import it in their pods. The harness imports it to
 read logs.
@@ -61,7 +61,7 @@ _FRAMES = {
 
 
 def encode_value(value: float) -> float | str:
-    """Return a value that JSON can represent: non-finite floats become strings."""
+    """Return the value in a form that JSON can represent. Non-finite floats become strings."""
     value = float(value)
     if math.isnan(value):
         return "NaN"
@@ -71,7 +71,7 @@ def encode_value(value: float) -> float | str:
 
 
 def decode_value(value: float | str) -> float:
-    """Return the float that `encode_value` encoded."""
+    """Return the float from the JSON value that `encode_value` returned."""
     return float(value)
 
 

@@ -1,7 +1,7 @@
-"""Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
+"""Check whether a job's ranks can connect to each other. Run `python -m netcheck` in all pods at once.
 
-Exit codes: 0 if no check failed, 1 if a check failed, 2 for a usage error. If no check failed but a result is
-unknown, a warning on stderr names that result, and the exit code is 0, or 3 with --strict.
+Exit codes: 0 if no check failed, 1 if a check failed, 2 for a usage error. If no check failed but some result
+is unknown, a warning on stderr names it, and the exit code is 0 (3 with --strict).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .diagnose import DEADLINE, diagnose
 
 EXIT = {"ok": 0, "failed": 1, "unknown": 0}
 STRICT = 3
-"""The exit code for an unknown result with --strict."""
+"""The exit code if the verdict is unknown and --strict is set."""
 
 
 def parser() -> argparse.ArgumentParser:

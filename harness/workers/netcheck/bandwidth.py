@@ -24,11 +24,12 @@ from .matrix import classify
 from .reach import connect
 
 BUDGET = 30.0
-"""Maximum number of seconds for all pairs together, if the network responds."""
+"""Maximum number of seconds for measuring all pairs, provided that the network responds."""
 LONGEST = 0.5
-"""Maximum seconds per stream. A 10 Gbit/s link across a continent reaches its full rate within this time."""
+"""Maximum duration of a stream in seconds. A 10 Gbit/s link across a continent reaches its full rate
+sooner."""
 WARM_UP = 0.3
-"""The initial fraction of a stream during which bytes are not counted."""
+"""The fraction of a stream's duration, from its start, during which received bytes are not counted."""
 PINGS = 100
 SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU alone does not reduce the
@@ -36,13 +37,14 @@ rate that far."""
 COMPARABLE = 0.5
 """While the machine is busy, a pair that reaches this fraction of other pairs' rates is not slow."""
 REFERENCES = 2
-"""Number of pairs with which a slow pair is compared. A single one might be temporarily slow."""
+"""Number of pairs with which a slow pair is compared. A single reference pair might be temporarily slow."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
 rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
-"""Maximum number of remeasurements of a slow pair, and of a pair for which the machine was too busy."""
+"""How often a pair is measured again: at most AGAIN times if it is slow, or AGAIN_IF_BUSY times if the
+machine was too busy."""
 _CHUNK = 1 << 20
 
 
@@ -103,8 +105,8 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
     A pair that is slow or failed is remeasured on its own up to AGAIN times, because another process may have
-    used the CPU. The fastest measurement counts. Pairs with the usual rate are measured before and after it,
-    to recognise a busy machine (`_under_load`).
+    used the CPU. The fastest measurement counts. Pairs with the usual rate are measured before and after
+    these measurements, to detect a busy machine (`_under_load`).
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -140,7 +142,7 @@ def _doubtful(measured: Measured, usual: float) -> bool:
 
 
 def _better(known: Measured, again: Measured, usual: float) -> Measured:
-    """Return the preferred measurement: not slow before slow, and slow before undecided."""
+    """Return the better measurement. Fast is better than slow, and slow is better than undecided."""
     return max(known, again, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
 
 
@@ -148,8 +150,8 @@ def _under_load(measured: Measured, usual: float, load: float) -> Measured:
     """Return a slow pair's measurement, adjusted for the load on the machine.
 
     `load` is the fraction of their usual rates that the other pairs reached at the same time. While the
-    machine is busy, a pair counts as fast if it reaches at least COMPARABLE of the other pairs' fraction.
-    Between SLOW and COMPARABLE, it is unknown whether the link or the machine is slow.
+    machine is busy, a pair counts as fast if its own fraction is at least COMPARABLE times `load`. Between
+    SLOW and COMPARABLE, it is unknown whether the link or the machine is slow.
     """
     if measured.error or measured.rate >= SLOW * usual:
         return measured
@@ -173,7 +175,7 @@ def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) ->
 
 
 def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
-    """Measure `pairs` again, and return the highest ratio of current to usual rate, capped at 1."""
+    """Measure `pairs` again. Return the highest ratio of current rate to usual rate, capped at 1."""
     measured = {pair: ask(pair, seconds) for pair in pairs}
     shares = [each.rate / found[pair].rate for pair, each in measured.items() if not each.error]
     return max(1e-3, min(1.0, max(shares))) if shares else 1.0

@@ -54,9 +54,9 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
 
 
 def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:
-    """Return the cell. Its outcome is dns.old_address if DNS returned an address that is not the rank's.
+    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's.
 
-    `known` are the addresses of the receiver.
+    `known` contains the receiver's addresses.
     """
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
     if not silent or not known or cell.address in known or not cell.address:
@@ -68,7 +68,7 @@ def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:
 def _rejected(
     pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], known: Set[str]
 ) -> Cell:
-    """Return the cell. Its outcome is tcp.rejected if a firewall caused the failure.
+    """Return the cell, with the outcome tcp.rejected if a firewall caused the failure.
 
     A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
     own reports show that it was listening all the time, and a connection in the opposite direction shows that

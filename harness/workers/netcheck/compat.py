@@ -1,4 +1,4 @@
-"""Implement the functions in ColossalAI's guide for Kubernetes, using netcheck.
+"""Implement the functions described in ColossalAI's Kubernetes guide, using netcheck.
 
 The variables COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. With
 DEBUG_DISTRIBUTED=1, the diagnosis is printed.
@@ -28,7 +28,7 @@ ENTRIES = {
     "dns_resolution": "dns",
     "port_availability": "tcp",
 }
-"""Maps each check in ColossalAI's guide to netcheck's step."""
+"""Maps each check in ColossalAI's guide to the netcheck step that performs it."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(
@@ -89,7 +89,7 @@ def wait_for_master_ready(
 
 
 class Issues(dict[str, Any]):
-    """The result that ColossalAI's guide describes: whether each check passed, and the recommendations.
+    """The result described in ColossalAI's guide: whether each check passed, and recommendations.
 
     `diagnosis` is the complete result, with the matrix of all pairs.
     """
@@ -98,7 +98,7 @@ class Issues(dict[str, Any]):
 
 
 def diagnose_distributed_issues() -> Issues:
-    """Run a diagnosis together with the other ranks. Return the result that ColossalAI's guide describes.
+    """Run a diagnosis together with the other ranks. Return the result described in ColossalAI's guide.
 
     An entry is True if its check passed, and False if it failed or its result is unknown. The entry
     `netcheck` is True if all checks passed. Otherwise, there are recommendations.

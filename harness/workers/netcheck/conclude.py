@@ -34,7 +34,7 @@ from .reach import REJECTED
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that blame the rank that looked up a name, not the rank with that name."""
+"""Causes for which the rank that looked up a name is to blame, not the rank with that name."""
 PLACED = (
     "tcp.filtered",
     REJECTED,
@@ -44,7 +44,8 @@ PLACED = (
     "address.family",
     "mtu.black_hole",
 )
-"""Causes that blame ranks according to the pattern in the matrix. All other causes blame the probed rank."""
+"""Causes for which the pattern in the matrix determines the ranks to blame. For all other causes, the probed
+rank is to blame."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 TAKEN = "port.taken"
@@ -177,7 +178,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
 def _without_taken(
     cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report]
 ) -> dict[tuple[int, int], Cell]:
-    """Return the cells except those that failed because the probed rank could not open its port."""
+    """Return the cells, without those that failed because the probed rank could not open its port."""
     taken = {report.place for report in reports if any(f.cause == TAKEN for f in report.findings)}
     return {
         pair: cell for pair, cell in cells.items() if pair[1] not in taken or cell.outcome not in NOT_ITS_OWN
@@ -193,7 +194,7 @@ def _bad(
 ) -> list[Finding]:
     """Return findings for the failed cells in the matrix. `alone` means that only one row is known.
 
-    `slow` is a clause about busy nodes, which may be the reason why a rank is missing.
+    `slow` is a clause about busy nodes, because a rank may be missing for that reason.
     """
     absent, found = set(missing), []
     for cause in CAUSES:
@@ -222,10 +223,10 @@ def _bad(
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query the DNS.
+    """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query DNS.
 
-    If none of the job's ranks has the address and none responds there, the result is unknown. The
-    address may belong to a Service that does not forward netcheck's ports.
+    If no rank of the job has the address and none responds there, the result is unknown, because the address
+    may belong to a Service that does not forward netcheck's ports.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -341,7 +342,7 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return an ok finding for each step passed by all pairs, and an unknown one for each remaining step."""
+    """Return an ok finding for each step that all pairs passed, and an unknown one for each other step."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 STEP = 0.05
-"""The duration of each sleep in seconds."""
+"""How long the thread sleeps each time, in seconds."""
 WINDOW = 10.0
-"""The period in seconds over which delays are reported."""
+"""The period before the current time over which delays are reported, in seconds."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 
@@ -50,7 +50,7 @@ class Delay:
 
 
 class CpuDelay:
-    """Measures delays in a thread until `stop` is set."""
+    """Measures this process's delays in a background thread until `stop` is set."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -92,7 +92,7 @@ class CpuDelay:
 
 
 def _totals() -> tuple[float, float]:
-    """Return how many seconds some process on the node waited for a CPU, and the container was throttled."""
+    """Return how long some process waited for a CPU, and how long the container was throttled, in seconds."""
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

@@ -12,7 +12,7 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result on one rank. If `whole` is true, it covers all pairs, otherwise only this rank's probes.
+    """The result on one rank. It covers all pairs if `whole` is true, otherwise only this rank's probes.
 
     `rows` maps each rank that reported to its row of the matrix, with a cell for each probed rank.
     """
@@ -41,7 +41,7 @@ class Diagnosis:
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_message(self) -> dict[str, Any]:
-        """Return the data for `of`, without default values, because a matrix has many cells."""
+        """Return the fields of `of` as a dictionary, without defaults because a matrix has many cells."""
         rows = {s: {r: cell.as_message() for r, cell in row.items()} for s, row in self.rows.items()}
         return {**self._as_dict(), "rows": rows}
 
@@ -51,7 +51,7 @@ class Diagnosis:
         return {**self._as_dict(), "rows": rows}
 
     def _as_dict(self) -> dict[str, Any]:
-        """Return all fields except `rows`."""
+        """Return the diagnosis as JSON-compatible data, without `rows`."""
         return {
             **vars(self),
             "ranks": list(self.ranks),

@@ -22,7 +22,7 @@ _CELLS = {
 
 
 def text(result: Diagnosis, color: bool = False) -> str:
-    """Return the diagnosis as text. With `color`, the most important lines are bold."""
+    """Return the diagnosis as text. If `color` is true, the most important lines are bold."""
     return "\n".join(_lines(result, color))
 
 

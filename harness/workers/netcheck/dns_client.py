@@ -1,4 +1,4 @@
-"""Query a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891): addresses, TTL, negative answers.
+"""Query a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891).
 
 The system resolver hides details that are needed here: an answer's TTL, whether a "no such name" comes from a
 cache, and whether a server does not respond at all.
@@ -59,8 +59,8 @@ def ask(
 ) -> Answer:
     """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED.
 
-    Without an answer, the query is repeated after REPEAT seconds, then after twice as long each time, because
-    a busy server also answers the repeated queries. An answer to any of them counts.
+    Without an answer, the query is repeated after REPEAT seconds, and the interval then doubles each time,
+    because a busy server answers every repeated query as well. An answer to any of the queries counts.
     """
     ends = time.monotonic() + seconds
     try:
@@ -176,7 +176,7 @@ def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
 
 
 def _reply(asking: socket.socket, question: bytes, ends: float) -> bytes | None:
-    """Return the message that answers the question, or None without one by the monotonic time `ends`."""
+    """Return the message that answers the question, or None if none arrives by the monotonic time `ends`."""
     while True:
         asking.settimeout(max(0.01, ends - time.monotonic()))
         try:

@@ -22,8 +22,8 @@ MARK = "@netcheck1 "
 MAX_LINE = 4000
 _CHUNK = 3800
 MAX_JSON = 64 << 20
-"""Maximum size of a diagnosis in bytes. The limit is needed because the job knows the nonce and can print any
-diagnosis."""
+"""Maximum size of a diagnosis in bytes. The limit is needed because the job knows the nonce and could print a
+diagnosis of any size."""
 _BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
 
 

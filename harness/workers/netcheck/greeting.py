@@ -1,4 +1,4 @@
-"""Provide a small server and client with which ranks exchange their run ids and ranks.
+"""Provide a small server and client with which processes exchange their run ids and rank numbers.
 
 A message has a 16-byte header (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds are:
 
@@ -30,7 +30,7 @@ _MOST = 64 * 1024 * 1024
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
 _IDLE = 8
-"""Maximum number of the server's threads that wait for a connection."""
+"""Maximum number of server threads that wait for a connection. Further threads end after their connection."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Server:
         self._listening = _listen(port)
         self.port: int = self._listening.getsockname()[1]
         self._idle = 0
-        """Number of threads that wait for a connection."""
+        """Number of the server's threads that are waiting for a connection."""
         self._more()
 
     def __enter__(self) -> Server:

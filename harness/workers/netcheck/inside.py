@@ -1,9 +1,9 @@
-"""Run a check in a container whose job is running or hanging. Used by `harness netcheck RUN`.
+"""Run a check in a container whose job is running or hangs. Used by `harness netcheck RUN`.
 
-The ranks and their addresses come from three sources, of which later ones override earlier ones: the
-environment of the container's first process, the environment of the training's first process (a script may
-export more variables), and torchrun's options. This module prints the ports that are in use as one line, and
-then reads the check's parameters as one line from stdin.
+The ranks and their addresses come from three sources. Later sources override earlier ones: the environment of
+the container's first process, the environment of the training's first process (a script may export more
+variables), and torchrun's options. This module prints the ports that are in use on one line, and then reads
+the check's parameters from one line of stdin.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]
 
 
 def ports_in_use(proc: Path = PROC) -> list[int]:
-    """Return all local TCP ports that listeners or connections in this network namespace use."""
+    """Return all local TCP ports that are used by listeners or connections in this network namespace."""
     lines = (line for name in ("tcp", "tcp6") for line in _lines(proc / "net" / name))
     found = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
     return sorted({int(match[1], 16) for match in found if match})

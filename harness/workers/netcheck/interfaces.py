@@ -112,7 +112,7 @@ def setup_networking(
     *,
     folder: str = INFINIBAND,
 ) -> tuple[dict[str, str], list[str]]:
-    """Set gloo's and NCCL's interface to the interface on the route to `address`, an IP address of rank 0.
+    """Make gloo and NCCL use the interface on the route to `address`, an IP address of rank 0.
 
     Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
     changed, and InfiniBand is never disabled. Raises OSError if there is no route.
@@ -125,8 +125,8 @@ def setup_networking(
         if into.get(name):
             said.append(f"{name}={into[name]} stays unchanged: it was already set")
         elif route is not None and route.interface not in ("", "lo"):
-            # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes the match exact. gloo
-            # expects one exact name.
+            # For NCCL, a name is a prefix, so eth1 also matches eth10. "=" makes the match exact.
+            # gloo expects one exact name.
             done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
             said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
     devices = infiniband(folder)

@@ -23,7 +23,7 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 TELL = 2.0
 """Seconds for which rank 0 keeps the store open after a timeout, so that other ranks report the cause too."""
 LEAVE = 0.5
-"""Seconds to wait before the interpreter exits."""
+"""Seconds to wait before the interpreter exits, so that gloo's threads can finish."""
 
 
 def failure(cause: str, text: str) -> RuntimeError:
@@ -102,7 +102,7 @@ def _leave() -> None:
 
 
 def _agent_listens() -> bool:
-    """Return whether torchrun's agent opens rank 0's port. If not, rank 0 itself opens the port."""
+    """Return whether torchrun's agent opens rank 0's port. Otherwise, rank 0 itself opens it."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

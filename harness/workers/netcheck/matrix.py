@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .finding import listed
 
 _BOOT_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The identifier that is used if a node's name is unknown (surroundings.py)."""
+"""Matches a boot id, which identifies a node whose name is unknown (surroundings.py)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,8 +65,8 @@ def classify(
 ) -> list[Pattern]:
     """Return patterns that together cover all bad pairs (sender, receiver), but none of the good pairs.
 
-    A pair in neither set is unknown. `machines` maps ranks to node names. If all bad pairs have one node in
-    common, only the ranks on that node are blamed.
+    A pair in neither set is unknown. `machines` maps ranks to node names. If all bad pairs involve the same
+    node, only the ranks on that node are blamed.
     """
     bad = set(bad)
     known = bad | set(good)

@@ -35,7 +35,8 @@ from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds for which a rank waits for rank 0's verdict after the deadline, with and without a connection."""
+"""Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if the two can connect,
+otherwise NO_GRACE."""
 SETTLE = {
     "dns.no_record": 5.0,
     "dns.advertised": 5.0,
@@ -44,20 +45,20 @@ SETTLE = {
     "dns.negative_cached": 1e9,
     PENDING: 1e9,
 }
-"""Seconds after the last rank's first report until a failure is final. DNS records may appear late, a DNS
-server may be starting, and cached negative answers expire."""
+"""For each of these failures, the number of seconds after the last rank's first report at which it is final.
+DNS records may appear late, a DNS server may be starting, and cached negative answers expire."""
 SETTLED = 1.6
-"""Seconds until a failure that is not in SETTLE is final. A retry takes less time than this."""
+"""For any other failure, the number of seconds after which it is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
-"""Maximum seconds that rank 0 waits until all ranks that reported have the verdict, and extra seconds for
-each of these ranks. An unreachable rank gets the verdict in response to its next report."""
+"""To deliver the verdict to all ranks that reported, rank 0 waits at most INFORM seconds plus INFORM_EACH
+seconds per rank. An unreachable rank gets the verdict in response to its next report."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
 """Minimum seconds between two reports if nothing has changed. While cells are pending, a rank also waits
-PARTIAL seconds per rank of the job between reports, because rank 0 reads all of them."""
+PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
 SILENT_AFTER = 2.0
@@ -103,13 +104,15 @@ class Member:
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
-        """Maps the place of each rank that is known to listen to (instance, port)."""
+        """The instance and port of each rank that is known to be listening, keyed by its place."""
         self._no_verdict = b"null"
         """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
         self._refused: dict[tuple[str, int, float], float] = {}
-        """On rank 0, maps (connecting instance, peer's place, time of the attempt) to the report's time."""
+        """On rank 0, the arrival time of each report of a refused connection, keyed by (connecting instance,
+        peer's place, time of the attempt)."""
         self._reports: dict[str, tuple[Report, float, float]] = {}
-        """Maps each instance to (its newest report, the time of its first report, that of the newest one)."""
+        """Maps each instance to its newest report, the time of its first report, and the time of its newest
+        report."""
         self._sent: tuple[Any, float] = ((), 0.0)
         """The row in this rank's newest report to rank 0, and when it was sent."""
         self._result: Diagnosis | None = None
@@ -220,7 +223,7 @@ class Member:
         return second
 
     def _leave_master_port(self) -> None:
-        """Free MASTER_PORT before any rank gets the verdict, because the training opens it afterwards."""
+        """Close MASTER_PORT before any rank gets the verdict, because the training opens it afterwards."""
         if self._first_too:
             self._first_too.close()
             self._first_too = None
@@ -261,7 +264,7 @@ class Member:
     def _place(self) -> int:
         """Return this process's index in the list of peers, or its rank if the index is not yet known.
 
-        With hostNetwork, the process may find itself at the addresses of several peers until these have
+        With hostNetwork, the process may find itself at several peers' addresses until those peers have
         started.
         """
         own = [p for p, probe in list(self._probes.items()) if probe.cell.instance == self._hello.instance]
@@ -332,7 +335,7 @@ class Member:
             return self._no_verdict if self._result is None else self._verdict
 
     def _receive_verdict(self, data: dict[str, Any]) -> None:
-        """Store rank 0's verdict, or the ranks that it knows to listen."""
+        """Store rank 0's verdict, or the ranks that rank 0 knows to be listening."""
         if "listening" in data:
             self._listening_at = {int(place): (i, port) for place, (i, port) in data["listening"].items()}
             self._apply_listening()
@@ -348,7 +351,7 @@ class Member:
             self._master.listens = self._listening_at[0][1]
 
     def _current(self) -> list[Report]:
-        """Return all reports, completed with rank 0's knowledge. Failures that are not proved are pending.
+        """Return all reports, supplemented with what rank 0 knows. Failures that are not proved are pending.
 
         A refused connection is proved if the peer reported after the attempt, because it was listening the
         whole time. A rank that is currently not reporting has ended, or does not get a CPU.
@@ -441,7 +444,8 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_message()).encode()  # Encoded only once, as it is large for 64 ranks.
+        # The verdict is encoded only once, because it is large for 64 ranks.
+        verdict = json.dumps(result.as_message()).encode()
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
@@ -525,11 +529,11 @@ class Member:
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(greetings))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
-        """Return the response to a message, or None without a response. Bytes in `data` are already JSON."""
+        """Send a message. Return the response, or None if there is none. Bytes in `data` are already JSON."""
         body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
-        )  # Small segments get through even if full packets do not.
+        )  # Small segments get through even where full-size packets are dropped.
         if reached.connection is None:
             return None
         with reached.connection as connection:

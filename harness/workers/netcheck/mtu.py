@@ -17,7 +17,7 @@ from .greeting import call
 from .reach import connect
 
 PAYLOAD = 256 * 1024
-"""Bytes per transfer. This is many full packets, even with jumbo frames."""
+"""Number of bytes per transfer. They fill many packets, even with jumbo frames."""
 _ZEROS = memoryview(bytes(PAYLOAD))
 SECONDS = 1.5
 """Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
@@ -41,8 +41,8 @@ class Filled:
 def fill(address: str, port: int, within: float = SECONDS, connection: socket.socket | None = None) -> Filled:
     """Send full packets to a greeting server. Each transfer may take `within` seconds.
 
-    The first transfer uses `connection`, if given: the one on which the server has just responded. A stall
-    only counts if small packets get through at the same time.
+    If `connection` is given, the first transfer uses it. It is the connection on which the server has just
+    responded. A stall only counts if small packets get through at the same time.
     """
     seconds = _sent(connection, within) if connection else _seconds(address, port, None, within)
     took: dict[int | None, float] = {}

@@ -2,9 +2,10 @@
 
 Queries go directly to the servers in /etc/resolv.conf (dns_client.py). The first query only checks whether
 the name exists. It uses an unassigned record type that is chosen at random each time. Some caches, such as
-CoreDNS, store answers by name and type. Such a query does not leave a negative answer there that torch, NCCL
-or gloo would get, so the checks do not delay the record for them. Other caches store "no such name" for all
-types. They are recognised by a TTL that counts down, and are not queried again until the answer expires.
+CoreDNS, store answers by name and type. In such a cache, the query leaves no negative answer that torch, NCCL
+or gloo would get, so the checks do not delay the moment at which these can resolve the name. Other caches
+store "no such name" for all types. They are recognised by a TTL that counts down, and are not queried again
+until the answer expires.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 PATIENCE, SHORT = 5.0, 1.0
-"""Seconds to wait for an answer, as in glibc's resolver, and for the first of several servers."""
+"""Seconds to wait for an answer: PATIENCE as in glibc's resolver, but at most SHORT in the first round if
+there are several servers."""
 AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
-"""Number of additional queries that must confirm that a name exists, and the number in jobs of MANY ranks or
-more. All ranks query each name, so in a large job, a rank needs fewer queries to reach every replica."""
+"""Number of additional queries that must confirm that a name exists: AGREE, or AGREE_IN_MANY in jobs of MANY
+ranks or more. All ranks query each name, so in a large job, a rank needs fewer queries to reach every
+replica."""
 Ask = Callable[..., Answer]
 _HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
-"""Maps a hosts file's path to its inode, modification time and size, and to its content at that time."""
+"""A cache of hosts files, keyed by path: the inode, modification time and size, and the content at that
+time."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +84,14 @@ class Lookup:
     text: str = ""
     again: float = 0.0
     found: str = ""
-    """The full name for which the record exists."""
+    """The full name under which the DNS record was found."""
     waited: float = 0.0
     """Seconds without an answer from any DNS server, if that is the cause."""
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """A name that did not exist at time `at`.
-
-    If `kept` is true, a cache repeats that answer until `until`.
-    """
+    """A "no such name" answer, given at time `at`. If `kept` is true, a cache repeats it until `until`."""
 
     ttl: int
     at: float
@@ -125,7 +126,7 @@ class Names:
     asking: float | None = None
     """The monotonic time at which the pending query was sent, or None."""
     _answered: dict[float, float] = field(default_factory=dict)
-    """Maps the monotonic time of each answer to its duration in seconds."""
+    """Maps the monotonic time of each answer to the number of seconds that the answer took."""
     _patience: float = 1.0
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
@@ -220,7 +221,7 @@ class Names:
         """Query the servers in the system resolver's order, and return the first valid answer."""
         answer, servers = Answer("silent"), self.configuration.servers
         longest = self.seconds * self._patience / len(servers)
-        # With several servers, the first round is short, because one of them may be gone.
+        # If there are several servers, the first round is short, because one of them may be down.
         for seconds in (longest,) if len(servers) == 1 else (min(SHORT, longest), longest):
             silent = False
             for server in servers:
@@ -237,7 +238,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return how many seconds the slowest answer since a monotonic time took, or 0 without an answer."""
+        """Return how many seconds the slowest answer since a monotonic time took, or 0 if there was none."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:

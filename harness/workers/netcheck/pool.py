@@ -16,7 +16,8 @@ from collections.abc import Callable
 FIRST = 2
 """The number of threads with which a pool starts."""
 STUCK = 0.5
-"""If all attempts take this many seconds or more while others are due, the number of threads doubles."""
+"""If all running attempts take at least this many seconds while others are due, the number of threads
+doubles."""
 
 
 class Pool:

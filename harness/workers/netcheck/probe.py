@@ -21,15 +21,18 @@ from .reach import CONNECT_SECONDS, REJECTED, connect
 PENDING = "pending"
 ADVERTISED = "dns.advertised"
 RESPONDED = (OK, ADVERTISED, "address.advertised", "mtu.black_hole")
-"""Outcomes in which the peer itself responded to the greeting, so that reports can be exchanged."""
+"""Outcomes that mean that the peer itself responded to the greeting, so that reports can be exchanged with
+it."""
 AGAIN = 0.3
-"""Seconds without a response after which an earlier failure is discarded, unless it is in SILENT."""
+"""If an attempt has had no response for this many seconds, the failure of an earlier attempt is discarded,
+unless it is in SILENT."""
 SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
-"""Seconds without a response to at least two SYN packets after which a connection counts as filtered."""
+"""If a connection attempt has had no response for this many seconds, it counts as filtered. The kernel sends
+at least two SYN packets in this time."""
 SERVER = ("dns.server_silent", "dns.server_refused", "dns.server_failed")
-"""Outcomes of a lookup that concern the DNS server and not the name."""
+"""Outcomes of a DNS lookup for which the server is to blame, not the name."""
 SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
 """Outcomes for which the next attempt waits longer, because the other process may only be slow."""
 MAX_PATIENCE = 8.0
@@ -37,9 +40,10 @@ MAX_PATIENCE = 8.0
 ASKED = 1.0
 """If the DNS server has not answered for this many seconds, the text of a pending cell says so."""
 QUICK = 1.2
-"""Timeout in seconds if several ports are tried. It is long enough for at least two SYN packets."""
+"""Timeout in seconds for a connection if the probe tries several ports. It is long enough for at least two
+SYN packets."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
-"""Outcomes for a port on which another program or a different rank listens."""
+"""Outcomes that suggest that another program or a different rank listens on the port."""
 _STRIDE, _ALTERNATIVES = 16, 7
 
 
@@ -77,11 +81,12 @@ class Cell:
     port: int = 0
     """The port to which the probe connected."""
     sender: str = ""
-    """The address of the machine whose ICMP message terminated the connection, or ""."""
+    """The address of the machine whose ICMP message ended the connection attempt, or ""."""
     waited: float = 0.0
     """Seconds without a response, if the outcome is that no response arrived."""
     listened: bool = False
-    """Whether the peer was known to listen on this port both before and after the attempt (member.py)."""
+    """Whether the peer was known to be listening on this port both before and after the attempt
+    (member.py)."""
     unrouted: bool = False
     """Whether the probing rank's own routing table has no route to the address."""
     withheld: str = ""
@@ -105,7 +110,7 @@ class Probe:
     fills = True
     """Whether the probe also sends full packets."""
     everywhere = False
-    """Whether the peer must respond at all of its name's addresses. Otherwise, one is enough."""
+    """Whether the peer must respond at all addresses of its name. If false, one address is enough."""
 
     def __init__(
         self,
@@ -119,9 +124,9 @@ class Probe:
     ) -> None:
         """`place` is the peer's index. `also` is an additional port to try, or 0.
 
-        With hostNetwork, other ranks may listen at the same address. If only another rank responds there,
-        the probe accepts it for now, but continues until the peer responds. `also` is needed because a
-        Service may forward only that port.
+        With hostNetwork, several ranks may listen at the same address. If only a different rank responds
+        there, the probe accepts its response for now, but continues until the peer responds. `also` is needed
+        because a Service may forward only that port.
         """
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
         self._port, self._place, self._also = peer.port or port, place, also
@@ -135,11 +140,12 @@ class Probe:
         """Returns for how many seconds since a monotonic time this process was delayed."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
-        """The number of seconds until the next attempt."""
+        """How many seconds the probe waits before its next attempt."""
         self._greeted: socket.socket | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
-        """The full name for which the peer's record exists, and the name that torchrun may publish for it."""
+        """The full name for which the peer has a DNS record, and the name that torchrun may publish for the
+        peer."""
 
     def start(self) -> Probe:
         """Start probing the peer in a new thread."""
@@ -224,7 +230,7 @@ class Probe:
             self._keep(None)
 
     def _keep(self, connection: socket.socket | None) -> None:
-        """Keep the connection of the last greeting that succeeded, instead of an earlier one."""
+        """Keep the connection of the most recent successful greeting, and close the previous one."""
         if self._greeted is not None:
             self._greeted.close()
         self._greeted = connection
@@ -239,7 +245,7 @@ class Probe:
             return self._cell
         if self._cell.outcome == ADVERTISED and self._cell.instance == cell.instance:
             return self._named(replace(cell, rate=self._cell.rate))
-        # Sending full packets is slow, so the responding rank is shown before that.
+        # Sending full packets is slow, so the pending cell already shows which rank responded.
         if self._cell.outcome not in (OK, "mtu.black_hole"):
             self._cell = replace(cell, outcome=PENDING, text="sending full packets")
         seconds = SECONDS * self._patience
@@ -279,7 +285,7 @@ class Probe:
         return replace(cell, outcome=ADVERTISED, text=text)
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
-        """Return the result for another port on which the peer responds, otherwise for the common port."""
+        """Return the result for another port if the peer responds there, otherwise for the common port."""
         if self.listens not in (0, self._port) and self._is_it(
             other := self._ask(address, self.listens, QUICK)
         ):
@@ -347,11 +353,11 @@ class Probe:
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return the cell, or in subclasses a failed cell if it does not meet their requirements."""
+        """Return the cell. A subclass may return a failed cell instead if it has further requirements."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str, port: int) -> Cell:
-        """Return the cell for the rank that responded."""
+        """Return a probe's cell for the rank that responded."""
         said = (
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
         )
@@ -389,6 +395,6 @@ class FirstProbe(Probe):
 
 
 class MasterProbe(FirstProbe):
-    """A FirstProbe that does not send full packets."""
+    """A probe of rank 0 like FirstProbe, but without full packets."""
 
     fills = False

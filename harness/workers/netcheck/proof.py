@@ -24,17 +24,17 @@ from .rank_report import Report
 FACTOR = 4.0
 """The ratio by which a wait without a response must exceed the longest measured delay."""
 STEPS_TO_A_RECORD = 10.0
-"""Time that it may take to publish a DNS record, as a multiple of the measured delay. The kubelet, API
+"""The time that publishing a DNS record may take, as a multiple of the measured delay. The kubelet, API
 server, EndpointSlice controller and DNS server act one after another."""
 SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
-"""Maps each cause to the minimum number of seconds without a response. glibc's resolver waits 5 s for a DNS
-server."""
+"""Maps each cause to the minimum number of seconds without a response that proves it. The value for the DNS
+server is 5 s because glibc's resolver waits that long."""
 RECORD = 5.0
-"""Minimum number of seconds for which a rank must have existed without a DNS record."""
+"""A missing DNS record counts as a failure only if the rank started at least this many seconds ago."""
 YOUNG = 1.6
 """Seconds after a rank's start during which its failures do not count."""
 BUSY = 0.5
-"""A process that wakes up this many seconds late is on a busy node."""
+"""If a process wakes up at least this many seconds late, its node counts as busy."""
 
 
 def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
@@ -115,7 +115,8 @@ def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
     """Return why a missing response does not prove a failure, or ""."""
     least = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
-        # If the server answers any rank, these answers show how slow it is. Otherwise, it may be on any node.
+        # If the server answers any rank, the answers show its delay.
+        # Otherwise, it may be on the busiest node.
         rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
         what = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:

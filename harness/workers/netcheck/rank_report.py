@@ -27,7 +27,7 @@ class Report:
     heard: Mapping[int, str] = field(default_factory=dict)
     """Maps each rank to the address from which it greeted this rank."""
     named: bool = True
-    """Whether a run id is set. Without it, ranks of other jobs cannot be recognised."""
+    """Whether a run id is set. Without a run id, ranks of other jobs cannot be recognised."""
     master: Cell | None = None
     """The result of probing MASTER_ADDR, if it differs from the first peer's name."""
     port: int = 0
@@ -37,7 +37,7 @@ class Report:
     delay: Delay = field(default_factory=Delay)
     """How slow this rank's process has been recently."""
     dns: float = 0.0
-    """Duration of the DNS server's slowest recent answer in seconds, or 0 without an answer."""
+    """How many seconds the DNS server's slowest recent answer took, or 0 if there was no answer."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
         """Return the report with the measured bandwidth added to this rank's row."""

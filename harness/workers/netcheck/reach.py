@@ -1,4 +1,4 @@
-"""Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
+"""Open a TCP connection. If this fails, determine the cause from errno and from the ICMP message behind it.
 
 The same errno can have several causes. "No route to host" means a missing route, a missing machine, or a
 firewall that rejects the connection. The ICMP message (RFC 792, 1812, 4443) contains the reason and the
@@ -16,13 +16,14 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout in seconds. It is longer than an ARP or NDP lookup (3 × 1 s), which distinguishes a missing machine
-from a filter."""
+"""Timeout in seconds for connecting. It is longer than an ARP or NDP lookup (3 × 1 s), so that a missing
+machine can be distinguished from a filter."""
 THERE_SECONDS = 0.5
 """Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens, so that a machine that exists responds with a reset."""
+"""A port on which nothing listens. A machine that exists responds to a connection attempt there with a
+reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -106,7 +107,7 @@ class Reached:
 
 def cause_of(error: OSError) -> str:
     """Return the cause that corresponds to an error from `connect`, `send` or `recv`."""
-    if isinstance(error, socket.timeout):  # Since Python 3.10, this is TimeoutError.
+    if isinstance(error, socket.timeout):  # Since Python 3.10, socket.timeout is an alias of TimeoutError.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 
@@ -122,7 +123,7 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
     try:
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # Not every kernel that runs containers supports this option.
+        with contextlib.suppress(OSError):  # Not every container's kernel supports IP_RECVERR.
             connection.setsockopt(*_RECVERR[family], 1)
         if segment is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
@@ -190,13 +191,13 @@ def _own(address: str) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether a machine with the address exists: it accepts or resets a connection to DISCARD."""
+    """Return whether the machine exists, which means that it accepts or resets a connection to DISCARD."""
     reached = connect_plainly(address, DISCARD)
     return reached in (None, errno.ECONNREFUSED)
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
-    """Connect and disconnect. Return None on success, 0 without a valid response, otherwise the errno."""
+    """Connect and disconnect. Return None on success, 0 for a missing or invalid response, else the errno."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -205,7 +206,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall may also refuse a connection with "port unreachable", even for a machine
-            # that does not exist.
+            # A firewall may send "port unreachable" for a machine that does not exist.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

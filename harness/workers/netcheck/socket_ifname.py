@@ -93,7 +93,7 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
 def check_names(
     variables: Mapping[str, str], own: Mapping[str, str] | None = None, alone: bool = True
 ) -> Iterator[Finding]:
-    """Yield a finding for each variable that does not select an interface of this host, or only loopback.
+    """Yield a finding for each variable that selects no interface of this host, or only loopback.
 
     `alone` means that the job has one node, for which loopback is enough. `own` maps this host's addresses to
     interfaces.

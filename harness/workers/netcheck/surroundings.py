@@ -1,4 +1,4 @@
-"""Compare the ranks' environments: clocks, versions, shared memory, locked memory."""
+"""Compare the ranks' environments: clocks, package versions, shared memory and locked memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from .interfaces import infiniband
 CLOCK_SECONDS = 5.0
 """Maximum clock offset in seconds. Larger offsets break tokens, timeouts and a tracker's time axis."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required bytes of /dev/shm per process on a node, a limit that this project has chosen. The container
-default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
+"""Required size of /dev/shm in bytes for each process on a node. This project has chosen the limit. The
+container default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290;
+ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
@@ -28,7 +29,7 @@ _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
     """Return the properties of this process's environment that `compare` needs.
 
-    None means that a value is unknown, and "" that the package is not installed.
+    None is an unknown value. "" means that a package is not installed.
     """
     return {
         "python": ".".join(map(str, sys.version_info[:3])),

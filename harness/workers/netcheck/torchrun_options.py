@@ -38,17 +38,17 @@ _OWN_NAME = (
     r"|(?:\$\(|`)\s*hostname(?:\s+(?:-[fsA]|--(?:fqdn|long|short|all-fqdns)))?\s*[)`]"
     r"|(?:\$\(|`)\s*hostname\s+(?:-[iI]|--ip-address|--all-ip-addresses)\b[^)`]*[)`]?)"
 )
-"""Shell expressions that expand to the pod's own name or address, unlike `${HOSTNAME%-*}-0`."""
+"""Matches shell expressions that expand to the pod's own name or address, but not `${HOSTNAME%-*}-0`."""
 _OWN_ID = re.compile(
     r"\s--rdzv[-_]id[=\s]\s*[\"']?"
     rf"(\S*?(?:\$\{{?RANDOM\b|\$\$|{_OWN_NAME}|(?:\$\(|`)\s*(?:uuidgen|cat\s+\S*/random/uuid"
     r"|date\s[^)`]*%[sNT])))"
 )
-"""An --rdzv_id that a shell expands to a different value in each pod."""
+"""Matches an --rdzv_id option that a shell expands to a different value in each pod."""
 _OWN_HOST = re.compile(rf"\s--(rdzv[-_]endpoint|master[-_]addr)[=\s]\s*[\"']?({_OWN_NAME}[^\s\"']*)")
-"""An address of rank 0 that a shell expands to the pod's own name or address."""
+"""Matches an option for rank 0's address that a shell expands to the pod's own name or address."""
 _SETS_MASTER = re.compile(r"(?:^|[\s;&|(])MASTER_ADDR=", re.MULTILINE)
-"""An assignment that replaces the MASTER_ADDR from the pod template."""
+"""Matches an assignment that replaces the pod template's MASTER_ADDR."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
@@ -79,7 +79,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
     rest = iter(words[start + 1 :])
     for word in rest:
         if not word.startswith("-"):
-            if word.startswith("$"):  # A shell may expand this word to further options.
+            if word.startswith("$"):  # A shell may expand this word into further options.
                 options = {"rdzv-conf": word, "local-addr": word, **options}
             break
         name, mark, value = word.lstrip("-").partition("=")
@@ -89,9 +89,9 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         options[name] = value
     endpoint, backend = options.get("rdzv-endpoint", ""), options.get("rdzv-backend", "static")
     if backend != "static":
-        options.pop("node-rank", None)  # The other backends assign the ranks themselves.
+        options.pop("node-rank", None)  # With any other backend, the rendezvous assigns the node ranks.
     if backend.startswith("etcd"):
-        endpoint = ""  # With etcd, the endpoint is the address of a server, not of rank 0.
+        endpoint = ""  # With etcd, the endpoint is the etcd server's address, not rank 0's.
     elif endpoint:
         options.pop("master-addr", None)
         options.pop("master-port", None)
@@ -129,7 +129,7 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # The quoted string continues on the next line.
+    except ValueError:  # A quoted string in the command continues on the next line.
         words = (match[1] + match[2]).split()
     literal = {
         name: value
@@ -143,7 +143,7 @@ def from_script(text: str) -> dict[str, str]:
     if host := _OWN_HOST.search(match[2]):
         name = "PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"
         literal[name] = host[2]
-        # A script with several torchrun commands may start another one in the pod of rank 0.
+        # A script with several torchrun commands may start a different one in rank 0's pod.
         if len(_IN_SCRIPT.findall(kept)) > 1:
             del literal[name]
     return literal
@@ -152,9 +152,9 @@ def from_script(text: str) -> dict[str, str]:
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
     """Return the options of the torchrun that runs in this container, as variables.
 
-    This is the torchrun that started this process, otherwise the first torchrun in the container, otherwise
-    the torchrun command in the script that the container's first process runs. Outside a pod, only the
-    ancestors of this process are read.
+    This is the torchrun that started this process. If there is none, it is the first torchrun in the
+    container, or else the torchrun command in the script that the container's first process runs. Outside a
+    pod, only the ancestors of this process are read.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):

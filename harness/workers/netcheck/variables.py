@@ -1,4 +1,4 @@
-"""Validate the environment variables for a process's rank and rank 0's address: type, range, consistency."""
+"""Validate the types, ranges and consistency of the variables for a process's rank and rank 0's address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""For each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
+"""Of the variables in each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first one that is set is used."""
 RDZV_ID = ("RDZV_ID", "PET_RDZV_ID")
 OWN_HOST = ("PET_RDZV_ENDPOINT", "PET_MASTER_ADDR")
 TORCHRUN = {
@@ -47,7 +47,7 @@ AUTOMATIC = ("auto", "gpu", "cpu")
 
 @dataclass(frozen=True)
 class Environment:
-    """The values of the variables. None means that a value is unknown.
+    """The validated values of the variables. None means that a value is unknown.
 
     `node_rank` is this pod's index. `local_rank` is the process's index in the pod, or 0 without torchrun.
     `run_id` is "" if no variable identifies the job.
@@ -84,7 +84,7 @@ def validate_environment(
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    started = "GROUP_WORLD_SIZE" in own  # torchrun set the variables according to its options.
+    started = "GROUP_WORLD_SIZE" in own  # torchrun sets these variables according to its options.
     options = {} if started else of_container()
     return _Reader(own, options, 0 if started else gpus()).environment(nodes)
 
@@ -95,7 +95,7 @@ def port_after(port: int, more: int) -> int:
 
 
 def is_host(name: str) -> bool:
-    """Return whether a text is an IP address or a syntactically valid DNS name."""
+    """Return whether a string is an IP address or a syntactically valid DNS name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -108,7 +108,7 @@ def is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The numbers in the variables. None means that a number is unknown."""
+    """The numbers that the variables contain. None means that a number is unknown."""
 
     nodes: int | None
     per_node: int | None
@@ -130,7 +130,7 @@ class _Reader:
         self._options = options or {}
         self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
         if options is not None and not options:
-            self._torchrun = {}  # An undetected torchrun may have options that override them.
+            self._torchrun = {}  # An undetected torchrun may override these with options.
         if not self._variables.get("MASTER_ADDR"):
             self._variables.update(_torchruns_master(self._variables))
         self._gpus = gpus
@@ -145,7 +145,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor sets 0 GPUs for a single CPU process.
+        per_node = per_node or None  # konduktor sets this to 0 for a single CPU process.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:

@@ -35,17 +35,18 @@ from .queued_values import Queue
 
 LINE_SECONDS = 60.0
 MAX_AT_FINISH = 3
-"""Maximum number of summaries that are written after `run.finish()`. Another one is written at exit."""
+"""Maximum number of summaries that are written after calls of `run.finish()`. Another one is written at
+exit."""
 MAX_NAME = 400
-"""Metrics with longer names are only recorded in a group."""
+"""Metrics with names longer than this many characters are recorded only as part of a group."""
 MAX_OMITTED, MAX_MERGED, MAX_RENAMED = 20, 20, 1000
 OWN_METRICS = "sys/"
-"""Prefix for the client's own metrics, which ranks do not log."""
+"""Prefix of the client's own metrics, which ranks do not log."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes one process's log lines, with the methods of client_calls.Stream that `Recording` calls."""
+    """Writes one process's log lines. It has the methods of client_calls.Stream that `Recording` calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -63,7 +64,7 @@ class Lines:
         A rank may form a group of its own before or after the training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports to the tracker about the first run with a complete block, or None."""
+        """The reports to the tracker about the first run that had a complete block, or None."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
@@ -142,7 +143,7 @@ class Lines:
         """Do nothing, because the settings are in the summary."""
 
     def rounded(self, *_: Any) -> None:
-        """Do nothing, because the digests cover the rounded value."""
+        """Do nothing, because the digests cover the value as rounded by the client."""
 
     def dropped(self, entry: list[Any]) -> None:
         """Do nothing, because the summary contains the account of all values."""
@@ -178,8 +179,7 @@ def process_group() -> dict[str, Any] | None:
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
-        # torch.distributed is being imported or its group is being destroyed, or this PyTorch does not
-        # provide it.
+        # torch.distributed is being imported, its group is being destroyed, or PyTorch lacks it.
         return None
 
 
@@ -235,7 +235,8 @@ class Admitted(Recording):
                 for name, value in metrics.items():
                     number = isinstance(value, (int, float)) and not isinstance(value, bool)
                     if number and not name.startswith(OWN_METRICS):
-                        with contextlib.suppress(OverflowError):  # Pluto rejects it: it exceeds a double.
+                        # Pluto rejects a value that exceeds the range of a double.
+                        with contextlib.suppress(OverflowError):
                             digests.put(name, meant, float(value), int(time_ms))
                 if self.lines.due:
                     self.lines.line(self._digests)
@@ -342,8 +343,7 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             left -= size
             single.append(entry)
             continue
-        # All later metrics go into groups, so that the metrics with separate entries stay the same in each
-        # summary.
+        # All later metrics go into groups, so that the same metrics have separate entries in each summary.
         left = min(left, 0)
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1

@@ -53,7 +53,7 @@ PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6
 LINE_BYTES, HEAD_BYTES = 12, 9
-"""Bytes of the digests in a @rec1 line and in a @rec2 line."""
+"""The number of bytes of each digest in a @rec1 line and in a @rec2 line."""
 _REPORTED_MAC_BYTES = 6
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LINE = re.compile(
@@ -139,7 +139,7 @@ def chained(before: str, line: Line) -> str:
 
 
 def line_bytes(line: Line) -> int:
-    """Return the number of bytes of the digest and the chain in a line."""
+    """Return how many bytes the digest and the chain each have in this line."""
     return HEAD_BYTES if line.reports else LINE_BYTES
 
 

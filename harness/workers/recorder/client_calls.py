@@ -62,8 +62,8 @@ class Stream(Recorder):
     ) -> None:
         """Record the points from one `log` call.
 
-        `run` is the index of the run object, in the order of the `init` calls. `same_run` is true if that
-        object logs to the same run as the first one.
+        `run` is the run object's index in the order of the `init` calls. `same_run` is true if that object
+        logs to the same run as the first one.
         """
         if run != self._run:
             self.flush()
@@ -96,11 +96,11 @@ class Stream(Recorder):
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
     def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Record and log a warning that the run will contain a different number than the one logged."""
+        """Record that the run will contain a different number from the one logged, and log a warning."""
         self._report_change(metric, step, value, sent)
 
     def dropped(self, entry: list[Any]) -> None:
-        """Record immediately, and log a warning, that the client dropped a value for a new reason."""
+        """Record immediately that the client dropped a value for a new reason, and log a warning."""
         key, kind, why, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
@@ -148,7 +148,7 @@ class Recording:
         self.queue: str | None = None
         """The path of the client's queue, which is an SQLite database."""
         self.counting = threading.RLock()
-        """Held during calls to `log` without a step."""
+        """A lock that is held during calls to `log` without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._account = Account(stream.dropped)
@@ -168,7 +168,7 @@ class Recording:
         return self._pid == os.getpid()
 
     def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:
-        """Return the entry of a run object in `_runs`. The first call adds it and wraps the run's queue."""
+        """Return a run object's entry in `_runs`. The first call adds the entry and wraps the run's queue."""
         with self._lock:
             if op in self._runs:
                 return self._runs[op]
@@ -428,9 +428,10 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
         recording = recording_here()
         if recording is not None:
-            # The client stores the step in the run object until it queues the point, so another thread could
-            # change it in the meantime. The lock prevents that for steps that the client assigns. If the
-            # caller passed the step, the recorder must detect such a change, not prevent it.
+            # The client stores the step in the run object until it queues the point.
+            # Meanwhile, another thread could change the step.
+            # The lock prevents this for steps that the client assigns.
+            # If the caller passed the step, the recorder must detect such a change, not prevent it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
@@ -452,7 +453,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unsent(mode: str, finished: bool) -> str:
-    """Return the reason why a run without an upload process sends nothing."""
+    """Return the reason for which a run without an upload process sends nothing."""
     if finished:
         return "it was logged after run.finish(), so the client sends nothing"
     if mode == "noop":

@@ -31,20 +31,20 @@ from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"
 SECONDS = 5.0
-"""The timeout of a request in seconds."""
+"""Timeout in seconds for a request to the tracker."""
 END_SECONDS = 1.0
 """Maximum time in seconds that a process waits at the end of a run for its reports to be acknowledged."""
 MAX_PENDING = 20_000
 """Maximum number of entries waiting to be sent. Further entries are dropped."""
 MAX_ENTRIES, MAX_BYTES = 1000, 200_000
-"""Maximum number of entries in a report, and maximum size of their JSON in bytes."""
+"""Maximum number of entries in a report, and the approximate maximum size of their JSON in bytes."""
 MAX_FAILURES = 5
 """Number of consecutive failures after which no more reports are sent."""
 MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the new head after a report. `head` is the previous head, initially `first_head`."""
+    """Return the head after a report. `head` is the previous head, which is initially `first_head`."""
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
@@ -91,10 +91,11 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """The number of entries in `_report`."""
+        """The number of entries in the report `_report`."""
         self._changed = threading.Condition()
         self._asked = self._attempted = 0
-        """Number of calls to `add`, and how many of them were followed by an attempt to send all entries."""
+        """The number of calls to `add`, and the number of these that an attempt to send all entries has
+        followed."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
@@ -127,7 +128,7 @@ class Reports:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
-        """Return the summary's entry about the reports. `changed` is the number of blocks not yet added."""
+        """Return the summary's entry about the reports. `changed` is the number of unreported blocks."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}

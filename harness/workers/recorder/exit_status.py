@@ -20,13 +20,14 @@ from types import CodeType
 from typing import Any, NoReturn
 
 MAX_MODULES, MAX_SOURCE = 500, 2_000_000
-"""Maximum number of modules to search in a program, and maximum number of bytes to read from each."""
+"""Maximum number of a program's modules to search for SystemExit, and maximum number of bytes to read from
+each."""
 _TOOLS = (4, 3)
 """The sys.monitoring tool ids that Python does not reserve."""
 _RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
 """Matches a line that names SystemExit, except in an `except` clause."""
 _asked: object = None
-"""The argument of the SystemExit that ended the main module, or None."""
+"""The exit code argument of the SystemExit that ended the main module, or None."""
 _watched = _watching = False
 
 
@@ -51,7 +52,7 @@ def code() -> int | None:
 
 
 def exit_code(asked: object) -> int:
-    """Return the exit code that `sys.exit(asked)` results in."""
+    """Return the process's exit code after `sys.exit(asked)`."""
     if asked is None:
         return 0
     return asked & 0xFF if isinstance(asked, int) else 1

@@ -37,14 +37,15 @@ _MODULES = {
 """Maps each module that launches ranks to the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Inherited by
-children."""
+"""Environment variable that identifies the process that records a rank, as "<pid>:<rank>". Child processes
+inherit it."""
 
 
 _inherited: dict[str, str] = {}
 """The environment of the nearest ancestor that has the launch variables, if this process lacks them."""
 _given: dict[str, str] = {}
-"""The launch variables at process start. The program may clear its environment later."""
+"""The launch variables at process start. They are kept because the program may clear its environment
+later."""
 _installed = False
 
 
@@ -61,8 +62,8 @@ def install() -> None:
     _installed = True
     _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # Exit handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed
-    # now, because the parent process can end before this one.
+    # Exit handlers run in reverse order, so this one is registered early to run late.
+    # `is_rank` is computed now, because the parent process can end before this one.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _wrapped():
         if name in sys.modules:
@@ -101,8 +102,7 @@ def _inherit() -> bool:
     for name in LAUNCH:
         if name in found:
             os.environ.setdefault(name, found[name])
-    # The container's init process sets HARNESS_LOG only after it has started, so its /proc/<pid>/environ
-    # lacks it.
+    # /proc/<pid>/environ lacks HARNESS_LOG, because the container's init sets it only after it has started.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
 
@@ -159,7 +159,8 @@ _WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.distributed.distributed_c10d": (("process_events", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("process_events", "wrap_agent"),),
 }
-"""Maps each module to its wrappers, as (module in this package, function), which are imported when needed."""
+"""Maps each wrapped module to its wrappers. A wrapper is given as (module in this package, function), and
+imported when it is needed."""
 _WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("client_calls", "wrap"),)}
 
 
@@ -241,7 +242,7 @@ def rank_here() -> int | None:
 def variable(name: str) -> str:
     """Return an environment variable or "".
 
-    Launch variables survive if the program clears its environment.
+    Launch variables are available even after the program has cleared its environment.
     """
     return os.environ.get(name) or _given.get(name, "")
 
@@ -322,6 +323,6 @@ _log: tuple[int, tuple[int, int] | None] | None = None
 
 
 def say(text: str) -> None:
-    """Write one line to the log. Write errors are ignored."""
+    """Write one line to the log, and ignore write errors."""
     with contextlib.suppress(OSError):
         os.write(2, f"[harness] the recorder around Pluto's client {text}\n".encode())

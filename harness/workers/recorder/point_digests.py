@@ -25,18 +25,21 @@ from .admitted_lines import short
 
 BLOCK_STEPS = 1000
 MAX_ROWS = 50_000
-"""Maximum number of points in recent blocks, over all metrics."""
+"""Maximum total number of points in the recent blocks of all metrics."""
 MAX_METRICS = 10_000
 """Maximum number of metrics with digests. For all further metrics, only the points are counted."""
 MAX_NODES = 2048
-"""Maximum number of digests per metric. Beyond it, each pair of neighbouring nodes is merged into one."""
+"""Maximum number of digests (nodes) per metric. If there are more, each pair of neighbouring nodes is merged
+into one."""
 MAX_ALL_NODES = 100_000
 MASK = (1 << 128) - 1
 NAN = float("nan")
 MAX_CLOSED = 10_000
-"""Maximum number of entries kept for blocks that were reduced to their digests and not yet taken."""
+"""Maximum number of entries that are kept for blocks that were reduced to digests, until `take` returns
+them."""
 Entry = tuple[str, int, int, str, int, int]
-"""(metric, block, points, digest, time of the metric's first point, time of its last point so far)."""
+"""What is reported about a block: (metric, block, number of points, digest, time of the metric's first point,
+time of its last point so far)."""
 _ROW = Struct("<qd")
 
 
@@ -149,16 +152,16 @@ class Metric:
         self.began_ms = self.ended_ms = 0
         self.open: dict[int, Block] = {}
         self.level = 0
-        """A node is the sum of the leaves for 2**level neighbouring blocks."""
+        """Each node is the sum of the leaves for 2**level neighbouring blocks."""
         self.nodes: dict[int, int] = {}
         self.unknown: set[int] = set()
-        """The nodes to which a point could not be added."""
+        """The nodes that are unknown, because a point could not be added to them."""
         self.closed: list[Entry] = []
-        """The entries of blocks that were closed before they were taken."""
+        """The entries of blocks that were closed before `take` returned them."""
         self._closed = -1
         """The highest block number that was closed, or -1."""
         self.changed: set[int] = set()
-        """The blocks with points that are in no entry returned by `take`."""
+        """The blocks with points that are not yet in any entry returned by `take`."""
         self._latest = -1
         """The block of the last point, if it is in `_changed`."""
 
@@ -238,13 +241,13 @@ class Digests:
     def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
-        """Number of points in metrics beyond `max_metrics`."""
+        """Number of points in the metrics after the first `max_metrics`, which have no digests."""
         self.dropped = 0
         """Number of entries that were dropped because they were not taken in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics
         self._rows = 0
         self._by_age: dict[tuple[str, int], None] = {}
-        """(metric, block) for each block that still has its points, in order of their first point."""
+        """The (metric, block) of each block that still has its points, in the order of their first points."""
 
     @property
     def count(self) -> int:
@@ -300,7 +303,7 @@ class Digests:
 
     @property
     def untaken(self) -> int:
-        """Return the number of blocks with points that are in no entry returned by `take`."""
+        """Return the number of blocks with points that are not yet in any entry returned by `take`."""
         return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:

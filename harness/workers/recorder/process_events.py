@@ -1,4 +1,4 @@
-"""Record a process's identity, rank, world size and how it ends. Also record what torchrun's agent does.
+"""Record a process's identity, rank and world size, and how it ends. Also record what torchrun's agent does.
 
 Each event is one line on the container's own stdout, even if the script redirects its output:
 
@@ -48,14 +48,14 @@ MAX_ANCESTORS = 8
 STACK_SECONDS = 1.0
 """Interval in seconds at which the agent checks for its ranks' stacks."""
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Files with the number of OOM kills in the container, for cgroup v2 and v1."""
+"""The files that contain the number of OOM kills in the container, for cgroup v2 and v1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """Which events this process has already recorded. A forked child starts with a new state."""
+    """This process's state, such as which events it has recorded. A forked child starts with a new one."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -63,7 +63,7 @@ class _State:
         self.open: set[int] = set()
         """The ids of the Pluto run objects that this process created and has not finished."""
         self.group: tuple[int, int] | None = None
-        """The rank and world size in torch.distributed."""
+        """The process's rank and world size in torch.distributed, or None."""
         self.workers: list[list[int]] = []
         """The ranks that this agent started last, as [pid, local rank, rank, world size]."""
         self.watches_stacks = False
@@ -123,7 +123,7 @@ def end(how: str, code: int | None, error: str = "") -> None:
     state = _here()
     if not state.started or state.ended:
         return
-    state.ended = how != "exec"  # The process continues if the exec fails.
+    state.ended = how != "exec"  # If the exec fails, the process continues.
     write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
 
 
@@ -335,7 +335,7 @@ def wrap_agent(module: ModuleType) -> None:
 def _tell_around(
     owner: Any, name: str, told: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap a method: call `before` first, and afterwards `told` with the result."""
+    """Wrap a method so that it calls `before` first, and afterwards calls `told` with the result."""
     original = getattr(owner, name, None)
     if original is None:
         hooks.say(f"does not support this version of torchrun: it has no {name}")

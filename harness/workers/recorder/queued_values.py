@@ -1,7 +1,7 @@
 """Record whether the Pluto client queued each value that was passed to `run.log`, and if not, why.
 
 `leaves` lists the values in a call, a `Queue` records what the client adds to its own queue during the call,
-and `Account.close_call` compares the two. The outcome is observed, not predicted: client_rules.py only
+and `Account.close_call` compares the two. The outcome is observed and not predicted. client_rules.py only
 provides the wording for the reasons. This module uses only the standard library, and supports Python 3.9 and
 later.
 """
@@ -15,16 +15,17 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Maximum nesting depth and maximum number of leaves up to which the containers in a value are examined."""
+"""The containers in a value are examined up to this nesting depth and this number of leaves."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries, one per key and reason. All values beyond it share one entry."""
+"""Maximum number of entries for dropped values. There is one per key and reason, and all further values share
+one."""
 METRIC = 0
-"""The value of RecordType.METRIC in pluto.sync.store."""
+"""The value that marks metrics in the client's queue: RecordType.METRIC in pluto.sync.store."""
 NOT_QUEUED = "the client did not queue the value"
 
 
 class Queued:
-    """What the client queued during one `log` call: numbers keyed by metric name, and other values."""
+    """What the client queued during one `log` call: numbers, keyed by metric name, and other values."""
 
     __slots__ = ("metrics", "others", "steps")
 
@@ -86,7 +87,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Start collecting what this thread queues. Return the object in which it is collected."""
+        """Start collecting what this thread queues. Return the object that collects it."""
         self._calls.now = queued = Queued()
         return queued
 

@@ -68,8 +68,8 @@ def taken() -> list[tuple[int, str]]:
 def first_stack(dump: str) -> str:
     """Return the first complete stack in a dump, shortened to its innermost frames, or "".
 
-    Later stacks, written after a second SIGTERM, may belong to the program's own handler. Stacks of threads
-    other than the main thread are ignored.
+    Later stacks, written after a second SIGTERM, may show the program's own handler. Stacks of threads other
+    than the main thread are ignored.
     """
     parts = _HEADER.split(dump)
     text = parts[1].strip("\n") if len(parts) > 1 else ""
@@ -101,14 +101,15 @@ class _Registration:
         self._descriptor, self._process = descriptor, os.getpid()
         self._register: Any = faulthandler.register
         self._replaced = False
-        """Whether the program has replaced the registration, or this process is a fork of the rank."""
+        """Whether the handler must do nothing, because the program has replaced the registration or this
+        process is a fork of the rank."""
         self._masks = threading.local()
-        """The signals that each thread blocked before it forked."""
+        """For each thread that is forking, the signals that it blocked before the fork."""
 
     def begin(self) -> None:
         self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
-        # A DataLoader terminates its forked workers with SIGTERM. Their stacks are not those of the rank, so
-        # SIGTERM is blocked until the child has removed the handler.
+        # A DataLoader terminates its forked workers with SIGTERM, but their stacks are not the rank's.
+        # Therefore, SIGTERM is blocked until the child has removed the handler.
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 
     def stay(self) -> None:

@@ -4,8 +4,8 @@
 
 For each checkpoint, the document shows whether the files match the manifest, whether a model can be loaded
 from them, and the digest of the weights. For `best`, it shows the target, the losses in its manifest and the
-validation loss that this command recomputes. It also contains the entropy of the texts, if known. The exit
-code is always 0. Files that cannot be read are listed in the document.
+validation loss that this command recomputes. It also contains the entropy of the training texts, if it is
+known. The exit code is always 0. Files that cannot be read are listed in the document.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
         torch.load(folder / "rank-0" / state.TRAINING, map_location="cpu", weights_only=True)
         for rank in range(manifest.world):
             torch.load(folder / f"rank-{rank}" / state.GENERATORS, weights_only=True)
-    except Exception as error:  # torch raises various exceptions for broken files
+    except Exception as error:  # torch raises various exceptions for broken files.
         return facts | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
     weights = state.unique(model)
     odd = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
@@ -109,7 +109,7 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return `best`'s target, the losses in its manifest and the recomputed loss, or None without `best`.
+    """Return the target, manifest losses and recomputed loss of `best`, or None if `best` is missing.
 
     If the link and best.txt differ, the target is the worse of the two, because users may read either one.
     """
@@ -126,7 +126,7 @@ def _best(run: Path, data: Path) -> Found | None:
         stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
-    except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing
+    except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing.
         found["why"] = f"{type(error).__name__}: {error}"[:500]
     return found
 
@@ -143,8 +143,8 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
     """Return the mean loss in nats over all tokens in the stream except the first, and the number of tokens.
 
     The chunks have the same size as in the trainer, because the rounding of a matrix product may depend on
-    its shape. Otherwise, the computation is independent of the trainer: one pass predicts each token once
-    from the tokens before it.
+    its shape. Otherwise, the computation is independent of the trainer: a single pass predicts each token
+    once, from the tokens before it.
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context

@@ -56,10 +56,10 @@ def gated(error: BaseException | None) -> bool:
 def cannot_compile(device: torch.device) -> str:
     """Compile a small model and its backward pass. Return the error message, or "" on success."""
     try:
-        # Compiling the backward pass requires more than the forward pass: it is split off from a joint graph.
+        # The backward pass is compiled too, because compiling it needs more than the forward pass does.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
-    except Exception as error:  # torch.compile's exceptions are private and differ between versions
+    except Exception as error:  # torch.compile's exceptions are private, and differ between versions.
         lines = [line for line in str(error).splitlines() if line.strip()]
         return " ".join(lines[:2])[:300] or type(error).__name__
     return ""

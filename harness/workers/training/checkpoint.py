@@ -1,4 +1,4 @@
-"""Write and read atomic checkpoints: each one is complete or absent, no matter when a process is killed.
+"""Write and read atomic checkpoints. Each is either complete or absent, no matter when a process is killed.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
@@ -39,13 +39,13 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""A run's subfolder for trackers.py, the file in it that identifies the run in the trackers, and the file
-with the name of the run for which that identifier was created."""
+"""A run's subfolder for trackers.py, and two files in it: one identifies the run in the trackers, and the
+other contains the name of the run for which that identifier was created."""
 KEPT = 2
 """Minimum number of checkpoints to keep. If the newest is damaged, the previous one is used."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
-"""The name of a checkpoint's folder, with the step. A backup such as `epoch-0001-step-00000034.bak` belongs
-to the user and does not match."""
+"""Matches the name of a checkpoint's folder, and captures the step. It does not match a user's backup, such
+as `epoch-0001-step-00000034.bak`."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """Errors from symlink(2) on file systems without symlinks, such as CIFS, FAT and some FUSE file systems."""
 
@@ -68,7 +68,7 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Maps the path of each file in the folder to its `size` in bytes and its `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
-    """The losses known at this step, such as `val/loss`."""
+    """The losses that were known at this step, keyed by name, such as `val/loss`."""
     version: int = VERSION
 
     @property
@@ -168,7 +168,7 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # it is damaged, otherwise the run would have resumed from it
+    if final.exists():  # It is damaged. Otherwise, the run would have resumed from it.
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -183,7 +183,7 @@ def begin(run: Path, manifest: Manifest) -> Path:
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp allows access only for the owner
+    partial.chmod(0o755)  # mkdtemp allows access only for the owner.
     return partial
 
 
@@ -259,7 +259,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to a folder. NFS keeps open files; `tidy` removes them later."""
+    """Remove a folder, or a link to a folder. NFS keeps files that are open. `tidy` removes those later."""
     if path.is_symlink():
         path.unlink()
     else:

@@ -29,7 +29,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""Maximum length of a line. Otherwise, a file without line breaks would fill the memory."""
+"""Maximum length of a line. Without this limit, a file that has no line breaks would fill the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -175,7 +175,7 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except OSError:
             raise
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # the module that defines this class may be missing
+            if type(error).__name__ != "ZstdError":  # The module with this class may be missing.
                 raise
             yield ValueError(
                 f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
@@ -256,7 +256,7 @@ class _ZstdFrames(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return the number of bytes, or 0 at the end."""
+        """Read bytes into a buffer, and return their number, which is 0 at the end of the file."""
         while not self._ready:
             chunk = self._rest or self._file.read(1 << 16)
             if not chunk:
@@ -273,7 +273,7 @@ class _ZstdFrames(io.RawIOBase):
 
 
 def _text(line: bytes | str, field: str, number: int) -> str:
-    """Return the document's text in a line. Raises ValueError if the line is invalid."""
+    """Return the text of the document in a line. Raises ValueError if the line is invalid."""
     try:
         # Integers are parsed as floats, because Python limits the number of digits in an integer.
         document = json.loads(line.decode() if isinstance(line, bytes) else line, parse_int=float)

@@ -30,7 +30,7 @@ def problem(value: str) -> str:
 def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
     """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
 
-    `there` contains the names of the pod's interfaces. None means this host's interfaces.
+    `there` contains the names of the pod's interfaces. If it is None, they are read from this host.
     """
     value = environment.get(GLOO, "")
     if not value:

@@ -17,11 +17,11 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""Tag that identifies the run. Rank 0 uses it to find the run again, and other ranks to find rank 0's run."""
+"""The tag that identifies the run. With it, rank 0 finds the run again, and other ranks find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""Maximum values per request, params per request, and characters per param.
+"""The maximum numbers of values per request, params per request, and characters per param.
 
-The last is the lowest limit among MLflow's storage backends.
+The last number is the lowest limit among MLflow's storage backends.
 """
 CREATED_SECONDS = 30.0
 """Seconds for which the other ranks wait for rank 0's run before they report an error."""
@@ -56,7 +56,7 @@ class Mlflow:
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
         self._there: dict[str, set[int]] = {}
-        """Maps each metric whose history has been read to the steps that the server has."""
+        """Maps each metric whose history has been read to the steps that the server already has."""
 
     def connect(self) -> None:
         """Find the run, or create it on rank 0. Raises MlflowException, and LookupError after a timeout."""
@@ -90,7 +90,7 @@ class Mlflow:
             try:
                 self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
             except Exception:
-                self._there.clear()  # the server may have stored the values
+                self._there.clear()  # The server may have stored the values.
                 raise
         return [], ""
 

@@ -1,4 +1,4 @@
-"""Define the default model, a small GPT without downloads, and a wrapper for Hugging Face models."""
+"""Define the default model, a small GPT that needs no download, and a wrapper for Hugging Face models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Gpt(nn.Module):
     """A GPT that maps token ids (batch, length) to logits (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
-        """Create the model. With `recompute`, the backward pass recomputes activations to save memory."""
+        """Create the model. If `recompute` is true, activations are recomputed to save memory."""
         super().__init__()
         self.shape, self.recompute = shape, recompute
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
@@ -90,7 +90,7 @@ class HuggingFace(nn.Module):
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # otherwise every rank prints a bar to the job's log
+        logging.disable_progress_bar()  # Otherwise, every rank prints a bar to the job's log.
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )

@@ -60,7 +60,7 @@ class Item:
 
 
 def located(url: str) -> tuple[str, str]:
-    """Return (bucket, prefix) from `s3://BUCKET/PREFIX`, with the prefix's trailing slash removed.
+    """Return the bucket and the prefix in `s3://BUCKET/PREFIX`. A trailing slash is removed.
 
     Raises ValueError if the URL has a different form.
     """
@@ -196,7 +196,7 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str, begun: Future[str]) -> None:
-        """Begin a multipart upload unless `begun` is cancelled, and set its id or the exception."""
+        """Begin a multipart upload unless `begun` is cancelled. Set `begun` to its id or an exception."""
         if not begun.set_running_or_notify_cancel():
             return
         try:
@@ -215,7 +215,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 may respond with status 200 to a request that fails later
+        if code := _code(text):  # S3 may respond with status 200 to a request that fails later.
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
@@ -249,7 +249,7 @@ class Bucket:
         url = f"{self.endpoint}{path}" + (f"?{asked}" if asked else "")
         for left in reversed(range(self.tries)):
             try:
-                # urlsplit raises ValueError for an endpoint that is not a URL
+                # urlsplit raises ValueError for an endpoint that is not a URL.
                 signed = self._signed(method, urlsplit(url).path, asked, body or b"")
                 kind = {} if body is None else {"content-type": "application/octet-stream"}
                 request = urllib.request.Request(  # noqa: S310
@@ -277,7 +277,7 @@ class Bucket:
     def _signed(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         key, secret = self.environment.get(KEY_ID), self.environment.get(SECRET_KEY)
         if not key or not secret:
-            return {}  # Without keys, only a public bucket can be used.
+            return {}  # Without keys, the request is anonymous, so it works only for a public bucket.
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         token = self.environment.get(SESSION_TOKEN)
         content = hashlib.sha256(body).hexdigest() if body else EMPTY

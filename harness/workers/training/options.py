@@ -123,7 +123,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options after the checks that do not read files. Errors are passed to `made.error`."""
+    """Return the options, after all checks that need no files. Errors are passed to `made.error`."""
     options = made.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:

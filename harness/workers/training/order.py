@@ -14,7 +14,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
-    """Return the numbers below `count` in this epoch's order.
+    """Return the numbers from 0 to `count` - 1 in this epoch's order.
 
     The order comes from Python's random generator, whose shuffle is the same on every machine and with every
     version of PyTorch.

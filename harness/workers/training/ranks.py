@@ -43,7 +43,7 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once per pod, because `kubectl logs job/NAME` shows the log of only one pod."""
+        """Print a line once per pod, because `kubectl logs job/NAME` shows only one pod's log."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
@@ -64,7 +64,7 @@ class Ranks:
         return float(total)
 
     def every(self, value: Any) -> list[Any]:
-        """Return all ranks' values, in rank order."""
+        """Return the values of all ranks, in rank order."""
         values: list[Any] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(values, value)
@@ -102,7 +102,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if total != expected:
         raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; expected {expected}")
     if local == 0 and (noted := os.environ.get("TRAINING_MET")):
-        with open(noted, "a") as file:  # training.sh counts how often the ranks joined
+        with open(noted, "a") as file:  # training.sh counts how often the ranks have joined.
             file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
@@ -131,8 +131,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                # Without this file, a node that rejoins later would wait for ranks that have exited
-                # (training.sh).
+                # Without this file, a node that rejoins later would wait for the ended ranks (training.sh).
                 Path(ended).touch()
             if cuda:
                 dist.destroy_process_group()
@@ -148,7 +147,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
         with suppress(OSError):
             Path(noted).write_text(f"{reason}\n")
-    atexit._run_exitfuncs()  # callbacks registered by the trackers and a recorder
+    atexit._run_exitfuncs()  # Run the callbacks that the trackers and a recorder have registered.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -158,8 +157,8 @@ def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
     Otherwise, the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with different weights than an uninterrupted one. If an operation has no deterministic
-    algorithm, PyTorch raises RuntimeError with its name.
+    resumed run ends with different weights from those of an uninterrupted run. If an operation has no
+    deterministic algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

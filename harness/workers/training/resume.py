@@ -44,7 +44,7 @@ def open_run(run: Path) -> None:
         raise
     for folder in (run / TRACKERS, *checkpoint.all_of(run)):
         if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
-            continue  # a resumed run removes only the link, never its target
+            continue  # A resumed run removes only the link, never its target.
         for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
             if os.path.lexists(each) and not (each.is_dir() and os.access(each, os.R_OK | os.W_OK | os.X_OK)):
                 raise Unusable(_not_writable(each, None))
@@ -106,7 +106,7 @@ def _replace_best(run: Path, say: Say) -> None:
     if path.is_symlink() or not os.path.lexists(path):
         return
     if path.is_file():
-        # rsync, zip and Git may replace a symlink by a file that contains its target.
+        # rsync, zip and Git may replace a symlink with a file that contains the path of its target.
         if checkpoint.NAME.fullmatch(Path(path.read_bytes()[:200].decode(errors="replace").strip()).name):
             path.unlink()
             return
@@ -153,7 +153,7 @@ def _intact(folder: Path) -> bool:
 
 
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
-    """Point `best` to the intact checkpoint with the lowest loss up to the newest one.
+    """Point `best` to the checkpoint with the lowest loss among the intact ones, up to the newest.
 
     The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
     been killed before it moved them.

@@ -28,7 +28,7 @@ from .checkpoint import Unusable
 LOCK = ".lock"
 BEAT_SECONDS, STALE_SECONDS, POLL_SECONDS = 1.0, 30.0, 0.2
 _WIDTH = 1024
-"""Size of the file in bytes. Each heartbeat overwrites the whole file in one call."""
+"""Size of the lock file in bytes. Each heartbeat overwrites the whole file in one call."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Owner:
     process: str = field(default_factory=lambda: process(os.getpid()))
     launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    """The start of this attempt according to the owner's clock. Used only in messages."""
+    """When this attempt started, according to the owner's clock. The time is used only in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A random identifier of the owner's attempt."""
     beat: int = 0
@@ -188,10 +188,10 @@ class RunLock:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
                 with suppress(OSError):
-                    self._create()  # a user removed the file; the first launch to create it gets the lock
+                    self._create()  # A user removed the file. The first launch to create it gets the lock.
                 continue
             except OSError:
-                continue  # such errors on a network volume may be temporary
+                continue  # Such errors may be temporary on a network volume.
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):

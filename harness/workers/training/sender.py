@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PAUSE, AFTER_TROUBLE = 0.1, 1.0
-"""Seconds between polls for acknowledgements, and seconds until the next attempt after an error."""
+"""Seconds between two polls for acknowledgements, and seconds between an error and the next attempt."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Client(Protocol):
         """Open the run that all ranks and attempts share. After an error, `connect` is called again."""
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Send points that have not been sent yet. Return (unacknowledged points, error message or "")."""
+        """Send all unsent points. Return the unacknowledged points, and an error message or ""."""
 
     def close(self, ok: bool) -> None:
         """Close the run. `ok` means that the training has finished and no point is missing."""
 
 
 class Sender:
-    """Keeps points until the tracker has acknowledged them."""
+    """Sends points to a tracker, and keeps each point until the tracker has acknowledged it."""
 
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
@@ -113,7 +113,7 @@ class Sender:
                     self.client.connect()
                     connected = True
                 left, trouble = self.client.send(points)
-            except Exception as error:  # the training continues in any case
+            except Exception as error:  # The training continues in any case.
                 left, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:

@@ -6,7 +6,7 @@ A Markov chain generates train.jsonl and val.jsonl. Its states are letters and a
 source.json contains two values, in nats per predicted byte:
 
     entropy   entropy of the chain, which is the loss of the best possible model on infinite data
-    val       loss of the chain's own probabilities on val.jsonl; a model beats it only by chance
+    val       loss of the chain's own probabilities on val.jsonl, which a model beats only by chance
 
 A model needs a context of only one letter, because the next state depends only on the current state.
 """

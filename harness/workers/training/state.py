@@ -55,7 +55,7 @@ def restore(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> None:
-    """Restore model, optimizer, scaler and random generators from a checkpoint.
+    """Restore the model, optimizer, scaler and random generators from a checkpoint.
 
     If the number of ranks has changed, the random generators are not restored, because the checkpoint does
     not contain a state for every rank. Raises Unusable if the model or precision differs.
@@ -94,9 +94,7 @@ def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> No
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
         raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differs[:4])}")
-    model.load_state_dict(
-        weights, strict=False
-    )  # the file contains only one of the weights that share memory
+    model.load_state_dict(weights, strict=False)  # Of weights that share memory, the file has only one.
 
 
 def generators() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Convert documents to token sequences.
 
 The documents in a split (documents.py) form one stream, with an end token after each document. The stream is
-cut into disjoint sequences of `context` tokens; each token's target is the next token in the stream. The last
+cut into disjoint sequences of `context` tokens. Each token's target is the next token in the stream. The last
 sequence may be shorter. Each token except the first is thus predicted exactly once.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from .documents import checked, documents
 
 MEMORY_SHARE = 0.5
-"""Maximum share of the memory limit that the tokens may use. The rest is for the model and PyTorch."""
+"""The maximum fraction of the memory limit that the tokens may use. The model and PyTorch need the rest."""
 PROBLEMS = 20
 """Maximum number of problems that `examine` returns."""
 
@@ -141,7 +141,7 @@ class Examined(NamedTuple):
     """The result of checking a split's files."""
 
     tokens: int
-    """The number of tokens with the byte tokenizer."""
+    """The number of tokens in the files if the byte tokenizer is used."""
     problems: list[str]
     """The first problems, each with the file and, for an invalid line, its number."""
     others: int

@@ -1,4 +1,4 @@
-"""Log a run's values to Pluto, MLflow, both or neither, depending on environment variables.
+"""Log a run's values to Pluto, MLflow, both or neither, as the environment variables specify.
 
 Every point arrives exactly once, no matter which process is killed. Before a checkpoint, the ranks wait until
 the trackers have acknowledged all points (`settle`), because a resumed run does not log them again. If a
@@ -87,7 +87,7 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """Finish the run if `ok` is true. Otherwise, close it without waiting; the next attempt continues it.
+        """Finish the run if `ok` is true. Otherwise, close it without waiting. The next attempt continues it.
 
         MLflow stores `artifacts` (contents keyed by file name) as the run's files. Return the number of
         unacknowledged values. If it is not 0, the training has failed.

@@ -64,7 +64,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
 
 
 def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
-    """Return (training texts, validation texts, model). Raises Refused if they are invalid.
+    """Return the training texts, the validation texts and the model. Raises Refused if they are invalid.
 
     A temporary failure of a disk or the hub raises a different error, after which the ranks are restarted.
     """

@@ -80,7 +80,7 @@ class Trainer:
                 loss = self._end_epoch()
             elif self.step % self.options.save_every == 0:
                 self.save({})
-        if loss is None:  # the run was resumed after the last step
+        if loss is None:  # The run was resumed after the last step.
             loss = self._evaluate()
         return loss
 
@@ -135,7 +135,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # fails once the rank with this loss has reported the error and exited
+                ranks.every(None)  # This fails once the rank with this loss has exited.
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
             )
@@ -150,9 +150,8 @@ class Trainer:
         """Accumulate the gradients for this rank's sequences. Return the sum of the losses over their tokens.
 
         `count` is the number of sequences on all ranks. DDP divides gradients by the number of ranks, so each
-        rank's loss is multiplied by that number. The result is the gradient of the mean loss over the batch,
-        however the batch is divided among the ranks. A rank without sequences processes one sequence with
-        weight 0.
+        rank's loss is multiplied by that number. The result is the gradient of the batch's mean loss, however
+        the batch is divided among the ranks. A rank without sequences processes one sequence with weight 0.
         """
         size, total = self.options.micro_batch, 0.0
         parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
@@ -190,7 +189,7 @@ class Trainer:
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
-            # Log these with the last completed step, because a metric has one value per step.
+            # These values belong to the last completed step, because a metric has one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
         better = loss.mean < self.best
         losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}

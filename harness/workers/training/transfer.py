@@ -39,9 +39,9 @@ from .object_store import Bucket, Failed, Item, located
 
 VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
-"""The file with a run's random identifier. In a bucket, it shows to which run a prefix belongs."""
+"""The file with a run's random identifier. In a bucket, it shows which run a prefix belongs to."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
-"""Maximum size in bytes of a manifest, and of best.txt or trackers/id."""
+"""The maximum size in bytes of a manifest, and that of the small files best.txt and trackers/id."""
 Found = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--url", required=True)
     given = parser.parse_args(arguments)
-    # without a handler, process 1 would ignore SIGTERM and leave its files behind
+    # Without a handler, process 1 would ignore SIGTERM and leave its files behind.
     signal.signal(signal.SIGTERM, _ended)
     does = upload if given.direction == "up" else download
     found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ended(number: int, _frame: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the abort of an upload
+    signal.signal(number, signal.SIG_IGN)  # A second signal would interrupt the abort of an upload.
     raise SystemExit(128 + number)
 
 
@@ -209,7 +209,7 @@ class Target:
         return file.size
 
     def _verify(self, file: Local, listed: Item | None) -> None:
-        """Verify that an object's content is the same as the file's. Raises Failed if not."""
+        """Verify that an object has the same content as the file. Raises Failed if it does not."""
         size, sha256 = listed.size if listed else file.size, ""
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
@@ -277,7 +277,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     temporary = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp allows access only for the owner
+        temporary.chmod(0o755)  # mkdtemp allows access only for the owner.
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         downloaded = _download_checkpoints(
             bucket, prefix, temporary, best.decode(errors="replace").strip(), torn, say
@@ -321,7 +321,7 @@ def _optional(bucket: Bucket, key: str) -> bytes:
 def _download_checkpoints(
     bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say
 ) -> list[Stored]:
-    """Download a run's newest intact checkpoints and the best one. Raises Failed if that is not possible."""
+    """Download a run's newest intact checkpoints and the best one. Raises Failed if this is not possible."""
     downloaded: list[Stored] = []
     kept = 0
 

@@ -1,4 +1,4 @@
-"""Provide defects for tests. Each one replaces functions of the trainer, so that the training goes wrong."""
+"""Provide defects for tests. Each defect replaces functions of the trainer to make the training go wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..trackers import Trackers
 
 
 def instead(owner: object, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace a function of `owner` with the result of `made(function)`."""
+    """Replace the function `name` of `owner` with the result of calling `made` with that function."""
     setattr(owner, name, made(getattr(owner, name)))
 
 

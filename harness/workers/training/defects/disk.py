@@ -17,7 +17,7 @@ from ..trainer import Trainer
 from . import instead
 
 TOLD_LESS = 0.5
-"""Nats by which an edited manifest understates the loss."""
+"""The number of nats by which an edited manifest understates the loss."""
 
 
 def torn(step: int) -> None:
@@ -45,7 +45,7 @@ def edited(step: int) -> None:
 
 
 def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
-    """Apply `change` to each checkpoint on rank 0 once it is complete."""
+    """On rank 0, apply `change` to each checkpoint once the checkpoint is complete."""
 
     def made(complete: Any) -> Any:
         def completed(partial: Path, manifest: Manifest) -> Path:
@@ -76,7 +76,7 @@ def nan_weight(step: int) -> None:
             one_step(self)
             if self.step >= step:
                 with torch.no_grad():
-                    self.model.get_parameter("tokens.weight")[0] = math.nan  # the token for byte 0
+                    self.model.get_parameter("tokens.weight")[0] = math.nan  # This is the token for byte 0.
 
         return stepped
 

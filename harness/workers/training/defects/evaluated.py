@@ -1,4 +1,4 @@
-"""Define defects in the validation: in its sums, its schedule, its logged values, and its texts."""
+"""Define defects in the validation: in its sums, schedule, logged values and texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..trainer import Trainer
 from . import before_log, instead
 
 TOLD_MORE = 0.5
-"""Nats by which the logged validation loss is overstated."""
+"""The number of nats by which the logged validation loss is overstated."""
 EASY = 10
 """Number of documents that remain in val.jsonl."""
 
@@ -36,7 +36,7 @@ def double_tail(_: int) -> None:
 
 
 def mean_of_ranks(_: int) -> None:
-    """Compute the validation loss as the unweighted mean of the ranks' means, ignoring token counts."""
+    """Compute the validation loss as the mean of the ranks' means, without weighting them by token counts."""
 
     def made(evaluate: Any) -> Any:
         def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:

@@ -1,4 +1,4 @@
-"""Define defects in training steps: a rank's data, the state after a resume, and a NaN loss."""
+"""Define defects in training steps: in a rank's data, in the state after a resume, and in the loss."""
 
 from __future__ import annotations
 
