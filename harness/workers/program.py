@@ -69,7 +69,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and a list of the numbers in it, with None for anything else."""
+    """Return a value of the given kind, and its items as numbers. None stands for an item that is no number."""
     import numpy
 
     plain: dict[str, Any] = {

@@ -36,7 +36,7 @@ class _Chain:
     lines: list[str] = field(default_factory=list)
     raised_from: bool = False
     continued: bool = False
-    """Whether the program printed other text after the exception, so the exception did not end it."""
+    """Whether the program printed more output after the exception, so it did not end because of it."""
 
 
 def first(

@@ -94,7 +94,8 @@ def why_alone(life: RankLife) -> str:
     met_nodes = life.agent.rounds[-1].nodes
     if life.by == "group" and met_nodes > 1:
         return (
-            f"torchrun met {met_nodes} nodes, but the script initialised torch.distributed for {life.world}"
+            f"the rendezvous of torchrun had {met_nodes} nodes, but the script initialised torch.distributed "
+            f"with world size {life.world}"
         )
     return _one_node_reason(life.agent)
 

@@ -156,7 +156,7 @@ def _most(nodes: str, replicas: int, source: str) -> int | None:
         return None
     if not (least.isdecimal() and most.isdecimal() and int(least) <= replicas <= int(most)):
         raise UsageError(
-            f"{source}: NNODES: expected a number or a range MIN:MAX around the {replicas} replicas, "
+            f"{source}: NNODES: expected a number, or a range MIN:MAX that includes the {replicas} replicas, "
             f"found {nodes!r}"
         )
     return int(most)

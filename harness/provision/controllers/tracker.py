@@ -1,7 +1,7 @@
-"""Run the embedded tracker: a Deployment in the cluster that serves before any rank starts.
+"""Run the embedded tracker as a Deployment in the cluster. It is ready before any rank starts.
 
 The tracker's key is created once per cluster and kept in a Secret. Ranks get a reference to the Secret, so
-the key is in no job file, process list or JobSet.
+the key never appears in a job file, a process list or a JobSet.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
             (str(body["externalId"]), str(body.get("projectName"))),
         ).fetchone()
     else:
-        raise Refused(400, "runId, displayId or externalId: required")
+        raise Refused(400, "one of runId, displayId and externalId is required")
     if row is None or not opens(db, grant, row):
         raise Refused(404, "Run not found")
     return reopen(db, row["id"], attach, None)

@@ -172,7 +172,7 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
     elif report.get("ranks") != ranks:
         yield _unknown(f"the report of ddp_tests has world size {report.get('ranks')}; expected {ranks}")
     elif ended.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
-        yield _unknown(f"{how}, but each check of ddp_tests passed; last lines: {tail}")
+        yield _unknown(f"{how}, although all checks in ddp_tests passed; last lines of output: {tail}")
 
 
 def _check(entry: Mapping[str, Any]) -> Check:

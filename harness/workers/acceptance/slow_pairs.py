@@ -26,7 +26,7 @@ class Suspicion:
     links: tuple[tuple[int, int], ...] = ()
     """Pairs of nodes that are slow together, although each node is fast with others."""
     open: tuple[tuple[int, int], ...] = ()
-    """Slow pairs that are explained by neither single nodes nor single links."""
+    """Slow pairs that cannot be attributed to a single node or a single link."""
     usual: float = 0.0
     """Median bandwidth of the faster half of the pairs in GB/s."""
 

@@ -431,7 +431,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
             # The client stores the step in the run object until it queues the point.
             # Meanwhile, another thread could change the step.
             # The lock prevents this for steps that the client assigns.
-            # If the caller passed the step, the recorder must detect such a change, not prevent it.
+            # If the caller passed the step, the recorder must not prevent such a change, but detect it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)

@@ -62,7 +62,7 @@ def test_nnodes_says_whether_the_pods_may_be_scaled(tmp_path: Path, nodes: str, 
 
 @pytest.mark.parametrize("nodes", ["3:64", "1:", "1:1", "a:b", "1:2:3"])
 def test_a_range_without_the_replicas_is_refused(tmp_path: Path, nodes: str) -> None:
-    with pytest.raises(UsageError, match=f"NNODES: .*around the 2 replicas, found '{nodes}'"):
+    with pytest.raises(UsageError, match=f"NNODES: .*that includes the 2 replicas, found '{nodes}'"):
         loaded(printed(TrainingSpec(replicas=2), tmp_path, _nnodes(nodes)))
 
 
