@@ -69,7 +69,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and its items as numbers. None stands for an item that is no number."""
+    """Return a value of the given kind, and its items as numbers. An item that is no number is None."""
     import numpy
 
     plain: dict[str, Any] = {

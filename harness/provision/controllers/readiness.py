@@ -197,8 +197,8 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if unselected and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
-            f"Service {services} in {namespace} has no endpoint, because its selector matches no pod, so none "
-            "of its webhooks can be called",
+            f"Service {services} in {namespace} has no endpoint, because its selector matches no pod, so "
+            "none of its webhooks can be called",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )
