@@ -324,3 +324,37 @@ def test_a_job_that_kueue_admitted_again_was_not_restarted_by_somebody(
     restarts = next(check for check in verdict.checks if check.name == "restarts")
     assert restarts.result == "PASS"
     assert "Previously: Preempted to accommodate a workload" in restarts.explanation
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        ("10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
+        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which no pod of the job has now"),
+    ],
+)
+def test_the_address_of_a_lost_peer_names_its_pod(
+    address: str, peer: str, api: BundleApi, attached: Attach
+) -> None:
+    """kubernetes/kubernetes#107891: the Job controller deleted the pod of the rank that may be the cause."""
+    left = [jobs.pod(index, 1, when=53, podIP=f"10.0.0.{index + 1}") for index in (0, 2)]
+    lost = LOST.replace("10.0.0.1", address)
+    serve(api, jobs.job("train", 3, *FAILED), *left, r0=lost, r2=lost)
+    verdict = attached().verdict
+    assert short(verdict) == ("UNKNOWN", "rank.crashed", [0])
+    assert "the pod of rank 1 does not exist now" in verdict.explanation
+    assert peer in verdict.explanation
+
+
+def test_a_jobset_without_pods_names_the_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
+    """kubernetes-sigs/jobset#461 and #776: the pods are gone, and only the JobSet's status is left."""
+    message = "jobset failed due to one or more job failures (first failed job: train-w-1)"
+    one = jobs.job("w", 1)["spec"]
+    replicated = [{"name": "w", "replicas": 2, "template": {"spec": one}}]
+    status = {"conditions": [jobs.condition("Failed", "FailedJobs", message)], "terminalState": "Failed"}
+    metadata = jobs.meta("train")
+    api.objects["jobset"] = [{"metadata": metadata, "spec": {"replicatedJobs": replicated}, "status": status}]
+    api.objects["pod"] = []
+    verdict = attached("jobset/train").verdict
+    assert short(verdict) == ("UNKNOWN", "run.evidence_missing", [0, 1])
+    assert "Job train-w-1 failed first" in verdict.explanation

@@ -6,6 +6,7 @@ deleted the pod. Events about the pod are kept for an hour.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
@@ -21,6 +22,8 @@ MAX_EVENTS = 2
 _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted", "TaintManagerEviction")
 """Reasons of Events in which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
+_FIRST_FAILED = re.compile(r"first failed job: ([\w.-]+)")
+"""JobSet writes this into the message of its Failed condition (pkg/controllers/failure_policy.go)."""
 
 
 def reason(case: Case) -> str:
@@ -54,7 +57,9 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
     if kind == "Job":
         yield "the Job controller deletes the pods that still run when the Job fails"
     if kind == "JobSet" and case.terminal == "Failed":
-        yield "the JobSet controller deletes the Jobs that still run, with their pods, when the JobSet fails"
+        text = "the JobSet controller deletes the Jobs that still run, with their pods, when the JobSet fails"
+        first = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
+        yield f"{text}; according to its status, Job {first[1]} failed first" if first else text
     yield f"the controller of {kind} {name}, a person or a program may have deleted it"
 
 

@@ -46,6 +46,8 @@ OF_ALL = (
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
 """Causes of pods that ended without a container status, because the kubelet removed the status or never wrote
 it."""
+_PEER = re.compile(r"by peer \[([0-9A-Fa-f.:]+)\]:\d")
+"""gloo writes the peer's address like this if a connection is closed."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Pattern for the API server's error message when it cannot reach a kubelet."""
 
@@ -244,23 +246,35 @@ def rank_ends(
         advice=cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
-        origin, advice = ([], "") if cause.by_controller else _origin(case)
+        origin, advice = ([], "") if cause.by_controller else _origin(case, cause)
         why = [*result.why, *origin]
         result = replace(result, result="UNKNOWN", why=why, advice=result.advice or advice)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
-def _origin(case: Case) -> tuple[list[str], str]:
+def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     """Return why the original failure in an attached job is unknown, and advice.
 
-    It led to the reported failure.
+    It led to the failure of `cause`.
     """
-    text = "it is the consequence of another failure, which was not recorded"
+    peer, text = _lost_peer(case, cause), "it is the consequence of another failure, which was not recorded"
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if not missing:
-        return [text], ""
+        return [text, peer], ""
     gone = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
-    return [gone, deleted_pods.reason(case)], deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+    reason = deleted_pods.reason(case)
+    return [gone, peer, reason], deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+
+
+def _lost_peer(case: Case, cause: End) -> str:
+    """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
+    address = _PEER.search(cause.log_quote)
+    if address is None or not all(pod.addresses for pod in case.pods.values()):
+        return ""
+    there = [index for index, pod in case.pods.items() if address[1] in pod.addresses]
+    if not there:
+        return f"the lost peer had the address {address[1]}, which no pod of the job has now"
+    return f"the lost peer, {address[1]}, is {' or '.join(case.place(index) for index in there)}"
 
 
 def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
