@@ -264,14 +264,13 @@ def _not_passed(
 
 
 def added_by(case: Case, other: Other) -> str:
-    """Return a clause that names who added the container to its pod, from templates and field managers."""
+    """Return a clause that names who added the container to its pod, according to the recorded templates."""
     launched = _templates(case.jobset) if case.jobset is not None else []
     what = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
         return "it is not known who added it, because no template was recorded"
     if _has(launched, other.name):
-        writers = _writers(case.jobset, other.name)
-        return f"it is in the template of {what}" + (f", written by {', '.join(writers)}" if writers else "")
+        return f"it is in the template of {what}"
     owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
     for uid, job in case.bundle.last("job").items():
         if uid in owners and _has(_templates(job), other.name):
@@ -293,20 +292,6 @@ def _has(templates: list[dict[str, Any]], name: str) -> bool:
         for part, _ in _LISTS
         for container in items(template, part)
     )
-
-
-def _writers(state: ObjectState, name: str) -> list[str]:
-    """Return the field managers that added the named container to an object's pod template."""
-    key = f'k:{{"name":"{name}"}}'
-    entries = items(state.object, "metadata", "managedFields")
-    return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
-
-
-def _keys(fields: Any) -> Iterator[str]:
-    if isinstance(fields, dict):
-        for key, below in fields.items():
-            yield str(key)
-            yield from _keys(below)
 
 
 def _log_quote(case: Case, other: Other) -> str:
