@@ -124,7 +124,7 @@ def test_the_process_group_size_overrides_the_torchrun_size(judged):
         pod.result(7)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "variables.world_of_one")
-    assert "the script initialised torch.distributed for 1" in verdict.explanation
+    assert "the script initialised torch.distributed with world size 1" in verdict.explanation
 
 
 def test_ranks_that_torchrun_started_have_met_without_a_process_group(judged):

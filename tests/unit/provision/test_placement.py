@@ -55,7 +55,7 @@ def test_the_message_has_each_taint_and_where_a_toleration_goes(settings: Settin
         "no node takes a pod of Job netcheck: a and b have the taint nvidia.com/gpu=present:NoSchedule; "
         "c is cordoned; d is not ready"
     )
-    assert "--pod FILE" in error.value.hint
+    assert "--pod file" in error.value.hint
 
 
 def test_a_large_cluster_has_a_short_message(settings: Settings) -> None:
