@@ -132,6 +132,11 @@ def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
     return next((state for state in states if state.get("type") == kind), {})
 
 
+def ever_ready(pod: Pod) -> bool:
+    """Return whether a recorded state of the pod has the condition Ready=True."""
+    return any(condition(state, "Ready").get("status") == "True" for state in pod.history)
+
+
 def gated(pod: ObjectState) -> bool:
     """Return whether the pod has a scheduling gate. Kueue adds one to each pod of a StatefulSet."""
     return bool(items(pod.object, "spec", "schedulingGates"))

@@ -330,7 +330,8 @@ def test_a_job_that_kueue_admitted_again_was_not_restarted_by_somebody(
     ("address", "peer"),
     [
         ("10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
-        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which no pod of the job has now"),
+        ("::ffff:10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
+        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which no pod of the job has now in its status"),
     ],
 )
 def test_the_address_of_a_lost_peer_names_its_pod(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
-from harness.judge.case import Case, names
+from harness.judge.case import Case, ever_ready, names
 
 NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
 """Causes that a misconfigured Service can explain."""
@@ -129,7 +129,7 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
     ran = [index for index in pods if case.started(index)]
     if mapping(service.object, "spec").get("publishNotReadyAddresses") is not True:
-        unready = [index for index in ran if not _ever_ready(pods[index])]
+        unready = [index for index in ran if not ever_ready(pods[index])]
         if unready:
             text = (
                 f"Service {service.name} publishes only ready pods, and the pod of "
@@ -156,11 +156,3 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
     text = f"Service {service.name} selects the pod of {who}, but the pod was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
-
-
-def _ever_ready(pod: Pod) -> bool:
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for state in pod.history
-        for condition in items(state.object, "status", "conditions")
-    )

@@ -23,7 +23,12 @@ _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted",
 """Reasons of Events in which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
 _FIRST_FAILED = re.compile(r"first failed job: ([\w.-]+)")
-"""JobSet writes this into the message of its Failed condition (pkg/controllers/failure_policy.go)."""
+"""Pattern for the message of a JobSet's Failed condition (JobSet 0.12, pkg/controllers/failure_policy.go)."""
+
+
+def advice(case: Case) -> str:
+    """Return how to record pods that are missing now."""
+    return LATER if case.terminal else AGAIN
 
 
 def reason(case: Case) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes import refusals
-from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
-from harness.judge.case import Case, gated, names
+from harness.judge.case import Case, ever_ready, gated, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.cluster import containers, controllers, netcheck
 from harness.judge.end import End, first
@@ -54,7 +53,7 @@ _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 
 def rank_pods(case: Case) -> Finding:
     """Run the `rank-pods` check: every expected rank had a pod in the job's last attempt."""
-    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    missing = _missing(case)
     ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
     if not missing:
@@ -72,6 +71,11 @@ def rank_pods(case: Case) -> Finding:
         text = f"{names(ranks)} wait behind a scheduling gate that was not removed"
         return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in gated_pods])
     return _never_had(case, missing, ranks)
+
+
+def _missing(case: Case) -> list[int]:
+    """Return the indices of the job's nodes that have no pod."""
+    return [index for index in range(case.expected.num_nodes) if index not in case.pods]
 
 
 def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
@@ -109,7 +113,7 @@ def _gone(case: Case, ranks: list[int]) -> Finding:
         text = f"{names(ranks)} have no pod"
     events, refs = deleted_pods.events(case)
     why = [deleted_pods.reason(case), *events]
-    advice = deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+    advice = deleted_pods.advice(case)
     return not_passed(
         "rank-pods",
         "run.evidence_missing",
@@ -134,17 +138,12 @@ def _unready_before(case: Case, index: int) -> Pod | None:
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
     earlier = (pod for other, pod in sorted(case.pods.items()) if other < index)
-    return next((pod for pod in earlier if not any(_ready(state.object) for state in pod.history)), None)
-
-
-def _ready(pod: dict[str, Any]) -> bool:
-    conditions = items(pod, "status", "conditions")
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return next((pod for pod in earlier if not ever_ready(pod)), None)
 
 
 def refused(case: Case) -> Finding | None:
     """Return a finding if a policy, quota or webhook rejects the pods on every attempt, otherwise None."""
-    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    missing = _missing(case)
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
         return None
@@ -258,23 +257,27 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     It led to the failure of `cause`.
     """
     peer, text = _lost_peer(case, cause), "it is the consequence of another failure, which was not recorded"
-    missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
+    missing = _missing(case)
     if not missing:
         return [text, peer], ""
     gone = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
     reason = deleted_pods.reason(case)
-    return [gone, peer, reason], deleted_pods.LATER if case.terminal else deleted_pods.AGAIN
+    return [gone, peer, reason], deleted_pods.advice(case)
 
 
 def _lost_peer(case: Case, cause: End) -> str:
     """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
-    address = _PEER.search(cause.log_quote)
-    if address is None or not all(pod.addresses for pod in case.pods.values()):
+    found = _PEER.search(cause.log_quote)
+    if found is None or not all(pod.addresses for pod in case.pods.values()):
         return ""
-    there = [index for index, pod in case.pods.items() if address[1] in pod.addresses]
-    if not there:
-        return f"the lost peer had the address {address[1]}, which no pod of the job has now"
-    return f"the lost peer, {address[1]}, is {' or '.join(case.place(index) for index in there)}"
+    address = found[1].removeprefix("::ffff:")
+    there = [index for index, pod in case.pods.items() if address in pod.addresses]
+    if there:
+        return f"the lost peer, {address}, is {' or '.join(case.place(index) for index in there)}"
+    if address.startswith("127.") or address == "::1":
+        return ""
+    # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
+    return f"the lost peer had the address {address}, which no pod of the job has now in its status"
 
 
 def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
