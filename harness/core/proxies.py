@@ -176,15 +176,14 @@ def names(environment: Mapping[str, str]) -> list[str]:
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the passwords in the proxy variables, each as it is written and, if it is percent-encoded, also
-    decoded."""
+    """Yield the passwords in the proxy variables. A percent-encoded password is also yielded decoded."""
     for name in VARIABLES:
         for text in filter(None, (environment.get(name), environment.get(name.lower()))):
             yield from passwords(text)
 
 
 def passwords(url: str) -> Iterator[str]:
-    """Yield the password in a URL as it is written and, if it is percent-encoded, also decoded."""
+    """Yield the password in a URL. A percent-encoded password is also yielded decoded."""
     if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
         yield from dict.fromkeys((found[1], unquote(found[1])))
 

@@ -20,7 +20,7 @@ STARTED_SECONDS = 5.0
 """If the harness attached at most this many seconds after a job's creation, it watched the job from the
 start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
-"""Causes that are often the consequence of a change that somebody made in the cluster."""
+"""Causes that are often the consequence of a change to the cluster by a person or a program."""
 _WAITING = ("queue", "admission")
 """Families of causes that may be temporary while a job waits to be admitted."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")

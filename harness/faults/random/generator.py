@@ -109,7 +109,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
         does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
-        # After os.exec, stdout is a pipe that nobody reads any more, so a write to it can end the rank early.
+        # After os.exec, nothing reads the stdout pipe, so a write to it can end the rank early.
         late = (does.early or does.second == "exec") and moment == LAST_MOMENT
         return with_program(
             combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does

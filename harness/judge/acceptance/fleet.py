@@ -160,7 +160,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return an UNKNOWN result if no GPU of the node was tested, unless one of its checks already says so."""
+    """Return an UNKNOWN result if no GPU of the node was tested and no check has a GPU cause yet."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

@@ -41,7 +41,7 @@ class EmbeddedTracker:
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return the reason why the tracker will not become ready by itself, or None if it may become ready."""
+    """Return why the tracker cannot become ready without help, or None if it still may."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"

@@ -208,7 +208,7 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
-"""The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
+"""The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
 TEMPLATE = "PodTemplateValid"
 """The type of the condition that reports the result of the dry run of the queue's pod. The result is valid
 for one generation of the queue."""

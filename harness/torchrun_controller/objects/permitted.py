@@ -42,7 +42,7 @@ class Value(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Return the value's path as it is written in `overrides.fields`, without `[]`."""
+        """Return the value's path in the syntax of `overrides.fields`, without `[]`."""
         return self.path.replace("[]", "")
 
     @property

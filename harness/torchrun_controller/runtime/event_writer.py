@@ -41,7 +41,7 @@ ATTEMPTS = 3
 
 
 class _Posted(NamedTuple):
-    """An Event as it is stored in the API server."""
+    """An Event in the API server."""
 
     order: int
     """The `order` of the last transition that the Event reports."""

@@ -312,8 +312,8 @@ def wrap_agent(module: ModuleType) -> None:
     The wrapped methods exist in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
     """
     agent: Any = module.LocalElasticAgent
-    _tell_around(agent, "_start_workers", _workers, before=_prepare_stacks)
-    _tell_around(agent, "_monitor_workers", _failed)
+    _wrap_method(agent, "_start_workers", _workers, before=_prepare_stacks)
+    _wrap_method(agent, "_monitor_workers", _failed)
     original = agent.run
 
     @functools.wraps(original)
@@ -332,10 +332,10 @@ def wrap_agent(module: ModuleType) -> None:
     agent.run = run
 
 
-def _tell_around(
-    owner: Any, name: str, told: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
+def _wrap_method(
+    owner: Any, name: str, after: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap a method so that it calls `before` first, and afterwards calls `told` with the result."""
+    """Wrap a method: `before` is called before it, and `after` is called with its result."""
     original = getattr(owner, name, None)
     if original is None:
         hooks.say(f"does not support this version of torchrun: it has no {name}")
@@ -350,7 +350,7 @@ def _tell_around(
             hooks.say(f"could not prepare to record what torchrun does: {error!r}")
         result = original(self, *arguments, **options)
         try:
-            told(self, result)
+            after(self, result)
         except Exception as error:
             hooks.say(f"could not record what torchrun did: {error!r}")
         return result

@@ -105,7 +105,7 @@ class Mlflow:
         folder = urlsplit(uri)
         if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
             raise ValueError(
-                f"the server keeps them in {uri}, which is a folder of its own; start it with "
+                f"the server keeps them in {uri}, a folder that the ranks do not share; start it with "
                 "--artifacts-destination, and name a new experiment"
             )
         for name, text in {**texts, "validation.csv": self._validations()}.items():
