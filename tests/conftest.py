@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ settings.register_profile("nightly", max_examples=500, deadline=None)
 """`make nightly` searches new examples. What copies bundles has a number of its own (unit/sample_jobs.py)."""
 
 
-CLUSTERS = Path(__file__).parent / "k8s"
-INTEGRATION = Path(__file__).parent / "integration"
+CLUSTERS, INTEGRATION = "tests/k8s/", "tests/integration/"
 SMOKE = {line for line in (Path(__file__).parent / "smoke.txt").read_text().splitlines() if "::" in line}
+
+sys.dont_write_bytecode = False
+"""Let pytest cache the test modules that it rewrites, also under PYTHONDONTWRITEBYTECODE. With this
+cache, each process collects the tests in half the time."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts `make test &` so, and every program here would be deaf to Ctrl-C.
@@ -58,7 +62,7 @@ LAST = (
 
 
 class ClustersApart(LoadScopeScheduling):
-    """One process runs the tests on its cluster, the other the rest, file by file.
+    """One process runs the tests on its cluster, the others the rest, file by file.
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
     LAST come at the end, for the process that is free: an idle cluster costs a third of a core. The tests of
@@ -93,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     real servers and browsers come first: a long file at the end has one process wait for the other.
     """
     for item in items:
-        if item.path.is_relative_to(CLUSTERS):
+        if item.nodeid.startswith(CLUSTERS):
             item.add_marker("cluster")
         if item.nodeid in SMOKE:
             item.add_marker("smoke")
@@ -103,9 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
     def order(item: pytest.Item) -> int:
-        if item.path.is_relative_to(CLUSTERS):
+        if item.nodeid.startswith(CLUSTERS):
             return 3 if item.path.name in LAST else 0
-        return 1 if item.path.is_relative_to(INTEGRATION) else 2
+        return 1 if item.nodeid.startswith(INTEGRATION) else 2
 
     items.sort(key=order)
 

@@ -15,7 +15,10 @@ Steps are Jinja2 templates. harness.faults.step_variables lists their variables.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -207,8 +210,13 @@ def load(path: Path) -> Fault:
         raise UsageError(f"{path} is not a valid fault: {'; '.join(lines)}") from None
 
 
-def catalogue(folder: Path = CASES) -> dict[str, Fault]:
-    """Return all faults, keyed by name, ordered by target (in launch order) and name."""
+@functools.cache
+def catalogue(folder: Path = CASES) -> Mapping[str, Fault]:
+    """Return all faults, keyed by name, ordered by target (in launch order) and name.
+
+    The files are read once in each process.
+    """
     order = list(Target.__args__)  # type: ignore[attr-defined]
     found = [load(path) for path in sorted(folder.glob("*.yaml"))]
-    return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}
+    faults = sorted(found, key=lambda f: (order.index(f.target), f.name))
+    return MappingProxyType({fault.name: fault for fault in faults})
