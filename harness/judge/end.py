@@ -72,5 +72,5 @@ def first(bad: list[End]) -> End:
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
     cause = min(near, key=order)
-    gone = [end for end in bad if end.detected_late]
-    return gone[0] if gone and (cause.follows or cause.unexplained) else cause
+    late_ends = [end for end in bad if end.detected_late]
+    return late_ends[0] if late_ends and (cause.follows or cause.unexplained) else cause

@@ -70,14 +70,14 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
     rows, refused = [], []
     for (model, check, unit, relation), figures in sorted(measured.items()):
         nodes = {name for name, _ in figures}
-        what = f"{check} on {model}"
+        subject = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
-            refused.append(f"{what}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
+            refused.append(f"{subject}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
             continue
         agreeing = stable(values, share)
         if len(agreeing) < LEAST * len(values):
-            refused.append(f"{what}: only {len(agreeing)} of {len(values)} values agree with each other")
+            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values agree with each other")
             continue
         rows.append(
             Baseline(

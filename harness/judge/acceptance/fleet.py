@@ -53,7 +53,7 @@ class Fleet:
     def text(self) -> str:
         """Return the verdict as one sentence."""
         count = {verdict: sum(node.verdict == verdict for node in self.nodes) for verdict in ORDER}
-        parts = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
+        parts = ", ".join(f"{node_count} {verdict}" for verdict, node_count in count.items() if node_count)
         number = len(self.nodes)
         return f"{number} node{'' if number == 1 else 's'}: {parts}" if number else "no node"
 
@@ -193,8 +193,8 @@ def _answered(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
     if not count:
         return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none reported")
     if missing:
-        named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not report: {named}")
+        node_names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not report: {node_names}")
     return Cell(ANSWERED, "PASS", f"all {count} nodes reported")
 
 

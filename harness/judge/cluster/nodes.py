@@ -43,13 +43,13 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
             return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
         return passed("nodes", "every node of the job was Ready while the harness watched")
     node, (away, ranks) = min(not_ready.items(), key=lambda entry: _since(entry[1][0]))
-    others = [f"node {n} with {names(r)} was lost too" for n, (_, r) in not_ready.items() if n != node]
+    other_losses = [f"node {n} with {names(r)} was lost too" for n, (_, r) in not_ready.items() if n != node]
     return not_passed(
         "nodes",
         "cluster.node_lost",
         f"node {node} was lost while {names(ranks)} ran on it: {_why(away)}",
-        why=others,
-        ranks=[rank for _, more in not_ready.values() for rank in more],
+        why=other_losses,
+        ranks=[rank for _, node_ranks in not_ready.values() for rank in node_ranks],
         evidence=[state.ref for state, _ in not_ready.values()],
         at=_since(away),
     )

@@ -110,8 +110,8 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _id(scene)
         or _size(scene)
     )
-    where = waiting[0].where
-    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was found"
+    address = waiting[0].where
+    text = f"{_who(waiting)} waited at {address} and did not meet, and no difference between them was found"
     cause, guilty, text = diagnosis or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in guilty for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
@@ -159,18 +159,18 @@ def _options(scene: Scene) -> Diagnosis:
 def _alone(case: Case, scene: Scene) -> Diagnosis:
     """Detect nodes that trained alone, or whose torchrun is waiting in a single-node rendezvous."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
-    apart = [node for node in scene.waiting if _standalone(node)]
-    if scene.size < 2 or not (alone or apart):
+    standalone = [node for node in scene.waiting if _standalone(node)]
+    if scene.size < 2 or not (alone or standalone):
         return None
     lives = [life for node in alone for life in case.lives[node.index]]
     texts = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
     texts += [
-        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in apart
+        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in standalone
     ]
     cause: CauseId = "rendezvous.world_size"
     if {life.world for life in lives} <= {1}:
         cause = "variables.world_of_one"
-    return cause, [*alone, *apart], "; ".join(texts)
+    return cause, [*alone, *standalone], "; ".join(texts)
 
 
 def _standalone(node: Node) -> bool:
@@ -218,8 +218,8 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
     machines = {case.pods[node.index].node for node in blind}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
-        where = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
-        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
+        dns_text = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
+        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {dns_text}"
     return cause, blind, text
 
 
@@ -269,8 +269,8 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
     if all(is_loopback(address) for node in scene.waiting for address in node.addresses or []):
         text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
         return "variables.master_addr", scene.waiting, text
-    where = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
-    text = f"{where}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
+    places = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
+    text = f"{places}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
     return "variables.torchrun", odd if count > 1 else scene.waiting, text
 
 
