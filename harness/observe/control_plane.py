@@ -52,8 +52,8 @@ class ControlPlane:
 
         Call this only after `due` has returned True. `silent` is the number of seconds without a response.
         """
-        how = self.stopped()
-        if how is not None and silent < STOPPED_SECONDS:
+        description = self.stopped()
+        if description is not None and silent < STOPPED_SECONDS:
             self._next = min(self._next, STOPPED_SECONDS)
             return None
-        return how
+        return description

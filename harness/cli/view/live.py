@@ -137,8 +137,8 @@ class Live:
                 if is_own(line):
                     self._frame(line)
                 elif own_pod is not None:
-                    shown = terminal_text.rows(line.partition(" ")[2][-MAX_LINE:])
-                    texts = [row.text.strip() for row in shown if row.text.strip()]
+                    rows = terminal_text.rows(line.partition(" ")[2][-MAX_LINE:])
+                    texts = [row.text.strip() for row in rows if row.text.strip()]
                     own_pod.last = texts[-1] if texts else own_pod.last
 
     def _frame(self, line: str) -> None:
@@ -170,7 +170,7 @@ class Live:
 
     def _stages(self) -> RenderableType:
         assert self._manifest is not None
-        done = Columns(
+        finished = Columns(
             Text.assemble(
                 ("✓ ", "green") if stage.ok else ("✗ ", "red"), (f"{stage.name} {stage.seconds:.1f}s", "dim")
             )
@@ -185,7 +185,7 @@ class Live:
                 (self._awaited, "dim"),
             )
         )
-        return Group(done, self._spinner)
+        return Group(finished, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
         """Return the ranks on a node, from the node's process records or, if there are none, from the order

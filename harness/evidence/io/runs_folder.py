@@ -82,15 +82,15 @@ class Past:
         """
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
-        if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
+        if (match := NAME.fullmatch(self.path.name)) and (moment := _moment(match[1])) is not None:
             return moment
         return datetime.fromtimestamp(self.path.lstat().st_mtime, UTC)
 
     @property
     def seconds(self) -> float | None:
         """Return the launch's duration in seconds, or None if the manifest has no end time."""
-        ended = _moment(self.manifest.ended_at or "") if self.manifest else None
-        return (ended - self.started).total_seconds() if ended else None
+        ended_at = _moment(self.manifest.ended_at or "") if self.manifest else None
+        return (ended_at - self.started).total_seconds() if ended_at else None
 
     @property
     def job(self) -> str:
@@ -109,8 +109,8 @@ class Past:
 
         A user who renames a bundle wants to keep it.
         """
-        named = NAME.fullmatch(self.path.name)
-        return bool(named and self.manifest is not None and named[2] == self.manifest.nonce)
+        match = NAME.fullmatch(self.path.name)
+        return bool(match and self.manifest is not None and match[2] == self.manifest.nonce)
 
 
 def past(runs_dir: Path) -> list[Past]:
@@ -173,9 +173,9 @@ def mend_latest(runs_dir: Path) -> None:
     """
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
-        others = past(runs_dir)
-        if others:
-            name_latest(others[-1].path)
+        bundles = past(runs_dir)
+        if bundles:
+            name_latest(bundles[-1].path)
         else:
             latest.unlink(missing_ok=True)
 
@@ -240,9 +240,9 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
 
 
 def _passed(one: Past) -> bool:
-    ended = one.manifest is not None and one.manifest.ended_at is not None
-    passed = one.verdict is not None and one.verdict.verdict == "PASS"
-    return one.own and ended and passed and not one.is_locked
+    has_ended = one.manifest is not None and one.manifest.ended_at is not None
+    has_passed = one.verdict is not None and one.verdict.verdict == "PASS"
+    return one.own and has_ended and has_passed and not one.is_locked
 
 
 MANIFEST = "manifest.json"

@@ -156,9 +156,9 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 def refusal(message: str, reason: str = "") -> Meaning:
     """Return why Kueue has not reserved quota, given the QuotaReserved condition's message and reason."""
     matches = [text for text in _REFUSALS if text.within(message)]
-    named = next((text.cause for text in matches if text.cause), None)
+    matched_cause = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
-    cause = named or _REFUSAL_REASONS.get(reason)
+    cause = matched_cause or _REFUSAL_REASONS.get(reason)
     if cause is None:
         cause = "admission.refused" if message and reason not in _UNDECIDED else "admission.not_seen"
     return Meaning(cause, "final" if final else "open")

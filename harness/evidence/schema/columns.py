@@ -121,10 +121,10 @@ def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
         raise ValueError("the column data is truncated or corrupt")
     end = WORD * record.count
     steps, times, values = array("q"), array("q"), array("d")
-    whole = memoryview(data)
-    steps.frombytes(whole[:end])
-    times.frombytes(whole[end : 2 * end])
-    values.frombytes(whole[2 * end : 3 * end])
+    view = memoryview(data)
+    steps.frombytes(view[:end])
+    times.frombytes(view[end : 2 * end])
+    values.frombytes(view[2 * end : 3 * end])
     which = None if record.in_turn else array("I", data[3 * end :])
     if which is not None and record.count and max(which) >= len(record.names):
         raise ValueError("a row belongs to a metric without a name")

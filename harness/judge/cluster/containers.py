@@ -277,7 +277,10 @@ def added_by(case: Case, other: Other) -> str:
             return (
                 f"it is in Job {job.name}, not in {workload}: an admission webhook or policy added it there"
             )
-    return f"the template of {workload} has no such container: an admission webhook or policy added it to the pod"
+    return (
+        f"the template of {workload} has no such container: "
+        "an admission webhook or policy added it to the pod"
+    )
 
 
 def _templates(state: ObjectState) -> list[dict[str, Any]]:

@@ -103,8 +103,8 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
     count = next(number for number in range(len(stored.packed) + 1) if number not in stored.packed)
     if count < last_report:
         return (
-            f"the tracker acknowledged {counted(last_report, 'report')} of its digests, but has {count}: they were "
-            "lost or deleted, or its log is forged"
+            f"the tracker acknowledged {counted(last_report, 'report')} of its digests, but has {count}: "
+            "they were lost or deleted, or its log is forged"
         )
     head = digest_reports.first_head(record.nonce, record.attempt, stored.run)
     blocks = Blocks(stored.run)

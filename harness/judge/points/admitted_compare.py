@@ -243,7 +243,10 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
         steps_text = (
             f"in steps {_ranges(difference.unknown)}" if difference.unknown else "in one of its blocks"
         )
-        text = f"{claim.metric}: {steps_text}, points came after the block was complete, so they cannot be compared"
+        text = (
+            f"{claim.metric}: {steps_text}, points came after the block was complete, "
+            "so they cannot be compared"
+        )
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif not alone:
         text = f"{claim.metric}: other processes may have logged points of it too{difference.text}"

@@ -235,8 +235,8 @@ def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
         lines = case.bundle.lines(path) if pod and case.bundle.has(path) else []
         process_ids = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
         if process_ids:
-            text = f"the client of rank {rank} left its points to process {process_ids[-1]}, which it mistook for "
-            texts.append(f"{text}its upload process (.sync.pid); give each process its own PLUTO_DIR")
+            text = f"the client of rank {rank} left its points to process {process_ids[-1]}, which it mistook"
+            texts.append(f"{text} for its upload process (.sync.pid); give each process its own PLUTO_DIR")
     return texts
 
 

@@ -211,7 +211,8 @@ def _compare_block(
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged its metric.
 
-    `series` contains the metric's points in the run, and `block_steps` contains the steps within the block's range.
+    `series` contains the metric's points in the run, and `block_steps` contains the steps within the block's
+    range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(block_steps) == block.count and fits(block, block_steps, series):

@@ -97,7 +97,8 @@ def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Find
         text += f" ({full[0].reason})"
         cause, refs = "tracker.disk_full", ["tracker/summary.json", *refs]
     elif replacement is not None:
-        text = f"pod {replacement.name} of the tracker replaced another one at {_clock(replacement)}, with an empty database"
+        text = f"pod {replacement.name} of the tracker replaced another one at {_clock(replacement)}, "
+        text += "with an empty database"
         cause, reasons, refs = "tracker.data_lost", [*away, *reasons], [replacement.ref, *refs]
     else:
         errors = [c.error for t in truths if t.rank in rejected_ranks for c in t.clients if c.error]

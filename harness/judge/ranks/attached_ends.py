@@ -155,8 +155,8 @@ def _younger(case: Case) -> list[str]:
         created = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
         if created is None or not start_times or created - min(start_times) <= YOUNGER_SECONDS:
             continue
-        text = f"the pod of {case.place(index)} was created {created - min(start_times):.0f} s after another rank "
-        sentences.append(f"{text}had started, so it may have replaced a pod")
+        text = f"the pod of {case.place(index)} was created {created - min(start_times):.0f} s after another"
+        sentences.append(f"{text} rank had started, so it may have replaced a pod")
     return sentences[:MAX_SILENT]
 
 

@@ -165,7 +165,8 @@ def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], 
     loaded = {id_: reports for id_, reports in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
         if sent_code.image_id and id_ != sent_code.image_id:
-            text = f"image {sent_code.image} was sent as {_short(sent_code.image_id)}, and the pods got {_short(id_)}"
+            text = f"image {sent_code.image} was sent as {_short(sent_code.image_id)}, "
+            text += f"and the pods got {_short(id_)}"
             yield text, sorted(ranks), refs[:1]
     if not sent_code.image_id:
         for group in (loaded, {id_: reports for id_, reports in ids.items() if id_ not in loaded}):

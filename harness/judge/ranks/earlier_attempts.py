@@ -63,8 +63,8 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
     ]
     if failed_count > len(recorded):
         limit = mapping(job.object, "spec").get("backoffLimit", 6)
-        text = f"Job {job.name} replaced {failed_count} failed pods (backoffLimit {limit}), of which {len(recorded)} "
-        text += "still exist: why the others failed is not known"
+        text = f"Job {job.name} replaced {failed_count} failed pods (backoffLimit {limit}), "
+        text += f"of which {len(recorded)} still exist: why the others failed is not known"
         at = seconds(job.received_at) or 0.0
         yield Restart(at, list(case.ranks), text, isinstance(limit, int) and failed_count <= limit, [job.ref])
 

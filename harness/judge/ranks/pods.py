@@ -388,16 +388,16 @@ def logs(case: Case) -> Finding:
             if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:
                 return _kubelet(case, index, each, unreached[0])
             if gaps or early or (ran and not case.bundle.tail(path, 1)):
-                reason_incomplete = gaps[0] if gaps else early or f"{path} is missing or empty"
+                reason = gaps[0] if gaps else early or f"{path} is missing or empty"
                 return not_passed(
                     "logs",
                     "run.log_incomplete",
-                    f"the log of {case.place(index)} is incomplete: {reason_incomplete}",
+                    f"the log of {case.place(index)} is incomplete: {reason}",
                     ranks=case.ranks_of(index),
                     evidence=[path],
                 )
-        if case.launch.attached and (reason := _begins_late(case, index, pod)):
-            return unknown("logs", reason, ranks=case.ranks_of(index))
+        if case.launch.attached and (rotation := _begins_late(case, index, pod)):
+            return unknown("logs", rotation, ranks=case.ranks_of(index))
     return passed("logs", "every rank's log is complete")
 
 

@@ -280,28 +280,28 @@ def _pods_at(case: Case, node: Node) -> frozenset[str]:
     Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
     address family, loopback in its own pod, and a Service's address.
     """
-    found = set[str]()
+    addresses = set[str]()
     for address in node.addresses or []:
         own = case.pods[node.index].addresses if is_loopback(address) else {address}
         pods = [pod.addresses for pod in case.pods.values() if pod.addresses & own]
         if not pods:
             return frozenset()
-        found.update(*pods)
-    return frozenset(found)
+        addresses.update(*pods)
+    return frozenset(addresses)
 
 
 def _tcp(scene: Scene) -> Diagnosis:
     """Detect nodes that have no connection to the rendezvous port."""
-    apart = [node for node in scene.waiting if not node.reached]
-    if not apart:
+    unconnected = [node for node in scene.waiting if not node.reached]
+    if not unconnected:
         return None
-    address = ", ".join(apart[0].addresses or ["not known"])
-    how = f"address {address}; TCP failed{apart[0].why}"
-    text = f"{_places(apart)} had no connection to {apart[0].where} ({how})"
-    others = [node for node in scene.nodes if node.agent and node not in apart]
-    if others and others[0].where != apart[0].where:
-        text += f", {_who(others)} used {others[0].where}"
-    return apart[0].cause(("tcp.",), "rendezvous.unreachable"), apart, text
+    address = ", ".join(unconnected[0].addresses or ["not known"])
+    detail = f"address {address}; TCP failed{unconnected[0].why}"
+    text = f"{_places(unconnected)} had no connection to {unconnected[0].where} ({detail})"
+    other_nodes = [node for node in scene.nodes if node.agent and node not in unconnected]
+    if other_nodes and other_nodes[0].where != unconnected[0].where:
+        text += f", {_who(other_nodes)} used {other_nodes[0].where}"
+    return unconnected[0].cause(("tcp.",), "rendezvous.unreachable"), unconnected, text
 
 
 def _id(scene: Scene) -> Diagnosis:
