@@ -133,8 +133,8 @@ def describe(
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
     nodes, first_index, placed = 0, 0, list[ReplicaGroup]()
     for group in groups:
-        moved = group.pods.model_copy(update={"first": first_index})
-        placed.append(ReplicaGroup(moved, group.count, group.template))
+        shifted = group.pods.model_copy(update={"first": first_index})
+        placed.append(ReplicaGroup(shifted, group.count, group.template))
         first_index += group.count
         nodes += group.count
     if nodes > MAX_NODES:

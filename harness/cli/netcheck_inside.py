@@ -68,16 +68,16 @@ class NetcheckResults:
         steps = {each.step for each in from_server}
         other_findings = [each for each in own.findings if each.step not in steps]
         findings = tuple(in_order([*from_server, *other_findings]))
-        bad = next((each for each in findings if each.status == FAILED), None)
-        if bad is None:
+        failure = next((each for each in findings if each.status == FAILED), None)
+        if failure is None:
             return replace(own, findings=findings)
-        cause, ranks = bad.cause, bad.ranks
-        wrong = self.service if isinstance(self.service, headless_service.ServiceProblem) else None
-        if wrong and cause in (
+        cause, ranks = failure.cause, failure.ranks
+        problem = self.service if isinstance(self.service, headless_service.ServiceProblem) else None
+        if problem and cause in (
             None,
             *headless_service.NAMES,
         ):  # A verdict, too, reports the Service's problem as the cause if a DNS name does not exist.
-            cause, ranks = wrong.cause, tuple(wrong.nodes)
+            cause, ranks = problem.cause, tuple(problem.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)

@@ -422,9 +422,9 @@ class Case:
         """
         if self.launch.attached and self.terminal is None:
             return True
-        failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
-        stopped = self.by_signal or failed or self.manifest.ended_at is None
-        return (stopped or self.given_up) and self.terminal is None
+        has_failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
+        is_stopped = self.by_signal or has_failed or self.manifest.ended_at is None
+        return (is_stopped or self.given_up) and self.terminal is None
 
     @property
     def given_up(self) -> bool:

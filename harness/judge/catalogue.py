@@ -122,8 +122,8 @@ def up_to(need: Need) -> tuple[Need, ...]:
 
 def _agreed(kind: str, entries: Any, typed: tuple[str, ...]) -> None:
     if tuple(entries) != typed:
-        odd = sorted(set(entries) ^ set(typed)) or "the order"
-        raise ValueError(f"The {kind} in checks.toml differ from those in the code: {odd}")
+        difference = sorted(set(entries) ^ set(typed)) or "the order"
+        raise ValueError(f"The {kind} in checks.toml differ from those in the code: {difference}")
 
 
 _CATALOGUE = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))

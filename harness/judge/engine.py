@@ -206,13 +206,13 @@ def _replaced(bundle: Bundle) -> list[str]:
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
     """Return a check's finding, or None to omit the check. If the check raises, the finding is UNKNOWN."""
     try:
-        if (lack := facts.lacks(entry.needs)) is not None:
-            return _unmet(entry.id, *lack)
+        if (unmet := facts.lacks(entry.needs)) is not None:
+            return _unmet(entry.id, *unmet)
         finding = _run_check(facts, entry.id)
         if (unread := _unread(facts, entry)) and (finding.result != "UNKNOWN" or finding.cause is None):
             return unknown(entry.id, f"not judged: {unread}")
-        if finding.result == "PASS" and entry.passes_with and (lack := facts.lacks(entry.passes_with)):
-            return _unmet(entry.id, *lack)
+        if finding.result == "PASS" and entry.passes_with and (unmet := facts.lacks(entry.passes_with)):
+            return _unmet(entry.id, *unmet)
         return finding
     except Exception as error:
         text = f"the check {entry.id} failed with {type(error).__name__}: {error}"

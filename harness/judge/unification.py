@@ -55,22 +55,24 @@ def truth_complete(facts: Facts) -> Finding:
 
     No frames are missing, each rank recorded its end, and the digests match.
     """
-    bad = [truth for truth in facts.truths if truth.incomplete]
-    if not bad:
+    incomplete = [truth for truth in facts.truths if truth.incomplete]
+    if not incomplete:
         rows = sum(truth.count for truth in facts.truths)
         subject = _all(len(facts.truths))
         return passed("ground-truth-complete", f"the ground truth of {subject} is complete: {rows} rows")
     if facts.failed("world"):  # Some of the job's ranks never existed.
-        return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
+        return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in incomplete])
     state_texts = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     states = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
     return not_passed(
         "ground-truth-complete",
         "unification.truth_incomplete",
-        f"the ground truth of {names(truth.rank for truth in bad)} is incomplete",
-        details=[f"rank {t.rank}: {t.incomplete}{state_texts.get(states.get(t.rank, ''), '')}" for t in bad],
-        ranks=[truth.rank for truth in bad],
-        evidence=[truth.path for truth in bad],
+        f"the ground truth of {names(truth.rank for truth in incomplete)} is incomplete",
+        details=[
+            f"rank {t.rank}: {t.incomplete}{state_texts.get(states.get(t.rank, ''), '')}" for t in incomplete
+        ],
+        ranks=[truth.rank for truth in incomplete],
+        evidence=[truth.path for truth in incomplete],
     )
 
 
@@ -86,42 +88,42 @@ def ranks_logged(facts: Facts) -> Finding:
     if absent:
         text = f"{names(absent)} should log, but the job has no such ranks"
         return not_passed("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
-    silent = [truth for truth in facts.truths if not truth.count]
-    expected = [truth for truth in silent if truth.rank in case.logging]
-    if sure := [t for t in expected if t.logs_nothing or (not t.incomplete and t.end is not None)]:
-        return _silent(facts, sure)
+    silent_truths = [truth for truth in facts.truths if not truth.count]
+    expected = [truth for truth in silent_truths if truth.rank in case.logging]
+    if certain := [t for t in expected if t.logs_nothing or (not t.incomplete and t.end is not None)]:
+        return _silent(facts, certain)
     if unknown_ranks := [
-        t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.logs_nothing)
+        t.rank for t in silent_truths if t.rank in case.logging or (t.incomplete and not t.logs_nothing)
     ]:
         return unknown(
             "ranks-logged", f"it is not known what {names(unknown_ranks)} logged", ranks=unknown_ranks
         )
-    if stopped := stopped_early.find(case, facts.truths):
-        return _stopped(stopped)
+    if stopped_ranks := stopped_early.find(case, facts.truths):
+        return _stopped(stopped_ranks)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
         return passed("ranks-logged", "every rank logged", details=rows)
-    quiet = f", and {names(t.rank for t in silent)} logged nothing" if silent else ""
-    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet}", details=rows)
+    quiet_text = f", and {names(t.rank for t in silent_truths)} logged nothing" if silent_truths else ""
+    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet_text}", details=rows)
 
 
-def _stopped(stopped: list[stopped_early.Stopped]) -> Finding:
+def _stopped(stopped_ranks: list[stopped_early.Stopped]) -> Finding:
     """Return the finding for ranks that ended with 0, but printed an exception and stopped early."""
-    first = stopped[0]
-    ranks = [one.rank for one in stopped]
+    first = stopped_ranks[0]
+    ranks = [one.rank for one in stopped_ranks]
     text = f"{names(ranks)} ended with exit code 0, but logged less than the others and printed an exception"
     details = [
         f"rank {one.rank} logged {one.metric} until step {one.step}, the others until step {one.others}, and "
         f"between these its log has: {one.error}"
-        for one in stopped
+        for one in stopped_ranks
     ]
-    refs = [*(one.ref for one in stopped), f"truth/{first.rank}.jsonl"]
+    refs = [*(one.ref for one in stopped_ranks), f"truth/{first.rank}.jsonl"]
     return not_passed("ranks-logged", "rank.stopped_early", text, details=details, ranks=ranks, evidence=refs)
 
 
-def _silent(facts: Facts, sure: list[Truth]) -> Finding:
+def _silent(facts: Facts, certain: list[Truth]) -> Finding:
     """Return the finding for ranks that ended without recording any points."""
-    ranks = [truth.rank for truth in sure]
+    ranks = [truth.rank for truth in certain]
     if past := _not_silent(facts, ranks):
         text = f"{names(past)} logged without run.log: see no-unexpected-points"
         return unknown("ranks-logged", text, ranks=past)
@@ -130,7 +132,7 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
     reasons = lost_points.not_uploaded(facts.truths, ranks)
     if line and not reasons:
         reasons = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
-    refs = [truth.path for truth in sure]
+    refs = [truth.path for truth in certain]
     return not_passed(
         "ranks-logged", "unification.rank_silent", text, why=reasons, ranks=ranks, evidence=refs
     )
@@ -170,15 +172,19 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 def no_lost_points(facts: Facts) -> Finding:
     """Run the `no-lost-points` check: every point in the ground truth is in the run."""
     comparison, recorded = facts.compared, facts.recorded
-    blocks = [(rank, block, have) for rank, block, have in comparison.missing_in_blocks if have < block.count]
+    blocks = [
+        (rank, block, recorded_count)
+        for rank, block, recorded_count in comparison.missing_in_blocks
+        if recorded_count < block.count
+    ]
     if comparison.missing or blocks:
         missing = [
             f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in comparison.missing.items()
         ]
         missing += [
-            f"rank {rank}: {block.metric} {block.count - have} of the {block.count} points of "
+            f"rank {rank}: {block.metric} {block.count - recorded_count} of the {block.count} points of "
             f"steps {block.first}–{block.last}"
-            for rank, block, have in blocks
+            for rank, block, recorded_count in blocks
         ]
         refs = [
             _line_of(facts.case, rank, metric, min(steps))
@@ -191,7 +197,7 @@ def no_lost_points(facts: Facts) -> Finding:
             *lost_points.explain(facts.case, facts.truths, recorded, comparison),
         ]
         total = sum(map(len, comparison.missing.values())) + sum(
-            block.count - have for _, block, have in blocks
+            block.count - recorded_count for _, block, recorded_count in blocks
         )
         return not_passed(
             "no-lost-points",
@@ -284,7 +290,7 @@ def _own_collisions(facts: Facts) -> Finding:
     if not overwrites:
         return passed("collisions", "no metric and step was logged with different values")
     points = sum(one.count for one in overwrites)
-    for hows, cause, head in (
+    for kinds, cause, head in (
         (
             [How.AT_ONCE],
             "unification.metric_collision",
@@ -296,15 +302,15 @@ def _own_collisions(facts: Facts) -> Finding:
             "values that a rank had logged are not in the run, because it logged the same steps again",
         ),
     ):
-        bad = [one for one in overwrites if one.how in hows]
-        if bad:
+        failures = [one for one in overwrites if one.how in kinds]
+        if failures:
             return not_passed(
                 "collisions",
                 cause,  # type: ignore[arg-type]
                 head,
-                details=[one.text for one in bad],
-                ranks={one.rank for one in bad},
-                evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in bad})],
+                details=[one.text for one in failures],
+                ranks={one.rank for one in failures},
+                evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in failures})],
             )
     text = f"{counted(points, 'point')} came again with another value, and the run shows the latest value"
     return passed("collisions", text, details=[one.text for one in overwrites])
@@ -313,14 +319,21 @@ def _own_collisions(facts: Facts) -> Finding:
 def foreign(facts: Facts) -> Finding:
     """Run the `no-unexpected-points` check: a rank logged every point, except system metrics (sys/)."""
     comparison = facts.compared
-    extra = [(block, have) for _, block, have in comparison.missing_in_blocks if have > block.count]
+    extra = [
+        (block, recorded_count)
+        for _, block, recorded_count in comparison.missing_in_blocks
+        if recorded_count > block.count
+    ]
     if not comparison.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
     origin = lost_points.origin(facts.attached, comparison.foreign)
     by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
     is_own = bool(origin.nodes) and not origin.unknown and not extra
     details = [f"{metric} {compact(steps)}" for metric, steps in sorted(comparison.foreign.items())]
-    details += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
+    details += [
+        f"{b.metric} {recorded_count - b.count} more in steps {b.first}–{b.last}"
+        for b, recorded_count in extra
+    ]
     return not_passed(
         "no-unexpected-points",
         "unification.foreign_points",

@@ -211,10 +211,10 @@ class CompletionDetector(LaunchState):
 
     def _every_command_ended(self) -> str | None:
         """Return a sentence if every rank's command has ended, or if one of them failed long enough ago."""
-        staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
-        if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
+        pods = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
+        if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in pods):
             return "the command of every rank has ended"
-        for pod in staying:
+        for pod in pods:
             code = self.exits.get(pod["metadata"]["uid"], 0)
             if self._lasts(pod, "pods", code != 0):
                 return f"the command in {pod['metadata']['name']} ended with exit code {code}"
@@ -232,13 +232,17 @@ class CompletionDetector(LaunchState):
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
                 meaning = waiting_reasons.not_started(reason, message)
-                bad = meaning is not None and meaning.prospect != "open"
-                sure = meaning is not None and meaning.prospect == "final"
+                is_permanent = meaning is not None and meaning.prospect != "open"
+                is_final = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
                 # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
                 over = {
                     rule: self._lasts(pod, rule, is_true, part=part)
-                    for rule, is_true in (("image, surely", sure), ("image", bad), ("others", bad))
+                    for rule, is_true in (
+                        ("image, surely", is_final),
+                        ("image", is_permanent),
+                        ("others", is_permanent),
+                    )
                 }
                 if (over["image, surely"] or over["image"]) and (self._all_decided() or over["others"]):
                     which = f"container {part}: " if part and part != self.container else ""
@@ -259,8 +263,8 @@ class CompletionDetector(LaunchState):
             if self._lasts(workload, "queue", is_refused):
                 return f"Kueue will not admit the workload: {message}"
             evicted = condition(workload, "Evicted")
-            out = evicted.get("status") == "True" and not true(workload, "Finished")
-            if self._lasts(workload, "evicted", out):
+            is_evicted = evicted.get("status") == "True" and not true(workload, "Finished")
+            if self._lasts(workload, "evicted", is_evicted):
                 return f"Kueue evicted the workload: {evicted.get('reason')}: {evicted.get('message')}"
             is_waiting = not true(workload, "Admitted") and not true(workload, "Finished")
             if self._lasts(workload, "admission", is_waiting, self.admission_seconds):
@@ -341,11 +345,16 @@ class CompletionDetector(LaunchState):
         ended_pods = [pod for pod in pods if self._rank_ended(pod)]
         if self.keep_alive or not 0 < self.members <= len(pods) or len(ended_pods) < len(pods):
             return None
-        on = {pod["metadata"]["name"]: containers for pod in pods if (containers := self._still_runs(pod))}
-        if not all(self._lasts(pod, "helper", bool(on)) for pod in pods) or not on:
+        containers_by_pod = {
+            pod["metadata"]["name"]: containers for pod in pods if (containers := self._still_runs(pod))
+        }
+        if (
+            not all(self._lasts(pod, "helper", bool(containers_by_pod)) for pod in pods)
+            or not containers_by_pod
+        ):
             return None
         locations = ", ".join(
-            f"container {names[0]} of {pod}" for pod, names in sorted(on.items())[:NAMED_PODS]
+            f"container {names[0]} of {pod}" for pod, names in sorted(containers_by_pod.items())[:NAMED_PODS]
         )
         return f"every rank has ended, and {locations} still runs"
 
@@ -457,16 +466,16 @@ class CompletionDetector(LaunchState):
         )
 
 
-def pods_in_line(doing: Mapping[str, str]) -> str:
+def pods_in_line(states: Mapping[str, str]) -> str:
     """Summarize the state of each pod in one line.
 
     If there are more than NAMED_PODS pods, only the number of pods in each state is given, with pod names for
     states that have at most NAMED_EXCEPTIONS pods.
     """
-    if len(doing) <= NAMED_PODS:
-        return ", ".join(sorted(f"{name} {state}" for name, state in doing.items())) or "none"
+    if len(states) <= NAMED_PODS:
+        return ", ".join(sorted(f"{name} {state}" for name, state in states.items())) or "none"
     groups: dict[str, list[str]] = {}
-    for name, state in sorted(doing.items()):
+    for name, state in sorted(states.items()):
         groups.setdefault(state, []).append(name)
     return ", ".join(
         f"{len(names)} {state}" + (f" ({', '.join(names)})" if len(names) <= NAMED_EXCEPTIONS else "")

@@ -49,11 +49,11 @@ def holders(nodes: Iterable[Object], pods: Iterable[Object], resources: set[str]
 
     Pods that have ended are omitted.
     """
-    has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
+    allocatable = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
     records = []
     for pod in pods:
         node = str(mapping(pod, "spec").get("nodeName") or "")
-        if node not in has or mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
+        if node not in allocatable or mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
             continue
         for resource, amount in requests(pod).items():
             if resource in resources and amount > 0:
@@ -66,7 +66,7 @@ def holders(nodes: Iterable[Object], pods: Iterable[Object], resources: set[str]
                         pod=str(pod["metadata"]["name"]),
                         owner=_owner(pod),
                         amount=int(amount),
-                        allocatable=int(quantity(has[node].get(resource, 0))),
+                        allocatable=int(quantity(allocatable[node].get(resource, 0))),
                     )
                 )
     return sorted(records, key=lambda one: (-one.amount, one.node, one.namespace, one.pod))

@@ -42,18 +42,18 @@ class IndependentPods(CompletionDetector):
             return f"the {self.kind} was deleted"
         unreachable = self.out_of_reach()
         waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
-        stuck = {
+        stuck_pods = {
             pod["metadata"]["name"]: cause for pod in waiting if (cause := self._stuck(pod, unreachable))
         }
         refused = self._refused()
         occupied = {(pod.get("spec") or {}).get("nodeName") for pod in self.all("pod")}
-        unable = {
+        rejecting = {
             node: [*uids.values()][-1] for node, uids in self.rejected.items() if len(uids) >= REJECTIONS
         }
-        stuck |= {node: f"it {cause}" for node, cause in unable.items() if node not in occupied}
+        stuck_pods |= {node: f"it {cause}" for node, cause in rejecting.items() if node not in occupied}
         absent = self.members - len(self.all("pod")) if refused else 0
-        if 0 < self.members <= len(self.exits) + len(stuck) + absent:
-            each = [f"{name}: {cause}" for name, cause in sorted(stuck.items())]
+        if 0 < self.members <= len(self.exits) + len(stuck_pods) + absent:
+            each = [f"{name}: {cause}" for name, cause in sorted(stuck_pods.items())]
             text = f"{len(self.exits)} of {self.members} pods have ended their command"
             return "; ".join([text, *each, *([refused] if refused else [])])
         return self._idle()

@@ -135,8 +135,8 @@ class LogFollower:
             no_node = life.pod in unreachable
             thread.join(0 if no_node else deadline.remaining)
             if thread.is_alive():
-                still = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
-                reason = "its node is lost" if no_node else still
+                still_reading = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
+                reason = "its node is lost" if no_node else still_reading
                 self._gap(life, reason)
         self._stop.set()
 
@@ -163,9 +163,9 @@ class LogFollower:
         while failures < MAX_RETRIES:
             failures += 1
             try:
-                behind = self._read(namespace, life, known_lines, follow)
+                is_behind = self._read(namespace, life, known_lines, follow)
                 failures = 0
-                if behind:
+                if is_behind:
                     follow = False
                     continue
                 whole = True

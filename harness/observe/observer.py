@@ -142,16 +142,16 @@ class LaunchObserver:
             self._take_size(progress)
             if self._writer.full is not None:
                 raise self._writer.full
-            silent = self._heartbeat.silent
-            if self._control_plane.due(silent):
+            silence = self._heartbeat.silent
+            if self._control_plane.due(silence):
                 self.refuse_deleted()
-                if (description := self._control_plane.lost(silent)) is not None:
+                if (description := self._control_plane.lost(silence)) is not None:
                     raise self._unreachable(description)
-            if silent > GONE_SECONDS or (deadline.passed and silent):
+            if silence > GONE_SECONDS or (deadline.passed and silence):
                 raise self._unreachable()
-            if is_waiting is not (silent > SILENT_SECONDS):
+            if is_waiting is not (silence > SILENT_SECONDS):
                 is_waiting = not is_waiting
-                limit = min(GONE_SECONDS - silent, deadline.remaining)
+                limit = min(GONE_SECONDS - silence, deadline.remaining)
                 waiting = f"the API server does not respond: waiting up to {limit:.0f} s"
                 progress(waiting if is_waiting else "the API server responds again")
             if deadline.passed:

@@ -118,8 +118,8 @@ class CodeStore:
         start, announced = time.monotonic(), False
         while True:
             pod = call_api(lambda: kube.get("v1", "Pod", name, namespace))
-            into = target(pod) if pod else None
-            if into is not None:
+            archive_target = target(pod) if pod else None
+            if archive_target is not None:
                 break
             waited = time.monotonic() - start
             if pod is None and (waited > POD_CREATED_SECONDS or self._has_none(job)):
@@ -138,7 +138,9 @@ class CodeStore:
                 announced = True
             time.sleep(POLL_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
-        with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
+        with Fleet(
+            {name: archive_target.open(kube, namespace)}, progress=self.progress, ready=ready
+        ) as fleet:
             synced = fleet.sync(walker, generation=generation)
         return "" if synced.tree == packed.tree.digest else "a file changed during the upload: sync again"
 

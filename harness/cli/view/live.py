@@ -177,10 +177,10 @@ class Live:
             for stage in self._manifest.stages
         )
         now = time.monotonic()
-        doing = self._manifest.in_stage or "between stages"
+        stage_name = self._manifest.in_stage or "between stages"
         self._spinner.update(
             text=Text.assemble(
-                (f"{doing} {now - self._stage_since:.0f}s", "bold"),
+                (f"{stage_name} {now - self._stage_since:.0f}s", "bold"),
                 f"  of {now - self._start:.0f}s  ",
                 (self._awaited, "dim"),
             )

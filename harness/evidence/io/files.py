@@ -73,13 +73,13 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     """
     blocks: deque[tuple[int, bytes]] = deque()
     max_blocks = max(2, MAX_RECORD_BYTES // _BLOCK)
-    total = have = 0
+    total = kept_lines = 0
     while block := file.read(_BLOCK):
         newlines = block.count(b"\n")
         blocks.append((newlines, block))
-        total, have = total + newlines, have + newlines
-        while have - blocks[0][0] > count or len(blocks) > max_blocks:
-            have -= blocks.popleft()[0]
+        total, kept_lines = total + newlines, kept_lines + newlines
+        while kept_lines - blocks[0][0] > count or len(blocks) > max_blocks:
+            kept_lines -= blocks.popleft()[0]
     *complete, tail = b"".join(block for _, block in blocks).split(b"\n")
     lines = [line + b"\n" for line in complete] + ([tail] if tail else [])
     return total + bool(tail), lines[-count:] if count else []

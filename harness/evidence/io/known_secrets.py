@@ -320,9 +320,9 @@ class KnownSecrets:
     def spans(self, text: str) -> list[Span]:
         """Return the (start, end) of all secrets in the text, in order."""
         spans: list[Span] = []
-        short = self._short_pattern
-        if short is not None:
-            spans = without((match.span() for match in short.finditer(text)), frames(text))
+        short_pattern = self._short_pattern
+        if short_pattern is not None:
+            spans = without((match.span() for match in short_pattern.finditer(text)), frames(text))
         if not self._plain or self._hint.search(text.encode("utf-8", "surrogatepass")) is None:
             return merged(spans)
         stack, seen_texts = [(_View(text), 0)], {text}

@@ -134,15 +134,15 @@ def remove(bundle: Path) -> int:
     operating system does not allow the removal.
     """
     size = disk_use.bytes_used(bundle)
-    doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
+    trash = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
-        bundle.rename(doomed)
-        shutil.rmtree(doomed)
+        bundle.rename(trash)
+        shutil.rmtree(trash)
     except FileNotFoundError:  # Another process is removing the bundle.
         size = 0
     except OSError as error:
         raise HarnessError(
-            f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {doomed}"
+            f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {trash}"
         ) from error
     mend_latest(bundle.parent)
     return size
@@ -150,9 +150,9 @@ def remove(bundle: Path) -> int:
 
 def sweep(runs_dir: Path) -> None:
     """Finish the removal of bundles that a killed process had begun to remove."""
-    for doomed in runs_dir.glob(f"{_DOOMED}*"):
-        if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
-            shutil.rmtree(doomed, ignore_errors=True)
+    for trash in runs_dir.glob(f"{_DOOMED}*"):
+        if not trash.is_symlink() and NAME.fullmatch(trash.name.removeprefix(_DOOMED)):
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def name_latest(bundle: Path) -> None:

@@ -122,41 +122,43 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
 
     Returns None if it can provide them.
     """
-    has, gives = offered(node, resource, part="capacity"), offered(node, resource)
-    if gives >= requested:
+    capacity, allocatable = offered(node, resource, part="capacity"), offered(node, resource)
+    if allocatable >= requested:
         return None
-    return _mig_change(node, has) or _shortage(node, resource, requested, has, gives)
+    return _mig_change(node, capacity) or _shortage(node, resource, requested, capacity, allocatable)
 
 
-def _mig_change(node: Mapping[str, Any], has: int) -> Shortage | None:
+def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
     """Return the shortage caused by an unfinished or failed change to a node's MIG devices, or None."""
     state = _labels(node).get(_MIG_STATE, "")
     if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin during the change.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
         return Shortage("scheduling.unschedulable", text)
-    if state == "failed" and not has:
+    if state == "failed" and not capacity:
         text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
         return Shortage("gpu.not_allocatable", text)
     return None
 
 
-def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
+def _shortage(
+    node: Mapping[str, Any], resource: str, requested: int, capacity: int, allocatable: int
+) -> Shortage:
     labelled = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
-    if has >= requested:
-        return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
+    if capacity >= requested:
+        return Shortage("gpu.not_allocatable", _unhealthy(resource, capacity, allocatable))
     if labelled is not None and labelled >= requested:
-        text = f"has {labelled} GPUs according to the label {_COUNT}, but the device plugin offers {has}"
+        text = f"has {labelled} GPUs according to the label {_COUNT}, but the device plugin offers {capacity}"
         return Shortage("gpu.not_allocatable", text)
     if other := parts(node):
         return Shortage("scheduling.unschedulable", other.text)
-    if not has and resource == GPU and is_gpu_node(node):
+    if not capacity and resource == GPU and is_gpu_node(node):
         text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
         return Shortage("gpu.not_allocatable", text)
     other_resources = {name: count for name, count in gpu_resources(node).items() if name != resource}
-    if not has and other_resources:
+    if not capacity and other_resources:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(other_resources.items()))
         return Shortage("scheduling.unschedulable", f"has {listed}, but no {resource}")
-    return Shortage("scheduling.unschedulable", f"has {has} {resource}", small=True)
+    return Shortage("scheduling.unschedulable", f"has {capacity} {resource}", small=True)
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
@@ -196,10 +198,10 @@ def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _unhealthy(resource: str, has: int, gives: int) -> str:
-    reason = f"the device plugin reports {has - gives} as unhealthy"
-    return f"has {has} {resource}, of which {gives} are allocatable: {reason}" + (
-        "" if gives else ", or does not run"
+def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:
+    reason = f"the device plugin reports {capacity - allocatable} as unhealthy"
+    return f"has {capacity} {resource}, of which {allocatable} are allocatable: {reason}" + (
+        "" if allocatable else ", or does not run"
     )
 
 

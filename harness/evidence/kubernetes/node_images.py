@@ -17,15 +17,15 @@ _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "ind
 
 def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
     """Map each image (name:tag) to the names of the nodes that report it."""
-    holding: dict[str, list[str]] = {}
+    by_image: dict[str, list[str]] = {}
     for node in nodes:
         for image in items(node, "status", "images"):
             names = image.get("names")
             for name in names if isinstance(names, list) else []:
                 if "@" not in str(name):
                     node_name = str(mapping(node, "metadata").get("name"))
-                    holding.setdefault(normal(str(name)), []).append(node_name)
-    return holding
+                    by_image.setdefault(normal(str(name)), []).append(node_name)
+    return by_image
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
@@ -55,10 +55,10 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
 
     Returns two empty strings if the nodes do not have a similar image.
     """
-    if having := holders(nodes).get(normal(image), []):
-        if node in having:
+    if nodes_with_image := holders(nodes).get(normal(image), []):
+        if node in nodes_with_image:
             return "", ""
-        return f"this image is on {in_words(having)}, and not on {node}", (
+        return f"this image is on {in_words(nodes_with_image)}, and not on {node}", (
             f"load {image} into every node that can run the pods, or push it to a registry"
         )
     if tags := other_tags(image, nodes):

@@ -31,9 +31,9 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
         return None
-    everywhere = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
-    if everywhere:
-        return "; ".join(everywhere)
+    reasons = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
+    if reasons:
+        return "; ".join(reasons)
     return by_reason((str(mapping(node, "metadata").get("name")), _obstacles(pod, node)) for node in nodes)
 
 
@@ -107,11 +107,11 @@ def quantity(text: object) -> Decimal:
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Return why a node cannot run the pod, as predicates whose subject is the node, such as "is
     cordoned"."""
-    has = mapping(node, "status", "allocatable")
+    allocatable = mapping(node, "status", "allocatable")
     no_room = [
-        f"has {_amount(name, quantity(has.get(name, 0)))}"
+        f"has {_amount(name, quantity(allocatable.get(name, 0)))}"
         for name, requested in requests(pod).items()
-        if requested > quantity(has.get(name, 0))
+        if requested > quantity(allocatable.get(name, 0))
     ]
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return no_room + cordoned + exclusions(pod, node)
@@ -130,8 +130,8 @@ def exclusions(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):
             continue
         if not any(_tolerates(toleration, taint) for toleration in tolerations):
-            near = next((each for each in tolerations if each.get("key") == taint.get("key")), None)
-            toleration_text = f" (the pod tolerates {_taint(near)})" if near else ""
+            similar = next((each for each in tolerations if each.get("key") == taint.get("key")), None)
+            toleration_text = f" (the pod tolerates {_taint(similar)})" if similar else ""
             reasons.append(f"has the taint {_taint(taint)}{toleration_text}")
     return reasons
 
@@ -189,8 +189,8 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
             amount, largest = _amount(name, requested), _amount(name, highest, unit=False)
             if amount.startswith(f"{largest} "):  # The two amounts look equal because of rounding.
                 amount, largest = f"{requested.normalize():f} {name}", f"{highest.normalize():f}"
-            has = f"the most that a node has is {largest}" if highest else "no node has any"
-            yield f"a pod requests {amount}; {has}"
+            limit_text = f"the most that a node has is {largest}" if highest else "no node has any"
+            yield f"a pod requests {amount}; {limit_text}"
 
 
 def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:

@@ -178,8 +178,10 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if meaning is None:
         return None
     text = message.lower()
-    pulls = [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
-    if meaning.prospect == "retried" and any(each.prospect == "final" for each in pulls):
+    pull_meanings = (
+        [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
+    )
+    if meaning.prospect == "retried" and any(each.prospect == "final" for each in pull_meanings):
         meaning = replace(meaning, prospect="final")
     if reason not in PULL_REASONS and any(part in text for part in _GPU_DRIVER):
         return Meaning("gpu.driver", "retried")
@@ -190,4 +192,4 @@ def not_started(reason: str, message: str) -> Meaning | None:
         return replace(meaning, cause=cause)
     if any(part in text for part in _PASSING):
         meaning = replace(meaning, prospect="open")
-    return replace(meaning, cause=next((each.cause for each in pulls if each.cause), meaning.cause))
+    return replace(meaning, cause=next((each.cause for each in pull_meanings if each.cause), meaning.cause))

@@ -107,9 +107,9 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
         steps, times = array("q", [row[1] for row in rows]), array("q", [row[3] for row in rows])
     except OverflowError:
         return None
-    turns = len(which) % len(places) == 0 and array("I", range(len(places))) * (len(which) // len(places))
+    in_turn = len(which) % len(places) == 0 and array("I", range(len(places))) * (len(which) // len(places))
     values = array("d", [row[2] for row in rows])
-    return Columns(list(places), steps, times, values, None if turns == which else which)
+    return Columns(list(places), steps, times, values, None if in_turn == which else which)
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:

@@ -76,14 +76,16 @@ def reports(case: Case) -> Finding:
     if not expected:
         return unknown("reports", "the nodes that must report were not recorded")
     by_node = {one.node: one for one in node_answers.values() if one.report is not None}
-    silent = [name for name in expected if name not in by_node]
+    missing_nodes = [name for name in expected if name not in by_node]
     refs = [by_node[name].ref for name in expected if name in by_node]
-    if not silent:
+    if not missing_nodes:
         return passed("reports", f"all {counted(len(expected), 'node')} gave a complete report", refs)
-    return _silent(case, node_answers, silent, refs)
+    return _silent(case, node_answers, missing_nodes, refs)
 
 
-def _silent(case: Case, node_answers: dict[int, Answer], silent: list[str], refs: list[str]) -> Finding:
+def _silent(
+    case: Case, node_answers: dict[int, Answer], missing_nodes: list[str], refs: list[str]
+) -> Finding:
     """Return the finding for nodes without a report, with the reason for each node."""
     expected = case.expected.node_names
     of = {
@@ -92,32 +94,39 @@ def _silent(case: Case, node_answers: dict[int, Answer], silent: list[str], refs
     }
     rejected = gpu_supply.rejections(case)
     waiting = {
-        name for name in silent if name not in of or case.pods[of[name]].node is None or name in rejected
+        name
+        for name in missing_nodes
+        if name not in of or case.pods[of[name]].node is None or name in rejected
     }
     supply = gpu_supply.of_nodes(case, waiting)
-    short = supply.nodes if supply else {}
+    shortages = supply.nodes if supply else {}
     holders = [
-        (ref, one) for ref, one in device_holders(case) if one.node in waiting and one.node not in short
+        (ref, one) for ref, one in device_holders(case) if one.node in waiting and one.node not in shortages
     ]
     held_nodes = {one.node for _, one in holders}
     details = [
-        f"{name} {short[name].text}" if name in short else f"{name}: {_state(case, of.get(name))}"
-        for name in silent
+        f"{name} {shortages[name].text}" if name in shortages else f"{name}: {_state(case, of.get(name))}"
+        for name in missing_nodes
         if name not in held_nodes
     ]
-    if supply and len(short) >= len(held_nodes) and not set(silent) - short.keys() - held_nodes:
+    if (
+        supply
+        and len(shortages) >= len(held_nodes)
+        and not set(missing_nodes) - shortages.keys() - held_nodes
+    ):
         return not_passed(
             "reports",
             supply.cause,
-            f"{counted(len(silent), 'node')} of {len(expected)} could not be tested: {supply.text}",
+            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: {supply.text}",
             details=[one.sentence for _, one in holders],
             evidence=[ref for ref, _ in holders] or ["objects/node.jsonl"],
         )
-    if holders and held_nodes == set(silent) - short.keys():
+    if holders and held_nodes == set(missing_nodes) - shortages.keys():
         return not_passed(
             "reports",
             "scheduling.devices_held",
-            f"{counted(len(silent), 'node')} of {len(expected)} could not be tested: others use the devices",
+            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: "
+            "others use the devices",
             details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
         )
@@ -126,9 +135,9 @@ def _silent(case: Case, node_answers: dict[int, Answer], silent: list[str], refs
     return not_passed(
         "reports",
         "node.not_answered",
-        f"{counted(len(silent), 'node')} of {len(expected)} gave no report",
+        f"{counted(len(missing_nodes), 'node')} of {len(expected)} gave no report",
         details=details,
-        ranks=case.ranks_of(*[of[name] for name in silent if name in of]),
+        ranks=case.ranks_of(*[of[name] for name in missing_nodes if name in of]),
         evidence=refs,
     )
 
@@ -168,8 +177,8 @@ def accepted(case: Case) -> Finding:
         # The pods' exit codes, which belong to a later phase, are only consequences.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[note], evidence=[ref], phase=start)
-    if bad := [each for each in results if each[2].verdict == "FAIL"]:
-        return _failed(case, bad)
+    if failures := [each for each in results if each[2].verdict == "FAIL"]:
+        return _failed(case, failures)
     if shared:
         return _not_whole(case, node_answers, shared)
     doubts = list(_doubts(case, node_answers))
@@ -227,14 +236,14 @@ def _without_cuda(node_answers: dict[int, Answer]) -> list[tuple[Answer, str, Ac
     return [each for each in results if each[2].cause == NO_CUDA]
 
 
-def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
+def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
     """Return the finding for failed checks, ordered from environment checks to collectives."""
-    bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
-    shared = _shared(case, bad)
-    cause = shared[0] if shared else _cause(bad[0][2])
-    same_cause = [each for each in bad if _cause(each[2]) == cause]
+    failures = sorted(failures, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
+    shared = _shared(case, failures)
+    cause = shared[0] if shared else _cause(failures[0][2])
+    same_cause = [each for each in failures if _cause(each[2]) == cause]
     other_failures = [
-        f"also, {one.about}: {check.id}: {check.text}" for one, _, check in bad if _cause(check) != cause
+        f"also, {one.about}: {check.id}: {check.text}" for one, _, check in failures if _cause(check) != cause
     ]
     ranks = {rank for one, _, check in same_cause for rank in _accused(case, one, check)}
     texts = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same_cause))
@@ -256,18 +265,18 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
     )
 
 
-def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
+def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
     """Return the cause shared by more than half of the nodes (at least two) and a description, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
-    for one, _, check in bad:
+    for one, _, check in failures:
         nodes.setdefault(_cause(check), set()).add(one.index)
-    cause, having = max(nodes.items(), key=lambda each: len(each[1]))
+    cause, failed_nodes = max(nodes.items(), key=lambda each: len(each[1]))
     node_count = len([one for one in answers(case).values() if one.checks])
-    if len(having) < 2 or 2 * len(having) <= node_count:
+    if len(failed_nodes) < 2 or 2 * len(failed_nodes) <= node_count:
         return None
-    return cause, f"{len(having)} of {counted(node_count, 'node')} fail in the same way, {cause}"
+    return cause, f"{len(failed_nodes)} of {counted(node_count, 'node')} fail in the same way, {cause}"
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:

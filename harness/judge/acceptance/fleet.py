@@ -107,23 +107,23 @@ def _node(
     records: PodRecords | None,
     restarts: int,
     shared: Sequence[Cell],
-    together: bool,
+    one_world: bool,
     owing: bool,
     parts: Parts | None = None,
 ) -> NodeResult:
     """Return a node's results from its own tests and from multinode tests, before any comparison.
 
-    `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
+    `one_world` means that all ranks form one world. `owing` means that at least one node tested itself, so
     this node should have done so too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
         own = [(one, checks) for one, checks in records.last() if not of_group(one)]
         cells += [Cell.of(check) for _, checks in own for check in checks]
-        cells += [Cell.of(check) for check in records.loose if not (together and check.tag == "DDP")]
+        cells += [Cell.of(check) for check in records.loose if not (one_world and check.tag == "DDP")]
         report = next((one for one, _ in reversed(own) if one.kind == "node"), own[-1][0] if own else None)
-        if (lack := records.lacks(restarts)) is not None:
-            cells.append(Cell(REPORT, "UNKNOWN", lack))
+        if (reason := records.lacks(restarts)) is not None:
+            cells.append(Cell(REPORT, "UNKNOWN", reason))
     cells = fair_cells(cells, parts)
     if report is not None:
         cells += _verdict_of(report)

@@ -87,13 +87,13 @@ def groups(
     """
     result: list[Group] = []
     for node, records in nodes.items():
-        lack = records.lacks(restarts.get(node, 0))
+        reason = records.lacks(restarts.get(node, 0))
         for report, checks in records.last():
             if of_group(report):
-                result.append(Group(records.pod, report.hosts, tuple(checks), tuple(report.pairs), lack))
-        loose = tuple(check for check in records.loose if check.tag == "DDP")
-        if loose and world:
-            result.append(Group(records.pod, world, loose, lack=lack))
+                result.append(Group(records.pod, report.hosts, tuple(checks), tuple(report.pairs), reason))
+        ddp_checks = tuple(check for check in records.loose if check.tag == "DDP")
+        if ddp_checks and world:
+            result.append(Group(records.pod, world, ddp_checks, lack=reason))
     return result
 
 

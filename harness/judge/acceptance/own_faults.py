@@ -77,11 +77,11 @@ def _doubt(node: NodeResult, reporting: list[NodeResult], force: bool = False) -
     causes = dict.fromkeys(cell.cause for cell in node.cells if cell.verdict == "FAIL")
     reasons = []
     for cause in causes:
-        having = sum(_fails(other, cause) for other in reporting)
+        failed_count = sum(_fails(other, cause) for other in reporting)
         if cause not in OWN | COMPARED:
             reasons.append(f"{cause or 'a failure without a cause'} may not be the node's own fault")
-        elif _majority(having, reporting) and not force:
-            reasons.append(Shared(cause, having, len(reporting)).sentence)
+        elif _majority(failed_count, reporting) and not force:
+            reasons.append(Shared(cause, failed_count, len(reporting)).sentence)
         elif cause in COMPARED and len(reporting) < 2:
             reasons.append(f"{cause} may be a fault of the image: no other node was tested with it")
         else:

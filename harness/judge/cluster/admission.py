@@ -114,8 +114,8 @@ def _inactive(case: Case, message: str) -> list[str]:
             active = condition(queue, "Active")
             if queue.name in message.split() and active.get("status") == "False":
                 policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
-                stopped = f" (stopPolicy {policy})" if policy != "None" else ""
-                return [f"its status is {active.get('reason')}: {active.get('message')}{stopped}"]
+                policy_text = f" (stopPolicy {policy})" if policy != "None" else ""
+                return [f"its status is {active.get('reason')}: {active.get('message')}{policy_text}"]
     return []
 
 
@@ -197,12 +197,14 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     would not have helped. In that case, a different sentence replaces the advice.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
-    quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
-    quiet.sort(key=lambda rank: last[rank])
-    if len(quiet) == len(last) and all(map(case.record_ended, case.ranks)):
+    quiet_ranks = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
+    quiet_ranks.sort(key=lambda rank: last[rank])
+    if len(quiet_ranks) == len(last) and all(map(case.record_ended, case.ranks)):
         text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
-    text = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
+    text = listed(
+        [f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet_ranks]
+    )
     return [text, *silent.when_stopped(case), *advice] if text else advice
 
 
@@ -219,9 +221,9 @@ def _late(case: Case, over: float) -> list[str]:
     if not_started:
         return [f"when the time limit was reached, the containers of {names(not_started)} had not started"]
     start_text = f"the last container started {max(times) - admitted_at:.0f} s after the job was admitted"
-    silent = [rank for rank, time in logged.items() if time >= over]
-    if silent:
-        return [f"{start_text}, and {names(silent)} had logged no row when the time limit was reached"]
+    silent_ranks = [rank for rank, time in logged.items() if time >= over]
+    if silent_ranks:
+        return [f"{start_text}, and {names(silent_ranks)} had logged no row when the time limit was reached"]
     return [f"{start_text}, and the last rank logged its first row after {last_logged - admitted_at:.0f} s"]
 
 

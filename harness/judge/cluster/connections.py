@@ -50,16 +50,16 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     cells = _cells(diagnoses)
     step = STEPS.index(CAUSES[cause])
     same_step = {c for c in PLACED if CAUSES[c] == CAUSES[cause]}
-    bad = {pair: cell for pair, cell in cells.items() if cell.outcome in same_step}
-    good = {pair for pair, cell in cells.items() if _past(cell, step)}
+    failed_cells = {pair: cell for pair, cell in cells.items() if cell.outcome in same_step}
+    passed_cells = {pair for pair, cell in cells.items() if _past(cell, step)}
     nodes = {index: str(pod.node or "") for index, pod in case.pods.items()}
-    patterns = classify(bad, good, nodes)
+    patterns = classify(failed_cells, passed_cells, nodes)
     accused = {rank for pattern in patterns for rank in pattern.accused}
-    rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
+    rejecting = {_node_of(case, cell.sender) for cell in failed_cells.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
         # A healthy pod on that node can also have failed connections, but it is not in `accused`.
         on_node = {index for index in accused if nodes.get(index) == node}
-        senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
+        senders = ", ".join(sorted({cell.sender for cell in failed_cells.values() if cell.sender}))
         if on_node:
             text = f"the node {node} has the address that rejects them ({senders})"
             return Culprit(sorted(on_node), text, "tcp.rejected")

@@ -154,22 +154,22 @@ def before(case: Case, end: End) -> list[str]:
 
 def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for ranks that never started because an init container failed."""
-    bad = [
+    failed = [
         other
         for other in others
         if other.role != "container" and other.exit_code and not case.started(other.index)
     ]
-    if not bad:
+    if not failed:
         return None
-    first = bad[0]
+    first = failed[0]
     retries = f", {first.tries + 1} times" if first.tries else ""
     outcome = f"ended with exit code {first.exit_code}{retries}, so the rank never started"
-    return _not_passed(case, "rank.init_container_failed", bad, outcome, START)
+    return _not_passed(case, "rank.init_container_failed", failed, outcome, START)
 
 
 def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for init containers that were still running when the harness stopped waiting."""
-    bad = [
+    unended = [
         other
         for other in others
         if other.role != "container"
@@ -178,17 +178,17 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
         and not (other.endless and other.status.get("started") is True)
         and not case.started(other.index)
     ]
-    if not bad or (case.terminal == "Completed" and not case.launch.attached):
+    if not unended or (case.terminal == "Completed" and not case.launch.attached):
         return None
     if any(_failed_by_itself(end) for end in ends.values()):
         return unknown(CHECK, "see rank-exit")  # The init container may be waiting for the rank that failed.
-    removed = deletion.removed(bad[0].pod)
+    removed = deletion.removed(unended[0].pod)
     until = case.waited_until if removed is None else deletion.requested_at(removed)
-    since = seconds((bad[0].running or {}).get("startedAt"))
-    ran = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
-    progress = "is not ready" if bad[0].endless else "has not ended"
-    outcome = f"{ran} and {progress}, and the rank starts only after it"
-    return _not_passed(case, "rank.init_container_unended", bad, outcome, START)
+    since = seconds((unended[0].running or {}).get("startedAt"))
+    duration_text = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
+    progress = "is not ready" if unended[0].endless else "has not ended"
+    outcome = f"{duration_text} and {progress}, and the rank starts only after it"
+    return _not_passed(case, "rank.init_container_unended", unended, outcome, START)
 
 
 def _failed_by_itself(end: End) -> bool:
@@ -209,7 +209,7 @@ def _existed_until_end(case: Case, pod: Pod) -> bool:
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for containers that caused a pod to fail although its rank exited with 0."""
-    bad = [
+    failed = [
         other
         for other in others
         if other.role == "container"
@@ -217,45 +217,47 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
         and ends[other.index].state == "succeeded"
         and mapping(other.pod.last.object, "status").get("phase") == "Failed"
     ]
-    if not bad:
+    if not failed:
         return None
-    oom = " (out of memory)" if bad[0].ended.get("reason") == "OOMKilled" else ""
-    outcome = f"ended with exit code {bad[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
-    return _not_passed(case, "rank.helper_failed", bad, outcome, RUNNING)
+    oom = " (out of memory)" if failed[0].ended.get("reason") == "OOMKilled" else ""
+    outcome = (
+        f"ended with exit code {failed[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
+    )
+    return _not_passed(case, "rank.helper_failed", failed, outcome, RUNNING)
 
 
 def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for containers still running in pods whose ranks have ended."""
     if case.launch.held or case.terminal is not None:
         return None
-    bad = [
+    running = [
         other
         for other in others
         if other.role == "container"
         and other.running is not None
         and ends[other.index].state in {"succeeded", "failed"}
     ]
-    if not bad:
+    if not running:
         return None
-    end = ends[bad[0].index]
+    end = ends[running[0].index]
     outcome = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
-    return _not_passed(case, "rank.helper_unended", bad, outcome, RUNNING, at=end.at)
+    return _not_passed(case, "rank.helper_unended", running, outcome, RUNNING, at=end.at)
 
 
 def _not_passed(
-    case: Case, cause: CauseId, bad: list[Other], outcome: str, phase: float, at: float | None = None
+    case: Case, cause: CauseId, culprits: list[Other], outcome: str, phase: float, at: float | None = None
 ) -> Finding:
-    first = bad[0]
-    same_name = [other.index for other in bad[1:] if other.name == first.name]
+    first = culprits[0]
+    same_name = [other.index for other in culprits[1:] if other.name == first.name]
     reasons = [f"the same happened in the pods of {names(case.ranks_of(*same_name))}"] if same_name else []
-    other_names = {f"{other.role} {other.name}": None for other in bad if other.name != first.name}
+    other_names = {f"{other.role} {other.name}": None for other in culprits if other.name != first.name}
     reasons += [f"{', '.join(other_names)} did the same"] if other_names else []
     return not_passed(
         CHECK,
         cause,
         f"{first.role} {first.name} of {case.place(first.index)} {outcome}{_log_quote(case, first)}",
         why=[f"its image is {first.image}, and {added_by(case, first)}", *reasons],
-        ranks=case.ranks_of(*(other.index for other in bad)),
+        ranks=case.ranks_of(*(other.index for other in culprits)),
         evidence=[first.state.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,

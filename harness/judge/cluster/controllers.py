@@ -148,10 +148,10 @@ def not_followed(
         problem = "was deleted" if deployment.type == "DELETED" else problem
         reasons = [f"{_TITLES[name]} is down: Deployment {deployment.name} {problem}", *rejection]
         cause, refs = NOT_READY[name], [deployment.ref, *refs]
-    elif (silent := webhook_without_endpoints(case)) is not None:
-        text = f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks"
+    elif (webhook := webhook_without_endpoints(case)) is not None:
+        text = f"Service {webhook.service} has no endpoint, so the API server cannot call its webhooks"
         reasons = [text, *rejection]
-        cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
+        cause, refs = "controllers.webhook_not_serving", [webhook.ref, *refs]
     elif refusal is not None:
         cause, reasons = refusal.cause or cause, rejection if refusal.cause else [*reasons, *rejection]
     return not_passed(

@@ -235,15 +235,17 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     If so, another client deleted the pod, because controllers delete pods only when the job ends. The order
     of the changes is taken from the objects' resource versions.
     """
-    born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # Before the harness attached, only timestamps show the order.
+    first_version = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
+    if (
+        case.launch.attached and first_version < 0
+    ):  # Before the harness attached, only timestamps show the order.
         at = requested_at(removed) + WHOLE_SECONDS
         signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
         return all(at <= _sign_at(case, sign) for sign in signs)
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
-        born < state.version < removed.version for state in _signs_of_an_end(case, pod)
+        first_version < state.version < removed.version for state in _signs_of_an_end(case, pod)
     )
 
 

@@ -34,7 +34,7 @@ class Supply:
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
     """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
     nodes = [states[-1] for states in case.bundle.objects("node").values()]
-    short: dict[str, gpu_nodes.Shortage] = {}
+    by_node: dict[str, gpu_nodes.Shortage] = {}
     for pod in pods:
         requested = gpu_nodes.requested_gpus(requests(pod.object))
         eligible = [node for node in nodes if accepts(pod.object, node.object)]
@@ -47,8 +47,8 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
         # A node that merely has no GPUs, or too few, is not reported as a reason.
         reasons = {name: shortage for name, shortage in shortages.items() if not shortage.small}
         if len(shortages) == len(eligible):
-            short.update(reasons)
-    return _supply(short)
+            by_node.update(reasons)
+    return _supply(by_node)
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
     pods = [states[-1].object for _, states in _never_started(case)]
     requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
-    short = {
+    by_node = {
         name: shortage
         for name in names
         for resource, amount in requested.items()
         if name in states
         and (shortage := gpu_nodes.shortage(states[name].object, resource, amount)) is not None
     }
-    return _supply(short | {node: one.why for node, one in rejections(case).items() if node in names})
+    return _supply(by_node | {node: one.why for node, one in rejections(case).items() if node in names})
 
 
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
@@ -142,8 +142,8 @@ def assigned_node(pod: ObjectState) -> str | None:
     return None
 
 
-def _supply(short: dict[str, gpu_nodes.Shortage]) -> Supply | None:
-    if not short:
+def _supply(by_node: dict[str, gpu_nodes.Shortage]) -> Supply | None:
+    if not by_node:
         return None
-    causes = Counter(one.cause for one in short.values())
-    return Supply(causes.most_common(1)[0][0], short)
+    causes = Counter(one.cause for one in by_node.values())
+    return Supply(causes.most_common(1)[0][0], by_node)

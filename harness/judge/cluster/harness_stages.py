@@ -100,8 +100,8 @@ def launched(case: Case) -> Finding:
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
-    stopped = case.manifest.interrupted or case.manifest.ended_at is None
-    if stopped or not all(stage.ok for stage in case.manifest.stages):
+    is_stopped = case.manifest.interrupted or case.manifest.ended_at is None
+    if is_stopped or not all(stage.ok for stage in case.manifest.stages):
         return unknown("launched", "the launch did not begin, did not end or was not recorded")
     text = f"the launcher {launch.launcher} reported no error, but its {launch.kind} was not found"
     return not_passed("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])

@@ -127,9 +127,9 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
 
 
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    ran = [index for index in pods if case.started(index)]
+    started_nodes = [index for index in pods if case.started(index)]
     if mapping(service.object, "spec").get("publishNotReadyAddresses") is not True:
-        unready = [index for index in ran if not ever_ready(pods[index])]
+        unready = [index for index in started_nodes if not ever_ready(pods[index])]
         if unready:
             text = (
                 f"Service {service.name} publishes only ready pods, and the pod of "
@@ -145,7 +145,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         if mapping(state.object, "metadata", "labels").get(_SLICES) == service.name
         for endpoint in items(state.object, "endpoints")
     }
-    absent = [index for index in ran if pods[index].name not in published]
+    absent = [index for index in started_nodes if pods[index].name not in published]
     if not absent:
         return None
     rank_names = names(case.ranks_of(*absent))

@@ -69,15 +69,15 @@ def check(case: Case) -> Finding:
     partial = [
         one.index for one in pod_diagnoses.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes
     ]
-    nameless = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
-    if nameless and (wrong := headless_service.problem(case)) is not None:
+    has_unknown_names = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
+    if has_unknown_names and (service_problem := headless_service.problem(case)) is not None:
         # On a busy cluster, netcheck cannot distinguish a late DNS record from one that never appears.
         return not_passed(
             "netcheck",
-            CAUSES[wrong.cause].id,
-            f"the ranks cannot reach each other: {wrong.text}",
-            ranks=case.ranks_of(*wrong.nodes),
-            evidence=[first.ref, *wrong.evidence],
+            CAUSES[service_problem.cause].id,
+            f"the ranks cannot reach each other: {service_problem.text}",
+            ranks=case.ranks_of(*service_problem.nodes),
+            evidence=[first.ref, *service_problem.evidence],
             at=seconds(first.record.at),
         )
     if first.diagnosis.verdict == "unknown" or partial:
@@ -102,17 +102,19 @@ def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
 
 
 def _pods(case: Case) -> NetcheckStep | None:
-    away = [index for index in range(case.expected.num_nodes) if not case.started(index)]
-    if not away:
+    unstarted = [index for index in range(case.expected.num_nodes) if not case.started(index)]
+    if not unstarted:
         text = f"the containers of all {case.expected.num_nodes} pods started"
         return NetcheckStep(step="pods", status="ok", text=text)
-    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in away)
-    return NetcheckStep(step="pods", status="failed", text=text, ranks=away)
+    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in unstarted)
+    return NetcheckStep(step="pods", status="failed", text=text, ranks=unstarted)
 
 
-def _service(case: Case, works: bool) -> NetcheckStep | None:
-    if not works and (wrong := headless_service.problem(case)) is not None:
-        return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
+def _service(case: Case, all_passed: bool) -> NetcheckStep | None:
+    if not all_passed and (service_problem := headless_service.problem(case)) is not None:
+        return NetcheckStep(
+            step="service", status="failed", text=service_problem.text, cause=service_problem.cause
+        )
     right = headless_service.healthy(case)
     return NetcheckStep(step="service", status="ok", text=right) if right else None
 
@@ -151,9 +153,12 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
             reasons = [policy.text]
         else:
             cause, nodes, text, reasons = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
-    elif cause in (*headless_service.NAMES, ABSENT) and (wrong := headless_service.problem(case)) is not None:
-        cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
-        text, reasons = wrong.text, [f"in the pods: {text}"]
+    elif (
+        cause in (*headless_service.NAMES, ABSENT)
+        and (service_problem := headless_service.problem(case)) is not None
+    ):
+        cause, nodes, refs = service_problem.cause, service_problem.nodes, [*refs, *service_problem.evidence]
+        text, reasons = service_problem.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
         cause, (text, ref) = "scheduling.unschedulable", delayed
         refs, reasons = [*refs, ref], [pod_network.host_ports(case, nodes)] if "free ports" in text else []

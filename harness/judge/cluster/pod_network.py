@@ -27,12 +27,12 @@ class DnsPolicy:
     evidence: list[str]
 
 
-def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
-    """Return the DNS settings that explain why the pods in `asking` could not resolve a name, or None.
+def dns_policy(case: Case, indexes: Collection[int]) -> DnsPolicy | None:
+    """Return the DNS settings that explain why the pods in `indexes` could not resolve a name, or None.
 
     Returns None if a pod that uses the cluster's DNS could not resolve a name either.
     """
-    pods = {index: case.pods[index] for index in sorted(asking) if index in case.pods}
+    pods = {index: case.pods[index] for index in sorted(indexes) if index in case.pods}
     reasons = {index: _reason(pod) for index, pod in pods.items()}
     if not reasons or not all(reasons.values()):
         return None

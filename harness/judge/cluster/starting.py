@@ -140,12 +140,12 @@ def _unscheduled_without_rank(case: Case) -> Finding | None:
 
 def image(case: Case) -> Finding:
     """Run the `image` check: every rank's container started from its image."""
-    stuck = {index: obstacle for index in case.pods if (obstacle := blocked(case, index)) is not None}
-    if stuck:
-        index, first = next(iter(stuck.items()))
+    obstacles = {index: obstacle for index in case.pods if (obstacle := blocked(case, index)) is not None}
+    if obstacles:
+        index, first = next(iter(obstacles.items()))
         same_cause = [
             o
-            for o, obstacle in stuck.items()
+            for o, obstacle in obstacles.items()
             if (obstacle.cause, obstacle.container) == (first.cause, first.container)
         ]
         other_ranks = [f"neither could {names(case.ranks_of(*same_cause[1:]))}"] if same_cause[1:] else []
@@ -160,7 +160,7 @@ def image(case: Case) -> Finding:
             f"{case.place(index)} {first.text}",
             why=[hint, outdated, *image_pull_advice.secrets(case, index), *other_ranks],
             ranks=case.ranks_of(*same_cause),
-            evidence=[stuck[other].state.ref for other in same_cause],
+            evidence=[obstacles[other].state.ref for other in same_cause],
             advice=advice,
         )
     if (other := _image_without_rank(case)) is not None:
@@ -245,8 +245,8 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
     reason = supply.text if supply else never_fits(state.object, nodes)
     quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
-    short = supply.nodes if supply else {}
-    holders = [one for one in device_holders(case) if one[1].node not in short]
+    shortages = supply.nodes if supply else {}
+    holders = [one for one in device_holders(case) if one[1].node not in shortages]
     holders = holders if supply or not reason else []
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"

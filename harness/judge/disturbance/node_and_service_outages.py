@@ -72,8 +72,8 @@ def _nodes(case: Case) -> Iterator[Change]:
                 text = f"node {name} rebooted (boot id {old[:8]} before, {new[:8]} since)"
                 alive = _last_sign(case, name, when(after))
                 yield Change(alive or when(after), "rebooted", "node", name, text, after.ref)
-            ready, was = condition(after, "Ready"), condition(before, "Ready")
-            if was.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
+            ready, previous = condition(after, "Ready"), condition(before, "Ready")
+            if previous.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
                 text = f"node {name} is not Ready: {ready.get('reason')}"
                 yield Change(when(after), "not ready", "node", name, text, after.ref)
     for event in case.bundle.history("node-event"):
@@ -98,16 +98,16 @@ def _last_sign(case: Case, node: str, before: float) -> float | None:
 def _clocks(case: Case) -> Iterator[Change]:
     """Yield each jump of a node's clock relative to the API server's clock, as shown by the node's lease."""
     for states in case.bundle.objects("node-lease").values():
-        wrong = 0.0
+        last_error = 0.0
         for before, after in pairwise([None, *states]):
             assert after is not None
-            off = _clock_error(after)
-            if off is None:
+            error = _clock_error(after)
+            if error is None:
                 continue
-            if abs(off - wrong) > CLOCK_SECONDS and before is not None:
-                text = f"the clock of node {after.name} jumped by {off - wrong:+.0f} s"
+            if abs(error - last_error) > CLOCK_SECONDS and before is not None:
+                text = f"the clock of node {after.name} jumped by {error - last_error:+.0f} s"
                 yield Change(when(after), "clock", "node", after.name, text, after.ref)
-            wrong = off if abs(off - wrong) > CLOCK_SECONDS else wrong
+            last_error = error if abs(error - last_error) > CLOCK_SECONDS else last_error
 
 
 def _clock_error(lease: ObjectState) -> float | None:

@@ -435,10 +435,10 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
         if _REPORT.search(text) and position:
             own = lines[:position]
             break
-    telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
-    errors = [entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])]
+    messages = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
+    errors = [entry for entry in reversed(messages[-12:]) if _ERROR.match(entry[1])]
     first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
-    number, text = first or next(iter([*errors, *telling[-1:]]), (0, ""))
+    number, text = first or next(iter([*errors, *messages[-1:]]), (0, ""))
     return text, number
 
 

@@ -45,8 +45,8 @@ def judge(
     rows = stored(parts)
     problems = {rank: problem for rank in sorted(ranks) if (problem := _problem(rank, pods, run))}
     records = [record for pod in pods for record in pod.records if record.rank in ranks]
-    strange = [record for pod in pods for record in pod.records if record.rank not in ranks]
-    all_known = not problems and not strange
+    foreign_records = [record for pod in pods for record in pod.records if record.rank not in ranks]
+    all_known = not problems and not foreign_records
     usable = [record for record in records if record.trusted]
     sections = [
         (record, admitted_blocks.refined(section, record.blocks))
@@ -65,7 +65,7 @@ def judge(
         _blocks_before_the_end(record, run, rows, _of_others(record, records, others_known), differences)
     contradicted = any(record.contradiction for record in records)
     return [
-        _complete(problems, strange, differences, usable, contradicted=contradicted),
+        _complete(problems, foreign_records, differences, usable, contradicted=contradicted),
         _client_kept(usable, run),
         *_points(differences, problems, label),
         _logged(usable, ranks, problems),
@@ -127,7 +127,7 @@ def _earlier(pod: PodRecord, record: Record) -> str:
 
 def _complete(
     problems: dict[int, str],
-    strange: list[Record],
+    foreign_records: list[Record],
     differences: Differences,
     usable: list[Record],
     *,
@@ -140,7 +140,7 @@ def _complete(
     details = [f"rank {rank}: {problem}" for rank, problem in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
-        for record in strange
+        for record in foreign_records
     ]
     details += [text for _, text in differences.open]
     if not details:
@@ -184,8 +184,8 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
         for name, of in section.merged if section is not None else ():
             claim = next((each for each in section.metrics if each.metric == name), None) if section else None
             count = f" ({counted(claim.count, 'point')})" if claim else ""
-            became = f"{', '.join(map(repr, of))} became {name!r}{count}"
-            texts.append(f"rank {record.rank}: {became}")
+            rename_text = f"{', '.join(map(repr, of))} became {name!r}{count}"
+            texts.append(f"rank {record.rank}: {rename_text}")
         if texts:
             details += texts
             ranks.add(record.rank or 0)
@@ -262,9 +262,9 @@ def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, st
         return unknown("ranks-logged", f"it is not known what {names(problems)} logged", ranks=problems)
     if not any(counts.values()):
         return not_passed("ranks-logged", "unification.rank_silent", "no rank logged a point", ranks=counts)
-    quiet = [rank for rank, count in counts.items() if not count]
-    text = f"{names(set(counts) - set(quiet))} logged" + (
-        f", and {names(quiet)} logged nothing" if quiet else ""
+    silent_ranks = [rank for rank, count in counts.items() if not count]
+    text = f"{names(set(counts) - set(silent_ranks))} logged" + (
+        f", and {names(silent_ranks)} logged nothing" if silent_ranks else ""
     )
     return passed(
         "ranks-logged", text, details=[f"{counted(n, 'point')} by rank {r}" for r, n in counts.items() if n]

@@ -184,14 +184,14 @@ def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differen
     `matched` has all processes' claims.
     """
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
-    strange = [
+    steps = [
         step
         for step, time in zip(rows.steps, rows.times, strict=True)
         if not any(start <= time <= end for start, end in times)
     ]
-    if strange and all_known:
+    if steps and all_known:
         result.unexpected.append(
-            f"{rows.metric}: {counted(len(strange), 'point')} in steps {min(strange)}–{max(strange)}"
+            f"{rows.metric}: {counted(len(steps), 'point')} in steps {min(steps)}–{max(steps)}"
         )
 
 
@@ -362,7 +362,7 @@ def compare_blocks(
     differ = {block: leaf for block, leaf in leaves.items() if digests.get(block) != leaf.digest}
     views = raw.of_blocks(differ) if differ else {}
     lost_blocks: list[int] = []
-    wrong: list[int] = []
+    wrong_blocks: list[int] = []
     missing = matched = 0
     for block, leaf in sorted(differ.items()):
         view = views.get(block, Rows(metric)).within(leaf.began_ms, leaf.ended_ms).kept()
@@ -372,7 +372,7 @@ def compare_blocks(
             lost_blocks.append(block)
             missing += leaf.points - len(view.steps)
         elif len(view.steps) == leaf.points and alone:
-            wrong.append(block)
+            wrong_blocks.append(block)
         else:
             steps_text = _ranges(_spans([block], BLOCK_STEPS))
             text = f"{metric}: other processes may have logged points of it too, in steps {steps_text}"
@@ -386,8 +386,8 @@ def compare_blocks(
         )
         (result.open if note else result.lost).append(({rank}, text))
         result.lost_count += 0 if note else missing
-    if wrong:
-        steps_text = _ranges(_spans(wrong, BLOCK_STEPS))
+    if wrong_blocks:
+        steps_text = _ranges(_spans(wrong_blocks, BLOCK_STEPS))
         text = (
             f"rank {rank}: {metric}: as many points as logged, but not the same, in steps {steps_text}{note}"
         )

@@ -75,8 +75,8 @@ def explain(
             remaining = []
         _set_or_remove(comparison.missing, (rank, metric), remaining)
     for entry in list(comparison.missing_in_blocks):
-        rank, block, have = entry
-        if have == 0 and _has_block(recorded, block):
+        rank, block, recorded_count = entry
+        if recorded_count == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             comparison.missing_in_blocks.remove(entry)
     for wrong in list(comparison.wrong):  # The value may belong to another metric that got the same name.
@@ -115,12 +115,12 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
     return [step for step in steps if step not in explained]
 
 
-def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
+def _set_or_remove(target: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
     """Set a key's steps, or remove the key if there are no steps."""
     if steps:
-        into[key] = steps
+        target[key] = steps
     else:
-        into.pop(key, None)
+        target.pop(key, None)
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
@@ -150,9 +150,9 @@ def check(result: Rewritten, label: str) -> Finding:
         f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
         for (rank, metric), steps in result.dropped.items()
     ]
-    dropped = {(rank, metric) for rank, metric in result.dropped}
+    dropped_keys = {(rank, metric) for rank, metric in result.dropped}
     for (rank, reason), rewrites in result.rewrites.items():
-        kept_rewrites = [one for one in rewrites if (rank, one.metric) not in dropped]
+        kept_rewrites = [one for one in rewrites if (rank, one.metric) not in dropped_keys]
         extra = len({one.metric for one in kept_rewrites}) - 1
         parts += [
             f"{reason}: {one.metric} = {one.was} at step {one.step} of rank {rank}"

@@ -130,9 +130,9 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         ranges = [
             (b.first, b.last) for truth in blocks.get(metric, []) for b in truth.blocks if b.metric == metric
         ]
-        strange = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
-        if strange:
-            result.foreign[metric] = sorted(strange)
+        foreign_steps = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
+        if foreign_steps:
+            result.foreign[metric] = sorted(foreign_steps)
     return result
 
 
@@ -220,8 +220,8 @@ def _compare_block(
         result.compared += new
         result.arrived[truth.rank] += new
         return
-    several = len(truth.attempts) > 1
-    if several and (block.kept or any(block.first <= step <= block.last for step in own)):
+    has_several_attempts = len(truth.attempts) > 1
+    if has_several_attempts and (block.kept or any(block.first <= step <= block.last for step in own)):
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
@@ -230,12 +230,12 @@ def _compare_block(
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
-        overlap = [
+        overlapping = [
             b
             for b in other.blocks
             if b is not block and b.metric == block.metric and b.first <= block.last and block.first <= b.last
         ]
-        differs = any((b.first, b.last, b.count, b.sha256) != _key(block) for b in overlap)
+        differs = any((b.first, b.last, b.count, b.sha256) != _key(block) for b in overlapping)
         if differs or any(block.first <= step <= block.last for step in steps):
             result.undecided.append((truth.rank, block))
             return

@@ -57,8 +57,8 @@ def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
     """Describe a change in replicas, such as "scaled from 2 to 3 replicas by kubectl", or return None."""
-    was, now = (mapping(state.object, "spec").get("replicas") for state in (before, after))
-    if was == now or not isinstance(was, int) or not isinstance(now, int):
+    old, new = (mapping(state.object, "spec").get("replicas") for state in (before, after))
+    if old == new or not isinstance(old, int) or not isinstance(new, int):
         return None
     managers = changed_by(before, after)
     if not managers:  # After the first scaling, managedFields shows who scaled the object, but not when.
@@ -66,7 +66,7 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
         managers = sorted(
             {str(each.get("manager")) for each in entries if each.get("subresource") == "scale"}
         )
-    return f"scaled from {was} to {now} replicas by {managers[0] if len(managers) == 1 else 'somebody'}"
+    return f"scaled from {old} to {new} replicas by {managers[0] if len(managers) == 1 else 'somebody'}"
 
 
 def allows(case: Case, change: Change) -> bool:

@@ -98,8 +98,8 @@ class ForeignWriter:
 
 
 def _many(kind: str, count: int) -> str:
-    one, several = _WRITTEN.get(kind, (kind, f"{kind}s"))
-    return f"{count} {one if count == 1 else several}"
+    singular, plural = _WRITTEN.get(kind, (kind, f"{kind}s"))
+    return f"{count} {singular if count == 1 else plural}"
 
 
 class Own:

@@ -192,10 +192,10 @@ def _notes(records: Records) -> list[str]:
         and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
     }
     notes += [f"{_values(count)} of rank {rank} came without run.log" for rank, count in bypassing.items()]
-    assisted = [
+    affected_ranks = [
         rank
         for rank, truth in records.items()
         if truth is not None
         and not all(one.cpu_frequency for attempt in truth.attempts for one in attempt.settings)
     ]
-    return notes + ([_NO_CPU_FREQUENCY.format(names(assisted))] if assisted else [])
+    return notes + ([_NO_CPU_FREQUENCY.format(names(affected_ranks))] if affected_ranks else [])

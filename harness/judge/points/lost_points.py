@@ -78,12 +78,13 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
         text = f"the tracker acknowledged {amounts[ACKNOWLEDGED]} to the client of {rank_names[ACKNOWLEDGED]}"
         sentences.append(f"{text}, so the client is not the reason")
     if NEVER_QUEUED in counts:
-        handed = Counter({rank: n for rank, n in counts[NEVER_QUEUED].items() if by_rank[rank].outside})
-        if handed:
+        handed_over = Counter({rank: n for rank, n in counts[NEVER_QUEUED].items() if by_rank[rank].outside})
+        if handed_over:
             sentences.append(
-                f"{names(handed)} handed {handed.total()} of them to the client, but its queue never had them"
+                f"{names(handed_over)} handed {handed_over.total()} of them to the client, "
+                "but its queue never had them"
             )
-        if never_given := counts[NEVER_QUEUED] - handed:
+        if never_given := counts[NEVER_QUEUED] - handed_over:
             sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to its client")
     if interrupted[UNREPORTED]:
         text = f"the client of {rank_names[UNREPORTED]} reported nothing about {amounts[UNREPORTED]}"
@@ -94,17 +95,19 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
     """Return a sentence for each client setting that prevented the given ranks from uploading."""
-    off, shared = set[int](), dict[tuple[str, str], set[int]]()
+    without_upload, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
             for one in attempt.settings:
-                off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
+                without_upload |= set() if one.uploads or one.mode == "noop" else {truth.rank}
                 if one.queue and attempt.start is not None and attempt.start.pod:
                     shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
     requested = set(ranks)
     sentences = in_mode_noop(truths, requested)
-    if off & requested:
-        text = f"the client of {names(off & requested)} was created with sync_process_enabled=False"
+    if without_upload & requested:
+        text = (
+            f"the client of {names(without_upload & requested)} was created with sync_process_enabled=False"
+        )
         sentences.append(f"{text}, so it has no upload process")
     return sentences + [
         f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "

@@ -64,9 +64,9 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
             if not (one.same_run and other.same_run):
                 continue
             older = [step for step in set(steps) if series.older.get(step) == (before, after)]
-            for stays, places in ((True, older), (False, list(set(steps).difference(older)))):
+            for older_stays, places in ((True, older), (False, list(set(steps).difference(older)))):
                 if places:
-                    kind, processes = _how(truth, one, other, stays, restarts), _who(truth, one, other)
+                    kind, processes = _how(truth, one, other, older_stays, restarts), _who(truth, one, other)
                     yield Overwritten(truth.rank, metric, len(places), compact(places), kind, processes)
 
 
@@ -75,10 +75,10 @@ def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
 
     For these points, only the number is known, not the processes.
     """
-    several = any(life.init for life in truth.lives)
+    has_several_inits = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
         for block in attempt.sorted_blocks:
-            kind = How.OLDER_STAYS if block.older else How.OTHER_LIFE if several else How.SAME_LIFE
+            kind = How.OLDER_STAYS if block.older else How.OTHER_LIFE if has_several_inits else How.SAME_LIFE
             if block.again:
                 place = f"{block.again} of steps {block.first}–{block.last}"
                 yield Overwritten(truth.rank, block.metric, block.again, place, kind)

@@ -62,9 +62,9 @@ class Series(Mapping[int, float]):
         if self._places is not None:
             place = self._places.setdefault(step, len(self._steps))
             if place < len(self._steps):
-                was = self._values[place]
+                old_value = self._values[place]
                 self.older.pop(step, None)
-                if value != was and (value == value or was == was):  # noqa: PLR0124
+                if value != old_value and (value == value or old_value == old_value):  # noqa: PLR0124
                     key = self._marks[place], min(mark, 0xFFFF)
                     self.overwrites[key] = _append(self.overwrites.get(key, array("q")), step)
                     if time_ms < self._times[place]:

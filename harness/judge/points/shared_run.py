@@ -126,7 +126,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compari
     """Run the `one-run` check: no rank in this launch attached to, or logged points to, a different run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
-    astray: dict[int, str] = {}
+    texts_by_rank: dict[int, str] = {}
     refs: list[str] = []
     for run_id, nodes in attached.by_node.items():
         if run_id in shared[:1]:
@@ -134,24 +134,24 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compari
         for node, lines in nodes.items():
             refs.append(f"tracker/attachments.jsonl:{lines[0][0]}")
             for rank in case.ranks_of(node):
-                astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
+                texts_by_rank.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
     for truth in truths:
         for run_id, rows in recorded.elsewhere.items():
-            if truth.rank not in astray and (steps := _steps_elsewhere(truth, rows, comparison)):
+            if truth.rank not in texts_by_rank and (steps := _steps_elsewhere(truth, rows, comparison)):
                 text = f"rank {truth.rank}'s points ({compact(steps)}) are in {attached.label(run_id)}"
-                astray[truth.rank] = text
+                texts_by_rank[truth.rank] = text
                 refs.append(truth.path)
     text = f"the tracker has {len(shared)} runs with id {case.expected.run_id}"
     if len(shared) == 1:
-        if not astray:
+        if not texts_by_rank:
             return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
-        text = f"{names(astray)} did not use only the shared {attached.label(shared[0])}"
+        text = f"{names(texts_by_rank)} did not use only the shared {attached.label(shared[0])}"
     return not_passed(
         "one-run",
         "unification.split_runs",
         text,
-        details=list(dict.fromkeys(astray[rank] for rank in sorted(astray))),
-        ranks=astray,
+        details=list(dict.fromkeys(texts_by_rank[rank] for rank in sorted(texts_by_rank))),
+        ranks=texts_by_rank,
         evidence=refs or ["tracker/runs.jsonl"],
     )
 
@@ -232,14 +232,14 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
     run = attached.shared[0][1]
     if attached.attachments is None:
         absent = [t.rank for t in truths if t.count and not comparison.arrived.get(t.rank)]
-        silent = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
+        silent_ranks = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
     else:
         lines_by_node = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
         expected = {node: {rank for rank in case.ranks_of(node) if rank in case.logging} for node in nodes}
-        short = [node for node in nodes if len(lines_by_node.get(node, [])) < len(expected[node])]
-        absent = sorted(rank for node in short for rank in expected[node])
-        silent = []
+        incomplete_nodes = [node for node in nodes if len(lines_by_node.get(node, [])) < len(expected[node])]
+        absent = sorted(rank for node in incomplete_nodes for rank in expected[node])
+        silent_ranks = []
         without_origin = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
         if absent and without_origin:
             text = f"the origin of {counted(len(without_origin), 'attachment')} is not recorded"
@@ -257,8 +257,8 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
             ranks=absent,
             evidence=[f"tracker/{file}.jsonl"],
         )
-    if silent:
-        text = f"this tracker does not store attachments, and {names(silent)} has no points"
+    if silent_ranks:
+        text = f"this tracker does not store attachments, and {names(silent_ranks)} has no points"
         return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 

@@ -82,13 +82,13 @@ def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Find
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
     full = [failure for failure in failures if _FULL in failure.reason]
     replacement, rejected_ranks = replaced(case), lost_points.rejected(truths)
-    away = absence_texts(case)
+    outages = absence_texts(case)
     cause: CauseId
     if not data_losses or not (full or replacement or rejected_ranks):
         text = "no data was found missing on the tracker"
         text = "nothing shows that the tracker lost the missing data" if data_losses else text
         failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
-        return passed("tracker-kept", text, why=[*failed, *away])
+        return passed("tracker-kept", text, why=[*failed, *outages])
     ranks = {rank for finding in data_losses for rank in finding.ranks} or set(case.ranks)
     reasons, refs = [data_losses[0].check.explanation], [*data_losses[0].evidence]
     if full:
@@ -99,7 +99,7 @@ def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Find
     elif replacement is not None:
         text = f"pod {replacement.name} of the tracker replaced another one at {_clock(replacement)}, "
         text += "with an empty database"
-        cause, reasons, refs = "tracker.data_lost", [*away, *reasons], [replacement.ref, *refs]
+        cause, reasons, refs = "tracker.data_lost", [*outages, *reasons], [replacement.ref, *refs]
     else:
         errors = [c.error for t in truths if t.rank in rejected_ranks for c in t.clients if c.error]
         text = f"the tracker rejected the key of {names(rejected_ranks)}: {errors[0]}"

@@ -35,8 +35,8 @@ def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> 
     A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
     never end.
     """
-    still = [end for end in ends.values() if end.state in ("running", "waiting")]
-    if not case.launch.attached or case.launch.kind == "MPIJob" or not still:
+    unended = [end for end in ends.values() if end.state in ("running", "waiting")]
+    if not case.launch.attached or case.launch.kind == "MPIJob" or not unended:
         return None
     text = f"{case.launch.kind} {launched.name} is Completed, but not every rank has ended"
     return _open(case, text, ends, [], [launched.ref])
@@ -107,14 +107,16 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
 def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs: list[str]) -> Finding:
     """Return the run.not_ended finding, with the last log lines of the ranks that were silent the longest."""
     states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
-    still = [rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks]
+    unended_ranks = [
+        rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks
+    ]
     return not_passed(
         "completed",
         "run.not_ended",
         text,
         details=states,
         why=[*reasons, *_ended_before(case), *_younger(case), *_silent(case, ends)],
-        ranks=still,
+        ranks=unended_ranks,
         evidence=refs,
     )
 
@@ -167,7 +169,7 @@ def _verb(end: End) -> str:
 def _silent(case: Case, ends: dict[int, End]) -> list[str]:
     """Return a sentence for each of the MAX_SILENT running ranks with the oldest last log lines."""
     read_at = seconds(case.manifest.attached_at)
-    quiet: list[tuple[float, str]] = []
+    last_lines: list[tuple[float, str]] = []
     for end in ends.values():
         if end.state != "running":
             continue
@@ -178,7 +180,7 @@ def _silent(case: Case, ends: dict[int, End]) -> list[str]:
         if at is None or until is None:
             continue
         text = clues.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
-        quiet.append(
+        last_lines.append(
             (at, f"{case.place(end.index)} wrote its last line {max(0, until - at):.0f} s before: {text}")
         )
-    return [text for _, text in sorted(quiet)[:MAX_SILENT]]
+    return [text for _, text in sorted(last_lines)[:MAX_SILENT]]

@@ -91,11 +91,11 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
         seconds(terminated[1].get(name)) if terminated is not None else None
         for name in ("startedAt", "finishedAt")
     ]
-    ran = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
+    duration = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
     ranks = case.ranks_of(index)
     if exit_masking.leaves_behind(script):
         text = f"the script ended before a process of {names(ranks)} was recorded"
-    elif limit := time_limits.before_any(script, ran):
+    elif limit := time_limits.before_any(script, duration):
         text = f"{limit} in its script expired before a process of {names(ranks)} was recorded"
     else:
         return None

@@ -114,8 +114,8 @@ def _later(line: str, before: list[str], after: list[str]) -> str:
     if loop:
         return loop
     program = _PROGRAM.search(line)
-    rest = "" if "||" in line else line[program.end() if program else 0 :]
-    later = re.search(r";\s*(\S.*)", rest)
+    remainder = "" if "||" in line else line[program.end() if program else 0 :]
+    later = re.search(r";\s*(\S.*)", remainder)
     last = after[-1] if after else _CLOSED.sub("", later[1]) if later else ""
     return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
 

@@ -45,9 +45,11 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
     if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
         return None  # The rank logged after this snapshot, so it was not frozen.
-    stopped = [process for process in snapshot.processes if process.state in STOPPED]
-    if stopped:
-        description = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
+    stopped_processes = [process for process in snapshot.processes if process.state in STOPPED]
+    if stopped_processes:
+        description = listed(
+            [f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped_processes]
+        )
     elif PAUSED in (snapshot.error or ""):
         description = "its container is paused"
     else:

@@ -192,10 +192,10 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         exit_code = clues.exit_code or signalled or code or own
         end = replace(end, state="failed", ranks=ranks, exit_code=exit_code)
         return _failed(case, pod, end, clues, terminated)
-    if (bad := exit_codes.bad_end(case, pod.index)) is not None:
-        return _hidden(case, pod, end, bad, terminated)
-    if (killed := _killed_with_0(case, pod, end, terminated)) is not None:
-        return killed
+    if (bad_end := exit_codes.bad_end(case, pod.index)) is not None:
+        return _hidden(case, pod, end, bad_end, terminated)
+    if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
+        return killed_end
     if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
@@ -234,18 +234,20 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
-def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
+def _hidden(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
     """Return the End for a pod that exited with 0 although one of its ranks failed."""
-    if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
-        killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
-        bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
-    text = f"{bad.text} (pod {pod.name} on node {pod.node or 'none'})"
-    if bad.cause != "rank.exited_early":
-        text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
-    at = min(end.at, bad.at)
-    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, log_quote=bad.why, at=at)
-    follows = bad.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad.code))
-    return replace(end, exit_code=bad.code, follows=follows, evidence=(*end.evidence, bad.ref))
+    if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
+        note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
+        bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
+    text = f"{bad_end.text} (pod {pod.name} on node {pod.node or 'none'})"
+    if bad_end.cause != "rank.exited_early":
+        text = f"{case.place(pod.index)} exited with 0, though {bad_end.text}"
+    at = min(end.at, bad_end.at)
+    end = replace(
+        end, state="failed", ranks=bad_end.ranks, cause=bad_end.cause, text=text, log_quote=bad_end.why, at=at
+    )
+    follows = bad_end.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad_end.code))
+    return replace(end, exit_code=bad_end.code, follows=follows, evidence=(*end.evidence, bad_end.ref))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
@@ -264,8 +266,10 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
-    if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
+    was_stopped = unexplained and (
+        deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at)
+    )
+    if (by_signal or was_stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
     end_of_cause = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
     end_of_cause = end_of_cause or _lost(case, end, clues, code)
@@ -315,9 +319,9 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
-    if number == signal.SIGKILL and (killed := exit_codes.out_of_memory(case, pod.index)):
+    if number == signal.SIGKILL and (oom_process := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
-        return replace(end, ranks=killed, cause="rank.oom_killed", text=text, follows=False)
+        return replace(end, ranks=oom_process, cause="rank.oom_killed", text=text, follows=False)
     text += f" in {end.stack.place}" if end.stack is not None and end.stack.fatal else ""
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows

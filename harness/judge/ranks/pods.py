@@ -196,13 +196,13 @@ def rank_ends(
     `recorded` is the result of admitted_logs.world, which describes the ranks' world according to injected
     recorders.
     """
-    bad = [
+    failures = [
         end
         for end in ends.values()
         if end.state in {"failed", "deleted"}
         and (case.started(end.index) or (case.launch.attached and end.cause in _WITHOUT_STATUS))
     ]
-    if not bad:
+    if not failures:
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
         have_met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
         finding = (None if have_met else diagnose_rendezvous(case, ends)) or too_many(case)
@@ -212,15 +212,15 @@ def rank_ends(
             return [finding, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends, recorded)
     if netcheck_ends := netcheck.ended_by_it(case):
-        bad = [end for end in bad if end.index not in netcheck_ends and not end.follows]
-        if not bad:
+        failures = [end for end in failures if end.index not in netcheck_ends and not end.follows]
+        if not failures:
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
-    cause = first(bad)
+    cause = first(failures)
     if cause.follows:
         cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
     other_ends, at_once = (
-        [end for end in bad if end.index != cause.index],
-        _in_the_same_second(case, cause, bad),
+        [end for end in failures if end.index != cause.index],
+        _in_the_same_second(case, cause, failures),
     )
     time_texts = {end.index: "in the same second" for end in at_once}
     consequences = [
@@ -232,13 +232,15 @@ def rank_ends(
     if id_ == "run.deleted":
         return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
     if id_.startswith("rendezvous."):
-        return [_never_met(case, ends, bad, cause, consequences), unknown("rank-exit", "see rendezvous")]
-    ranks, away = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
+        return [_never_met(case, ends, failures, cause, consequences), unknown("rank-exit", "see rendezvous")]
+    ranks, absences = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
     if id_.startswith("image."):
-        ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
+        ranks = [rank for end in failures if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
-        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
-        away = tracker_faults.absence_texts(case)
+        ranks = [
+            rank for end in failures if id_ in {end.cause, end.clue} for rank in end.ranks
+        ] or cause.ranks
+        absences = tracker_faults.absence_texts(case)
     peers = of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
     earlier_end = (
         exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
@@ -246,7 +248,14 @@ def rank_ends(
     restart_texts = (
         [f"torchrun had restarted it: {earlier_end.text}"] if earlier_end and id_ == "rank.crashed" else []
     )
-    reasons = [cause.log_quote, *restart_texts, *peers, *containers.before(case, cause), *away, *consequences]
+    reasons = [
+        cause.log_quote,
+        *restart_texts,
+        *peers,
+        *containers.before(case, cause),
+        *absences,
+        *consequences,
+    ]
     result = not_passed(
         "rank-exit",
         id_,
@@ -293,7 +302,7 @@ def _lost_peer(case: Case, cause: End) -> str:
     return f"the lost peer had the address {address}, which no pod of the job has now in its status"
 
 
-def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
+def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
     """Return the other Ends with the same cause and time, if the harness attached after all of them.
 
     Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
@@ -303,10 +312,10 @@ def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
         "rank.evicted",
         "rank.killed",
     )
-    if is_ordered or any(len(case.pods[end.index].history) > 1 for end in bad):
+    if is_ordered or any(len(case.pods[end.index].history) > 1 for end in failures):
         return []
     signature = (cause.cause, cause.follows, cause.at // 1)
-    return [end for end in bad if end != cause and (end.cause, end.follows, end.at // 1) == signature]
+    return [end for end in failures if end != cause and (end.cause, end.follows, end.at // 1) == signature]
 
 
 def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:
@@ -329,7 +338,7 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
 
 
 def _never_met(
-    case: Case, ends: dict[int, End], bad: list[End], cause: End, consequences: list[str]
+    case: Case, ends: dict[int, End], failures: list[End], cause: End, consequences: list[str]
 ) -> Finding:
     """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
     if cause.cause == "rendezvous.dns" and (name := published_names.unresolved(case, cause)) is not None:
@@ -342,7 +351,7 @@ def _never_met(
             evidence=cause.evidence,
             at=cause.at,
         )
-    waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
+    waiting = [end for end in failures if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
     if cause.cause != "rendezvous.timeout":
@@ -383,11 +392,11 @@ def logs(case: Case) -> Finding:
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
             gaps = case.log_gaps(each.name)
-            ran = each is pod or each.container(case.launch.container, "running") is not None
-            early = _stops_early(case, each, path) if ran and not gaps else None
+            has_run = each is pod or each.container(case.launch.container, "running") is not None
+            early = _stops_early(case, each, path) if has_run and not gaps else None
             if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:
                 return _kubelet(case, index, each, unreached[0])
-            if gaps or early or (ran and not case.bundle.tail(path, 1)):
+            if gaps or early or (has_run and not case.bundle.tail(path, 1)):
                 reason = gaps[0] if gaps else early or f"{path} is missing or empty"
                 return not_passed(
                     "logs",
@@ -481,6 +490,6 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
     if not silent_pods:
         return [], []
     _, text, end = min(silent_pods, key=lambda entry: entry[0])
-    still = [rank for entry in silent_pods for rank in entry[2].ranks]
+    unended_ranks = [rank for entry in silent_pods for rank in entry[2].ranks]
     last = f"its last log line: {text}" if text else "its log is empty"
-    return still, [f"{case.place(end.index)} was silent for the longest time", last]
+    return unended_ranks, [f"{case.place(end.index)} was silent for the longest time", last]

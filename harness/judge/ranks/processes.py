@@ -29,8 +29,8 @@ def check(attached: Attached) -> Finding:
         return passed(
             "processes", f"{number} recorded; this tracker does not name the processes that sent requests"
         )
-    strange = dict.fromkeys(_strange(attached, recorded))
-    if strange:
+    unrecorded = dict.fromkeys(_strange(attached, recorded))
+    if unrecorded:
         text = "processes that were not recorded reached the tracker"
         reasons = [
             "each ran without the harness's recorder: with another environment, with Python's -S, or as "
@@ -40,7 +40,7 @@ def check(attached: Attached) -> Finding:
             "processes",
             "unification.unrecorded_process",
             text,
-            details=list(strange),
+            details=list(unrecorded),
             why=reasons,
             evidence=REFS,
         )

@@ -112,8 +112,8 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     )
     address = waiting[0].where
     text = f"{_who(waiting)} waited at {address} and did not meet, and no difference between them was found"
-    cause, guilty, text = diagnosis or ("rendezvous.timeout", waiting, text)
-    ranks = [rank for node in guilty for rank in node.ranks]
+    cause, culprits, text = diagnosis or ("rendezvous.timeout", waiting, text)
+    ranks = [rank for node in culprits for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
     return not_passed("rendezvous", cause, text, ranks=ranks, evidence=refs)
 
@@ -150,10 +150,10 @@ def _options(scene: Scene) -> Diagnosis:
     }
     if not values:
         return None
-    wrong = [node for node in scene.waiting if node.index in values]
-    name, value, other = values[wrong[0].index]
+    deviating = [node for node in scene.waiting if node.index in values]
+    name, value, other = values[deviating[0].index]
     text = f"torchrun reads --{name}={value} as one value: a space is missing before {other}"
-    return "variables.torchrun", wrong, f"{_places(wrong)} waited at {wrong[0].where}: {text}"
+    return "variables.torchrun", deviating, f"{_places(deviating)} waited at {deviating[0].where}: {text}"
 
 
 def _alone(case: Case, scene: Scene) -> Diagnosis:
@@ -206,21 +206,25 @@ def _instead(scene: Scene, node: Node) -> str:
 
 def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     """Detect containers that cannot resolve the rendezvous host's name."""
-    blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
-    if not blind:
+    failing = [node for node in scene.waiting if node.addresses == [] and not node.reached]
+    if not failing:
         return None
-    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
-    cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
-    if (policy := pod_network.dns_policy(case, [node.index for node in blind])) is not None:
-        return "dns.policy", blind, f"{text}: {policy.text}"
-    if cause in headless_service.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
-        return service.cause, blind, f"{text}: {service.text}"
-    resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
-    machines = {case.pods[node.index].node for node in blind}
+    text = f"{_places(failing)} could not resolve MASTER_ADDR {failing[0].host} (DNS failed{failing[0].why})"
+    cause = failing[0].cause(("dns.", "address."), "rendezvous.dns")
+    if (policy := pod_network.dns_policy(case, [node.index for node in failing])) is not None:
+        return "dns.policy", failing, f"{text}: {policy.text}"
+    if cause in headless_service.NAMES and service and service.service in failing[0].host.split(".")[1:2]:
+        return service.cause, failing, f"{text}: {service.text}"
+    resolved = [n for n in scene.nodes if n.addresses and n.host == failing[0].host and _by_dns(case, n)]
+    machines = {case.pods[node.index].node for node in failing}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
         dns_text = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
-        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {dns_text}"
-    return cause, blind, text
+        return (
+            "dns.differs_by_node",
+            failing,
+            f"{text}. {_places(resolved)} resolved it, so {dns_text}",
+        )
+    return cause, failing, text
 
 
 def _by_dns(case: Case, node: Node) -> bool:
@@ -262,8 +266,8 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
     """Detect nodes that never meet because they wait in different pods' stores, such as each in its own."""
     at = {node.index: _pods_at(case, node) for node in scene.waiting}
     common, count = Counter(at.values()).most_common(1)[0]
-    odd = [node for node in scene.waiting if not at[node.index] & common]
-    if not odd or not all(at.values()):
+    deviating = [node for node in scene.waiting if not at[node.index] & common]
+    if not deviating or not all(at.values()):
         return None
     first = scene.waiting[0]
     if all(is_loopback(address) for node in scene.waiting for address in node.addresses or []):
@@ -271,7 +275,7 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
         return "variables.master_addr", scene.waiting, text
     places = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
     text = f"{places}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
-    return "variables.torchrun", odd if count > 1 else scene.waiting, text
+    return "variables.torchrun", deviating if count > 1 else scene.waiting, text
 
 
 def _pods_at(case: Case, node: Node) -> frozenset[str]:
@@ -309,21 +313,22 @@ def _id(scene: Scene) -> Diagnosis:
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
     # If several ids are equally common, the first node's id counts, because it is the rendezvous host.
     common = Counter(ids.values()).most_common(1)[0][0]
-    odd = [node for node in scene.waiting if ids[node.index] != common]
-    if not odd:
+    deviating = [node for node in scene.waiting if ids[node.index] != common]
+    if not deviating:
         return None
-    text = f"{_places(odd)} came to {odd[0].where} with rendezvous id {ids[odd[0].index]}, "
-    return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
+    text = f"{_places(deviating)} came to {deviating[0].where} with rendezvous id {ids[deviating[0].index]}, "
+    return "rendezvous.id_mismatch", deviating, f"{text}the others with {common}"
 
 
 def _size(scene: Scene) -> Diagnosis:
     """Detect nodes whose torchrun expects a different number of nodes than the job has."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
-    odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
-    if not odd:
+    deviating = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
+    if not deviating:
         return None
-    text = f"{_places(odd)} expected {sizes[odd[0].index]} nodes (--nnodes), the job has {scene.size}"
-    return "rendezvous.world_size", odd, text
+    size = sizes[deviating[0].index]
+    text = f"{_places(deviating)} expected {size} nodes (--nnodes), the job has {scene.size}"
+    return "rendezvous.world_size", deviating, text
 
 
 def _ranks_in(case: Case, log: str) -> Iterator[int]:

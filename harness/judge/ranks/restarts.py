@@ -36,18 +36,18 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
     if not restarts and (doubt := earlier_attempts.not_known(case)):
         return unknown("restarts", doubt)
     if not restarts:
-        several = unrestarted_processes(truths)
-        text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
+        notes = unrestarted_processes(truths)
+        text = f"nothing was started again; {'; '.join(notes)}" if notes else "every rank ran once"
         return passed("restarts", text)
     # Restarts that are not allowed come first, so that they are not cut off by the limit on details.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
         return _counted(restarts, texts, limit)
-    bad = [restart for restart in restarts if not restart.allowed]
-    ranks = [rank for one in bad or restarts for rank in one.ranks]
-    refs = [ref for one in bad or restarts for ref in one.evidence]
-    if not bad:
+    disallowed = [restart for restart in restarts if not restart.allowed]
+    ranks = [rank for one in disallowed or restarts for rank in one.ranks]
+    refs = [ref for one in disallowed or restarts for ref in one.evidence]
+    if not disallowed:
         by_script = any(restart.by_script for restart in restarts)
         reason = "because the run script started them again" if by_script else "as the job allows"
         text = f"{names(ranks)} ran again, {reason}"
@@ -59,7 +59,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         details=texts,
         ranks=ranks,
         evidence=refs,
-        at=bad[0].at,
+        at=disallowed[0].at,
     )
 
 
@@ -181,14 +181,14 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
     """Return (description, allowed) if the job was suspended between two pods, or None."""
-    born, readmitted = before.history[0].version, after.history[0].version
+    created, readmitted = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < readmitted]
     for previous, state in pairwise(states):
         is_suspended = mapping(state.object, "spec").get("suspend") is True
         if (
             not is_suspended
             or mapping(previous.object, "spec").get("suspend") is True
-            or state.version < born
+            or state.version < created
         ):
             continue
         evicted = [
@@ -204,7 +204,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
                 "and admitted it again",
                 True,
             )
-        deletions = [w for w in case.workload if deletion.leaving(w) and born < w.version < readmitted]
+        deletions = [w for w in case.workload if deletion.leaving(w) and created < w.version < readmitted]
         if deletions:
             at = timestamp(seconds(deletions[0].received_at) or 0.0)
             text = f"Workload {deletions[0].name} was deleted at {at}, so "

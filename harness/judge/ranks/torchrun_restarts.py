@@ -28,9 +28,9 @@ def by_torchrun(case: Case, truths: list[Truth], other_restarts: list[Restart]) 
     restart in `other_restarts`.
     """
     agents = _agents(case)
-    became = _became_another(case)
+    exec_results = _became_another(case)
     elastic_ = case.launch.max_nodes is not None
-    all_lives = [life for truth in truths for life in _lives(truth, agents, became, elastic_)]
+    all_lives = [life for truth in truths for life in _lives(truth, agents, exec_results, elastic_)]
     yield from _resized(case, [life for life in all_lives if elastic_ and life.world is not None])
     lives = [life for life in all_lives if not elastic_ or life.world is None]
     counts = {life.number for life in lives if isinstance(life.number, int)}
@@ -137,11 +137,14 @@ class _Life:
 
 
 def _lives(
-    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool], resizable: bool
+    truth: Truth,
+    agents: dict[tuple[str, int], str],
+    exec_results: dict[tuple[str, int], bool],
+    resizable: bool,
 ) -> Iterator[_Life]:
     before: Attempt | None = None
     for after in truth.own:
-        life = _life(truth.rank, before, after, agents, became, resizable)
+        life = _life(truth.rank, before, after, agents, exec_results, resizable)
         if life is not None:
             yield life
         before = after
@@ -152,7 +155,7 @@ def _life(
     before: Attempt | None,
     after: Attempt,
     agents: dict[tuple[str, int], str],
-    became: dict[tuple[str, int], bool],
+    exec_results: dict[tuple[str, int], bool],
     resizable: bool,
 ) -> _Life | None:
     """Return a _Life if `after` replaced a process of its rank, even an unrecorded one, or None.
@@ -163,16 +166,16 @@ def _life(
     if start is None or start.restart is None:
         return None
     in_the_pod = first is not None and first.pod == start.pod
-    stayed = first is not None and in_the_pod and first.restart == start.restart
-    number: int | str | None = None if stayed or not start.restart else start.restart
+    in_place = first is not None and in_the_pod and first.restart == start.restart
+    number: int | str | None = None if in_place or not start.restart else start.restart
     if first is not None and in_the_pod and (another := _another(agents, first, start)) is not None:
         number = another
     world = start.world if first is not None and first.world != start.world else None
-    moved = not in_the_pod and not (resizable and world is not None)
-    if number is None and (before is None or moved or _overlap(before, after)):
+    has_moved = not in_the_pod and not (resizable and world is not None)
+    if number is None and (before is None or has_moved or _overlap(before, after)):
         return None
     place = (start.pod or "", start.pid or 0)
-    finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
+    finished = exec_results.get(place) if first is not None and (first.pod, first.pid) == place else None
     after_an_end = number is None and before is not None and (before.end is not None or bool(finished))
     at, pod = start.time_ms / 1000, start.pod or ""
     return _Life(rank, at, pod, number, start.max_restarts, world, after_an_end, by_exec=finished is False)

@@ -26,15 +26,20 @@ def check(case: Case, before: list[Finding]) -> Finding:
         text = f"{counted(case.world.size, 'rank')} met, but the job file asks for {case.expected.ranks}"
         ranks = sorted(case.world.nodes)
         return not_passed("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
-    silent = [index for index in nodes if not case.lives.get(index)]
+    unrecorded_nodes = [index for index in nodes if not case.lives.get(index)]
     ended_badly = [other for other in before if other.name == "rank-exit" and other.result != "PASS"]
-    if silent and ended_badly:
+    if unrecorded_nodes and ended_badly:
         return unknown("world", "see rank-exit")
-    if silent:
-        text = f"no process of {_places(case, silent)} recorded which world it belongs to"
+    if unrecorded_nodes:
+        text = f"no process of {_places(case, unrecorded_nodes)} recorded which world it belongs to"
         reasons = ["its Python runs without the recorder, or no rank got that far"]
         return not_passed(
-            "world", "run.evidence_missing", text, why=reasons, ranks=case.ranks_of(*silent), evidence=[PATH]
+            "world",
+            "run.evidence_missing",
+            text,
+            why=reasons,
+            ranks=case.ranks_of(*unrecorded_nodes),
+            evidence=[PATH],
         )
     alone_nodes = [index for index in nodes if alone(case, index)]
     if alone_nodes and case.expected.num_nodes > 1:

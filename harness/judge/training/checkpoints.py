@@ -63,8 +63,10 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
     if unusable := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
         text = f"{counted(len(unusable), 'checkpoint')} of {len(saved)} cannot be used"
         yield Problem("training.checkpoint_torn", text, unusable)
-    if odd := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
-        yield Problem("training.weights_not_finite", "a checkpoint holds weights that are not finite", odd)
+    if not_finite := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
+        yield Problem(
+            "training.weights_not_finite", "a checkpoint holds weights that are not finite", not_finite
+        )
     if audit.unchanged:
         text = f"from {saved[0].name} to {saved[-1].name}, training did not change these parameters"
         yield Problem("training.parameter_frozen", text, audit.unchanged)
@@ -90,8 +92,8 @@ def best(facts: Facts) -> Finding:
     audited = audit.best
     if audited is None or audited.loss is None:
         return unknown("training-best", f"`best` could not be evaluated again: {audited and audited.why}")
-    several = len(losses) > 1
-    which = f"the lowest of {len(losses)} validation losses" if several else "the only validation loss"
+    has_several = len(losses) > 1
+    which = f"the lowest of {len(losses)} validation losses" if has_several else "the only validation loss"
     text = f"`best` is {audited.target}, with {which}: {audited.loss:.9f} nats over {audited.tokens} tokens"
     return passed("training-best", f"{text}; evaluated again, it has the same loss", [AUDIT])
 
@@ -102,8 +104,8 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
     perplexities = _of_rank_0(facts, VAL_PERPLEXITY)
-    if wrong := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
-        details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong]
+    if wrong_steps := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
+        details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong_steps]
         yield Problem("training.perplexity_wrong", "a perplexity is not exp(loss)", details)
 
 
@@ -112,14 +114,14 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
     The logged losses are compared with the checkpoints, because only the loss of `best` is evaluated again.
     """
-    wrong = [
+    differences = [
         f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
         for one in audit.checkpoints
         if (loss := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, loss) != loss
     ]
-    if wrong:
+    if differences:
         text = "the validation loss in a checkpoint is not the logged one"
-        yield Problem("training.evaluation_wrong", text, wrong)
+        yield Problem("training.evaluation_wrong", text, differences)
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
@@ -131,10 +133,10 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
     recorded, lowest = audited.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
     if not audited.there or recorded is None or recorded > lowest:
         step = min((step for step, loss in losses.items() if loss == lowest), default=None)
-        leads = (
+        target_text = (
             f"leads to {audited.target}, whose loss is {recorded!r}" if audited.there else "leads to nothing"
         )
-        text = f"`best` {leads}; the lowest in the tracker is {lowest!r}, after step {step}"
+        text = f"`best` {target_text}; the lowest in the tracker is {lowest!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
     if audited.loss is None or recorded is None:
         return

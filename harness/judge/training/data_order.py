@@ -66,11 +66,15 @@ def data(facts: Facts) -> Finding:
     first, last = int(min(worlds)), int(max(worlds))
     missing = [step for step in range(first, last + 1) if step not in worlds]
     used = {step: _reported_sums(facts, step, int(world)) for step, world in worlds.items()}
-    silent = {rank for ranks in used.values() for rank, reported in ranks.items() if reported is None}
-    if missing or silent:
-        text = f"{names(silent)} did not report which data was used" if silent else "steps are missing"
+    silent_ranks = {rank for ranks in used.values() for rank, reported in ranks.items() if reported is None}
+    if missing or silent_ranks:
+        text = (
+            f"{names(silent_ranks)} did not report which data was used"
+            if silent_ranks
+            else "steps are missing"
+        )
         details = [f"step {step}" for step in missing]
-        return not_passed("training-data", "training.data_missed", text, details=details, ranks=silent)
+        return not_passed("training-data", "training.data_missed", text, details=details, ranks=silent_ranks)
     deviates = {
         rank: [
             s
@@ -81,9 +85,9 @@ def data(facts: Facts) -> Finding:
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    odd = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
-    if deviates or odd:
-        return _wrong(facts, of, used, worlds, deviates, odd)
+    wrong_epochs = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
+    if deviates or wrong_epochs:
+        return _wrong(facts, of, used, worlds, deviates, wrong_epochs)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
     each = f"each of {of.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
     steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
@@ -132,12 +136,12 @@ def resume(facts: Facts) -> Finding:
 
 def _not_resumed(facts: Facts) -> Finding | None:
     """Return a finding if --resume-from was given but training did not resume from that run, or None."""
-    url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
+    url, download = facts.case.launch.resume_from, facts.bundle.training_resumed_from
     if url is None:
         return None
-    if brought is None or brought.error or not brought.checkpoints:
+    if download is None or download.error or not download.checkpoints:
         return unknown("training-resume", f"the bundle has no record of the download from {url}")
-    rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in brought.checkpoints)
+    rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in download.checkpoints)
     if rows and min(rows) != step:
         text = f"the run from {url} is at step {step}, but the first step here is {min(rows)}"
         refs = [RESUMED_FROM, "truth/0.jsonl"]
@@ -175,7 +179,7 @@ def _wrong(
     used: dict[int, dict[int, Sums | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
-    odd: list[int],
+    wrong_epochs: list[int],
 ) -> Finding:
     """Return the finding for ranks that used the wrong sequences."""
     first = min(worlds)
@@ -205,14 +209,14 @@ def _wrong(
         cause, ranks = "training.rank_with_other_seed", always_wrong
         text = f"{names(always_wrong)} used other sequences than those of the seed from the start"
     else:
-        had = sum(_total(of, epoch, used)[0] for epoch in odd)
-        less = bool(odd) and had < len(odd) * of.sequences and not is_repeated
-        cause = "training.data_missed" if less else "training.data_repeated"
+        used_count = sum(_total(of, epoch, used)[0] for epoch in wrong_epochs)
+        are_missing = bool(wrong_epochs) and used_count < len(wrong_epochs) * of.sequences and not is_repeated
+        cause = "training.data_missed" if are_missing else "training.data_repeated"
         text = f"{names(ranks)} used other sequences than those of the seed"
     details += [
         f"epoch {epoch}: {_total(of, epoch, used)[0]:.0f} of {of.sequences} sequences were used, and "
         "not each once"
-        for epoch in odd
+        for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
     reasons = _instead(of, used, worlds, deviates)
